@@ -1,0 +1,94 @@
+# Needs Python 3.11 or newer, git and make. Everything else is installed into .venv.
+#
+#   make demo PYTHON=python3.12    another interpreter
+#   make test PYTEST_ARGS="-k retry -x"
+#   make simulate SEEDS=100000
+
+PYTHON ?=
+PYTEST_ARGS ?= -n 2 -q
+SEEDS ?= 1000
+
+VENV := .venv
+RUN := $(VENV)/bin
+PIP_INSTALL := $(RUN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt
+
+# pyright keeps what it may have to download inside the project.
+export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/.cache
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# A version of Python as "3.12", failing where it is too old.
+VERSION := import sys; print(*sys.version_info[:2], sep="."); sys.exit(sys.version_info < (3, 11))
+
+# `make test PYTHON=python3.12` builds .venv anew when it holds another version.
+ifneq ($(PYTHON),)
+ifneq ($(shell $(PYTHON) -c '$(VERSION)' 2>/dev/null),$(shell $(RUN)/python -c '$(VERSION)' 2>/dev/null))
+ANEW := anew
+endif
+endif
+
+# The stamp of the richest set of extras that is installed already, else of the last one named.
+installed = $(firstword $(if $(ANEW),,$(wildcard $(1:%=$(VENV)/.installed-%))) $(VENV)/.installed-$(lastword $(1)))
+NEEDS_DEMO = $(call installed,dev test cli)
+NEEDS_TEST = $(call installed,dev test)
+NEEDS_DEV = $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint types check bench chaos simulate clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: $(NEEDS_DEMO) ## send, fail, retry and finish some commands before your eyes
+	@$(RUN)/commandbus demo
+
+test: $(NEEDS_TEST) ## run the tests (PYTEST_ARGS="-k retry")
+	@$(RUN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint test ## linters, type checkers, import contracts and tests
+
+lint: $(NEEDS_DEV) types
+	@$(RUN)/ruff check .
+	@$(RUN)/ruff format --check .
+	@$(RUN)/lint-imports
+
+# pyright runs on Node, which comes from PyPI where the machine has none. Where it cannot start at
+# all, mypy's verdict, just obtained, has to do; an error that pyright reports always counts.
+types: $(NEEDS_DEV)
+	@$(RUN)/mypy
+	@if $(RUN)/pyright --version >/dev/null 2>&1; then $(RUN)/pyright; \
+	else echo "!!! SKIPPED: pyright cannot start on this machine; the types were checked by mypy alone" >&2; fi
+
+bench: $(NEEDS_DEV) ## measure throughput and latency
+	@$(RUN)/python -m bench
+
+chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise
+	@$(RUN)/python -m tests.chaos
+
+simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
+	@$(RUN)/python -m tests.simulation $(SEEDS)
+
+clean: ## remove .venv, caches and build products
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt $(ANEW) | interpreter
+	@echo "Installing the project with [$*] into $(VENV)"
+	@$(PIP_INSTALL) -e '.[$*]'
+	@touch $@
+
+.PHONY: anew interpreter
+anew:
+
+interpreter:
+	@if [ -z "$(ANEW)" ] && [ -x $(RUN)/python ]; then exit 0; fi; \
+	for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+		if found=$$($$python -c '$(VERSION)' 2>/dev/null); then \
+			echo "Creating $(VENV) with Python $$found"; \
+			exec $$python -m venv --clear $(VENV); \
+		fi; \
+		tried="$$tried $$python ($${found:-not usable})"; \
+	done; \
+	echo "Python 3.11 or newer is needed; tried:$$tried." >&2; \
+	echo "Name one with: make PYTHON=/path/to/python3.12" >&2; \
+	exit 1

@@ -1,0 +1,95 @@
+"""A durable command bus: send a command, and some worker carries it out, exactly one outcome each.
+
+This module is the asyncio side; `commandbus.sync` is the same for threads.
+"""
+
+from __future__ import annotations
+
+from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
+from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
+from commandbus.engines.memory.queue import PriorityDelayQueue
+from commandbus.errors import (
+    BatchNotFoundError,
+    BusinessRuleException,
+    CommandBusError,
+    CommandNotFoundError,
+    ConfigurationError,
+    DuplicateCommandError,
+    HandlerAlreadyRegisteredError,
+    HandlerNotFoundError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    LeaseLost,
+    PayloadError,
+    PermanentCommandError,
+    QueueFull,
+    RetryAfter,
+    SchemaOutdated,
+    Snooze,
+    StoreUnavailable,
+    TransientCommandError,
+)
+from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+from commandbus.runtimes.asyncio.worker import Worker
+from commandbus.settings import BusSettings, WorkerSettings
+from commandbus.store.records import CommandPage, QueueStats
+from commandbus.worker.base import ReceivedCommand
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.handlers import HandlerRegistry, handler
+from commandbus.worker.metrics import WorkerMetrics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AuditEvent",
+    "AuditEventType",
+    "BatchNotFoundError",
+    "BusSettings",
+    "BusinessRuleException",
+    "Command",
+    "CommandBus",
+    "CommandBusError",
+    "CommandNotFoundError",
+    "CommandPage",
+    "CommandRecord",
+    "CommandStatus",
+    "ConfigurationError",
+    "DuplicateCommandError",
+    "Failure",
+    "FailureKind",
+    "HandlerAlreadyRegisteredError",
+    "HandlerContext",
+    "HandlerNotFoundError",
+    "HandlerRegistry",
+    "InvalidArgumentError",
+    "InvalidOperationError",
+    "LeaseLost",
+    "PayloadError",
+    "PermanentCommandError",
+    "PriorityDelayQueue",
+    "QueueFull",
+    "QueueStats",
+    "ReceivedCommand",
+    "ReplyOutcome",
+    "RetryAfter",
+    "RetryPolicy",
+    "SchemaOutdated",
+    "SendRequest",
+    "SendResult",
+    "Snooze",
+    "StoreUnavailable",
+    "SyncHandlerContext",
+    "TransientCommandError",
+    "TroubleshootingQueue",
+    "Worker",
+    "WorkerMetrics",
+    "WorkerSettings",
+    "exponential",
+    "fixed",
+    "handler",
+    "linear",
+    "none",
+]

@@ -1,0 +1,107 @@
+"""Failures as values: what is kept of an exception, bounded in size, and what kind it is."""
+
+from __future__ import annotations
+
+import traceback
+from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.errors import (
+    BusinessRuleException,
+    HandlerError,
+    PayloadError,
+    PermanentCommandError,
+)
+
+ERROR_CHARACTERS_MAX = 16 * 1024
+MESSAGE_CHARACTERS_MAX = 2_000
+
+
+class FailureKind(StrEnum):
+    TRANSIENT = "TRANSIENT"
+    PERMANENT = "PERMANENT"
+    BUSINESS_RULE = "BUSINESS_RULE"
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt failed: the kind decides what follows, the rest is for people."""
+
+    kind: FailureKind
+    code: str
+    message: str = ""
+    details: Any = None
+    exception: str | None = None
+    traceback: str | None = None
+    frame: str | None = None
+
+
+def classify(error: BaseException) -> Failure:
+    """An exception as a value. Whatever is not declared otherwise may work later: transient.
+
+    Never raises, whatever the exception does in its `__str__` or carries in its details.
+    """
+    kind = FailureKind.TRANSIENT
+    code = type(error).__name__
+    details: Any = None
+    message = _text_of(error)
+    if isinstance(error, HandlerError):
+        code, message = _clean(str(error.code), 100), _clean(str(error.message))
+        details = _details_of(error)
+        if isinstance(error, BusinessRuleException):
+            kind = FailureKind.BUSINESS_RULE
+        elif isinstance(error, PermanentCommandError):
+            kind = FailureKind.PERMANENT
+    return Failure(
+        kind=kind,
+        code=code,
+        message=message,
+        details=details,
+        exception=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback=_traceback_of(error),
+        frame=_frame_of(error.__traceback__),
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return _clean(str(error))
+    except Exception as broken:  # a handler's exception class may be broken; its command must not be
+        return f"<the text of {type(error).__name__} cannot be read: {type(broken).__name__}>"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return _clean("".join(traceback.format_exception(error)), ERROR_CHARACTERS_MAX)
+    except Exception:  # formatting calls __str__ of the exception and of its causes
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        return _clean(f"{frames}{type(error).__name__}", ERROR_CHARACTERS_MAX)
+
+
+def _frame_of(trace: TracebackType | None) -> str | None:
+    """The innermost frame, as the fingerprint by which equal failures are grouped."""
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return _clean(f"{code.co_filename}:{trace.tb_lineno} in {code.co_qualname}", 400)
+
+
+def _details_of(error: HandlerError) -> Any:
+    try:
+        return payload.decode(payload.encode(error.details, what="details", bytes_max=8_192))
+    except PayloadError as refused:
+        return {"refused": str(refused)}
+
+
+def _clean(text: str, longest: int = MESSAGE_CHARACTERS_MAX) -> str:
+    """Text that every database keeps: no NUL, no lone surrogates, bounded with both ends kept."""
+    text = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    half = longest // 2 - 10
+    return f"{text[:half]}\n… cut …\n{text[-half:]}"

@@ -1,0 +1,58 @@
+"""Moments and durations: microseconds inside, aware datetimes and seconds at the door."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from commandbus.errors import InvalidArgumentError
+
+Clock = Callable[[], int]
+"""Says what time it is, in microseconds since 1970 UTC. Engines take one, so tests can bring theirs."""
+
+Duration = float | timedelta
+"""Seconds (floats allowed) or a timedelta."""
+
+SECOND = 1_000_000
+LONGEST = 100 * 366 * 86_400
+"""No delay is longer than a century: a larger number is a unit mixed up."""
+
+
+def system_clock() -> int:
+    return time.time_ns() // 1_000
+
+
+def as_datetime(microseconds: int) -> datetime:
+    seconds, rest = divmod(microseconds, SECOND)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+def as_optional_datetime(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else as_datetime(microseconds)
+
+
+def as_microseconds(moment: datetime, name: str) -> int:
+    """An aware datetime as microseconds; naive ones are refused, because their zone is a guess."""
+    if not isinstance(moment, datetime):
+        raise InvalidArgumentError(f"{name} must be a datetime with a time zone, not {moment!r}.")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"{name}={moment.isoformat()} has no time zone; pass an aware datetime such as "
+            "datetime.now(timezone.utc)."
+        )
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+
+
+def as_seconds(duration: Duration, name: str, *, minimum: float = 0.0) -> float:
+    """A duration as seconds; NaN, infinity, negatives and text are refused."""
+    seconds: object = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidArgumentError(f"{name} must be seconds or a timedelta, not {duration!r}.")
+    if not math.isfinite(seconds) or seconds < minimum or seconds > LONGEST:
+        raise InvalidArgumentError(
+            f"{name} must be between {minimum:g} and {LONGEST:,} seconds, not {duration!r}."
+        )
+    return float(seconds)

@@ -1,0 +1,48 @@
+"""Names that users choose: domains, command types, tags, worker names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from commandbus.errors import InvalidArgumentError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z")
+
+
+def as_name(value: object, what: str) -> str:
+    """A name of at most 63 characters: a letter or underscore, then letters, digits and `_ . : -`.
+
+    The alphabet is narrow on purpose: names become channels, metric labels, thread names and URLs.
+    """
+    if isinstance(value, str) and _NAME.match(value):
+        return value
+    raise InvalidArgumentError(
+        f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "
+        "beginning with a letter or underscore."
+    )
+
+
+def as_text(value: object, what: str, *, longest: int = 255) -> str:
+    """Free text of a bounded length that every database can keep."""
+    if not isinstance(value, str) or not value or len(value) > longest:
+        raise InvalidArgumentError(
+            f"{what} must be text of 1 to {longest} characters, not {str(value)[:80]!r}."
+        )
+    if "\0" in value or not _is_unicode(value):
+        raise InvalidArgumentError(f"{what} contains a NUL character or a lone surrogate.")
+    return value
+
+
+def as_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        raise InvalidArgumentError(f"tags must be a list of texts, not the text {tags!r}.")
+    return tuple(dict.fromkeys(as_text(tag, "tag", longest=100) for tag in tags))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

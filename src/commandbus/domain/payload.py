@@ -1,0 +1,119 @@
+"""JSON in, the same JSON out: what cannot be kept exactly is refused, never altered.
+
+Plain JSON values, msgspec Structs, dataclasses and pydantic models are accepted. Refused are NaN and
+infinities, NUL and lone surrogates in text, keys that are not text, whole numbers beyond 64 bits,
+nesting deeper than 64 and documents larger than the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from commandbus.errors import PayloadError
+
+DEPTH_MAX = 64
+PAYLOAD_BYTES_MAX = 256 * 1024
+HEADER_BYTES_MAX = 8 * 1024
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_SAFE = (bool, type(None))
+_JSON = (dict, list, str, int, float, type(None))
+
+_Path = Any
+"""The place of a value: a name, or a pair of the parent's place and a key. A linked list, because
+it is built for every value and read only for the wrong one."""
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
+    """`value` as JSON text, or PayloadError with the path of what cannot be kept."""
+    if not isinstance(value, _JSON):
+        value = _as_plain(value, what)
+    _check(value, what, DEPTH_MAX)
+    try:
+        encoded = _encoder.encode(value)
+    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise PayloadError(f"{what} cannot be written as JSON: {error}.") from None
+    if len(encoded) > bytes_max:
+        raise PayloadError(
+            f"{what} takes {len(encoded):,} bytes as JSON, more than the limit of {bytes_max:,}; "
+            "store the document elsewhere and send a reference to it."
+        )
+    return encoded.decode()
+
+
+def decode(text: str | bytes) -> Any:
+    """JSON text as plain Python values."""
+    return msgspec.json.decode(text)
+
+
+def _as_plain(value: object, what: str) -> object:
+    dump = getattr(value, "model_dump", None)  # pydantic, without importing it
+    if callable(dump):
+        return dump(mode="json")
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(
+            f"{what} of type {type(value).__name__} is not JSON: {error}. Use JSON values, a "
+            "dataclass, a msgspec Struct or a pydantic model."
+        ) from None
+
+
+def _check(value: object, path: _Path, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        _check_text(value, path)  # type: ignore[arg-type]
+    elif kind is int:
+        if not _SMALLEST <= value <= _LARGEST:  # type: ignore[operator]
+            raise PayloadError(f"{_render(path)} is a whole number beyond 64 bits; send it as text.")
+    elif kind is float:
+        if not math.isfinite(value):  # type: ignore[arg-type]
+            raise PayloadError(
+                f"{_render(path)} is {value}, which JSON cannot hold; send null or text."
+            )
+    elif isinstance(value, _SAFE):
+        pass
+    elif depth == 0:
+        raise PayloadError(f"{_render(path)} is nested deeper than {DEPTH_MAX} levels; flatten it.")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) is not str:
+                raise PayloadError(
+                    f"{_render(path)} has the key {key!r} of type {type(key).__name__}; "
+                    "JSON keys are text."
+                )
+            _check_text(key, path)
+            _check(item, (path, key), depth - 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check(item, (path, index), depth - 1)
+    else:
+        _check(_as_plain(value, _render(path)), path, depth - 1)
+
+
+def _check_text(text: str, path: _Path) -> None:
+    if "\0" in text:
+        raise PayloadError(
+            f"{_render(path)} contains a NUL character, which databases cannot keep as text."
+        )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PayloadError(
+                f"{_render(path)} contains a lone surrogate, which is not valid Unicode."
+            ) from None
+
+
+def _render(path: _Path) -> str:
+    """The path in words, built only when something is wrong."""
+    steps: list[str] = []
+    while not isinstance(path, str):
+        path, step = path
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
+    rendered = path + "".join(reversed(steps))
+    return rendered if len(rendered) <= 120 else rendered[:120] + "…"

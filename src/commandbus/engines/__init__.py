@@ -1,0 +1,1 @@
+"""Where commands are kept: one folder per engine. Engines never import each other."""

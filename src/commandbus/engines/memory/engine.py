@@ -1,0 +1,76 @@
+"""The memory engine and its two sessions: a lock, and nothing to wait for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar
+
+from commandbus.domain.moment import Clock, system_clock
+from commandbus.engines.memory.store import MemoryStore
+from commandbus.errors import ConfigurationError
+from commandbus.store.op import Op, Rows, Statement, Wake, drive
+from commandbus.store.wakeup import WakeHub
+
+T = TypeVar("T")
+
+
+class MemorySession:
+    def __init__(self, hub: WakeHub) -> None:
+        self._lock = threading.RLock()
+        self._hub = hub
+
+    def run(self, op: Op[T], *, read: bool = False) -> T:
+        wakes: list[Wake] = []
+        with self._lock:
+            result = drive(op, _refuse, wakes)
+        for wake in wakes:
+            self._hub.wake(wake.domain, wake.due_in, "notify")
+        if not read:
+            self._hub.committed()
+        return result
+
+
+class AsyncMemorySession:
+    """The same, for asyncio: an op takes microseconds, so the loop is not left for it."""
+
+    def __init__(self, session: MemorySession) -> None:
+        self._session = session
+
+    async def run(self, op: Op[T], *, read: bool = False) -> T:
+        return self._session.run(op, read=read)
+
+
+class MemoryEngine:
+    """Process-local and gone with the process."""
+
+    def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:
+        self.url = url
+        self.hub = WakeHub()
+        self.store = MemoryStore(clock)
+        self.session = MemorySession(self.hub)
+        self.async_session = AsyncMemorySession(self.session)
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def open_async(self) -> None: ...
+
+    async def close_async(self) -> None: ...
+
+    def within(self, connection: Any) -> MemorySession:
+        raise _no_transactions()
+
+    def within_async(self, connection: Any) -> AsyncMemorySession:
+        raise _no_transactions()
+
+
+def _no_transactions() -> ConfigurationError:
+    return ConfigurationError(
+        "The memory engine has no transactions that a caller could share; use sqlite:///file.db or "
+        "postgresql://… to send inside your own transaction."
+    )
+
+
+def _refuse(statement: Statement) -> Rows:
+    raise AssertionError(f"the memory engine executes no statements: {statement.sql}")

@@ -1,0 +1,177 @@
+"""The memory engine's reads."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEvent
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
+from commandbus.engines.memory.state import State, Stored
+from commandbus.store.op import Op
+from commandbus.store.records import CommandFilter, QueueStats
+from commandbus.store.trail import Facts, compose
+
+
+class MemoryReads:
+    def __init__(self, state: State, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+
+    def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
+        yield from ()
+        return [self._record(stored) for stored in self._stored(command_id, domain)]
+
+    def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        yield from ()
+        found: list[CommandRecord] = []
+        for seq in reversed(self._state.commands):
+            if len(found) >= wanted.limit:
+                break
+            stored = self._state.commands[seq]
+            if (wanted.before is None or seq < wanted.before) and self._matches(stored, wanted):
+                found.append(self._record(stored))
+        return found
+
+    def _matches(self, stored: Stored, wanted: CommandFilter) -> bool:
+        command = stored.command
+        return (
+            (wanted.domain is None or command.domain == wanted.domain)
+            and (wanted.command_type is None or command.command_type == wanted.command_type)
+            and (wanted.correlation_id is None or command.correlation_id == wanted.correlation_id)
+            and (wanted.created_after is None or stored.created_at >= wanted.created_after)
+            and (wanted.created_before is None or stored.created_at < wanted.created_before)
+            and (wanted.tag is None or wanted.tag in payload.decode(command.tags or "[]"))
+            and (wanted.status is None or self._status(stored) is wanted.status)
+        )
+
+    def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
+        yield from ()
+        return sum(
+            1
+            for stored in self._state.commands.values()
+            if stored.outcome is not None
+            and stored.outcome.status is PARKED
+            and domain in (None, stored.command.domain)
+            and command_type in (None, stored.command.command_type)
+        )
+
+    def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
+        yield from ()
+        events: list[AuditEvent] = []
+        for stored in self._stored(command_id, domain):
+            events += compose(self._facts(stored), stored.audit)
+        return events
+
+    def stats(self, domain: str) -> Op[QueueStats]:
+        yield from ()
+        now, state = self._clock(), self._state.domain(domain)
+        ready = [entry for entry in state.waiting.values() if entry.due_at <= now]
+        tally = state.tally
+        oldest = min((entry.due_at for entry in ready), default=None)
+        return QueueStats(
+            domain=domain,
+            ready=len(ready),
+            scheduled=len(state.waiting) - len(ready),
+            running=sum(
+                len(lease.members) for lease in self._state.leases.values() if lease.domain == domain
+            ),
+            parked=tally.get(PARKED, 0),
+            completed=tally.get(CommandStatus.COMPLETED, 0),
+            failed=tally.get(CommandStatus.FAILED, 0),
+            canceled=tally.get(CommandStatus.CANCELED, 0),
+            oldest_ready_age=None if oldest is None else (now - oldest) / SECOND,
+            paused=state.pause is not None,
+            paused_reason=state.pause.reason if state.pause else None,
+            paused_at=as_datetime(state.pause.at) if state.pause else None,
+        )
+
+    def domains(self) -> Op[list[str]]:
+        yield from ()
+        return sorted(self._state.domains)
+
+    def _stored(self, command_id: UUID, domain: str | None) -> list[Stored]:
+        known = self._state.by_id.get(command_id, {})
+        return [
+            self._state.commands[seq]
+            for name, seq in sorted(known.items(), key=lambda pair: pair[1])
+            if domain in (None, name)
+        ]
+
+    def _status(self, stored: Stored) -> CommandStatus:
+        if stored.outcome is not None:
+            return stored.outcome.status
+        return CommandStatus.PENDING if stored.lease_id is None else CommandStatus.IN_PROGRESS
+
+    def _facts(self, stored: Stored) -> Facts:
+        command, outcome = stored.command, stored.outcome
+        completed = running = None
+        if outcome and outcome.status is CommandStatus.COMPLETED and outcome.lease_id is not None:
+            started_at = stored.finished_at - outcome.ran
+            completed = (started_at, stored.finished_at, outcome.worker or "", outcome.attempts)
+        if stored.lease_id is not None:
+            lease = self._state.leases[stored.lease_id]
+            running = (lease.claimed_at, lease.worker, lease.members[stored.seq].attempt)
+        return Facts(
+            command.domain,
+            command.command_id,
+            command.command_type,
+            stored.created_at,
+            command.correlation_id,
+            command.causation_id,
+            command.reply_to,
+            command.priority,
+            completed,
+            running,
+        )
+
+    def _record(self, stored: Stored) -> CommandRecord:
+        command, outcome = stored.command, stored.outcome
+        entry = self._state.domain(command.domain).waiting.get(stored.seq)
+        lease = self._state.leases[stored.lease_id] if stored.lease_id is not None else None
+        member = lease.members[stored.seq] if lease else None
+        error = outcome.error if outcome else None
+        if outcome is None:
+            error = next(
+                (k.details["error"] for k in reversed(stored.audit) if "error" in k.details), None
+            )
+        attempts = crashes = 0
+        if outcome is not None:
+            attempts, crashes = outcome.attempts, outcome.crashes
+        elif member is not None:
+            attempts, crashes = member.attempt, member.crashes
+        elif entry is not None:
+            attempts, crashes = entry.attempts, entry.crashes
+        started = lease.claimed_at if lease else None
+        if outcome is not None and outcome.lease_id is not None:
+            started = stored.finished_at - outcome.ran
+        return CommandRecord(
+            domain=command.domain,
+            command_type=command.command_type,
+            command_id=command.command_id,
+            status=self._status(stored),
+            data=payload.decode(stored.data),
+            correlation_id=command.correlation_id,
+            causation_id=command.causation_id,
+            reply_to=command.reply_to,
+            priority=command.priority,
+            attempts=attempts,
+            crashes=crashes,
+            max_attempts=command.max_attempts,
+            created_at=as_datetime(stored.created_at),
+            due_at=as_datetime(entry.due_at if entry else stored.due_at),
+            expires_at=as_optional_datetime(command.expires_at),
+            started_at=as_optional_datetime(started),
+            finished_at=as_datetime(stored.finished_at) if outcome else None,
+            worker=outcome.worker if outcome else (lease.worker if lease else None),
+            result=payload.decode(outcome.result) if outcome and outcome.result else None,
+            error=error,
+            reason=outcome.reason if outcome else None,
+            unique_key=command.unique_key,
+            tags=tuple(payload.decode(command.tags)) if command.tags else (),
+            headers=payload.decode(command.headers) if command.headers else {},
+            progress=stored.progress,
+            sequence=stored.seq,
+        )

@@ -1,0 +1,80 @@
+"""What the memory engine remembers: the tables of the SQL engines, as dictionaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from commandbus.domain.command import Progress
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.engines.memory.heaps import TwoHeaps
+from commandbus.store.records import NewCommand
+from commandbus.store.settling import Member, OutcomeRow
+from commandbus.store.trail import Kept
+
+
+@dataclass(slots=True)
+class Entry:
+    """A command's place in a queue. Taking it out of `Domain.waiting` makes its heap entry dead."""
+
+    seq: int
+    attempts: int
+    crashes: int
+    releases: int
+    due_at: int
+
+
+@dataclass(slots=True)
+class Stored:
+    """A command and everything that happened to it."""
+
+    seq: int
+    command: NewCommand
+    created_at: int
+    due_at: int
+    data: str
+    outcome: OutcomeRow | None = None
+    finished_at: int = 0
+    lease_id: int | None = None
+    audit: list[Kept] = field(default_factory=list)
+    progress: Progress | None = None
+
+
+@dataclass(slots=True)
+class Lease:
+    domain: str
+    worker: str
+    claimed_at: int
+    until: int
+    members: dict[int, Member]
+
+
+@dataclass(slots=True)
+class Pause:
+    reason: str | None
+    at: int
+
+
+@dataclass(slots=True)
+class Domain:
+    heaps: TwoHeaps[Entry] = field(default_factory=TwoHeaps)
+    waiting: dict[int, Entry] = field(default_factory=dict)
+    tally: dict[CommandStatus, int] = field(default_factory=dict)
+    pause: Pause | None = None
+
+
+@dataclass(slots=True)
+class State:
+    commands: dict[int, Stored] = field(default_factory=dict)
+    by_id: dict[UUID, dict[str, int]] = field(default_factory=dict)
+    domains: dict[str, Domain] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    unique: dict[tuple[str, str], int] = field(default_factory=dict)
+    last_seq: int = 0
+    last_lease: int = 0
+
+    def domain(self, name: str) -> Domain:
+        found = self.domains.get(name)
+        if found is None:
+            found = self.domains[name] = Domain()
+        return found

@@ -1,0 +1,343 @@
+"""The memory engine's commands: the port's contract on dictionaries and heaps.
+
+Its session holds a lock around each op, so an op is atomic if it checks everything before it changes
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import Progress
+from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after
+from commandbus.domain.moment import SECOND, Clock, as_datetime
+from commandbus.engines.memory.reads import MemoryReads
+from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
+from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
+from commandbus.store.capabilities import Capabilities
+from commandbus.store.op import Op, Wake
+from commandbus.store.records import (
+    Capacity,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Inserted,
+    NewCommand,
+    OperatorAction,
+    Settlement,
+    SettleReport,
+)
+from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_lost
+from commandbus.store.trail import Kept
+
+
+class MemoryStore(MemoryReads):
+    capabilities = Capabilities(
+        durable=False, many_processes=False, caller_transactions=False, needs_migration=False
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(State(), clock)
+        self._turn = 0
+
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        state, now = self._state, self._clock()
+        added: dict[str, int] = {}
+        keys: dict[tuple[str, str], UUID] = {}
+        ids: set[tuple[str, UUID]] = set()
+        results: list[Inserted] = []
+        new: list[NewCommand] = []
+        for command in commands:
+            domain, command_id = command.domain, command.command_id
+            if domain in state.by_id.get(command_id, ()) or (domain, command_id) in ids:
+                raise DuplicateCommandError(domain, command_id)
+            if command.unique_key is not None:
+                key = (domain, command.unique_key)
+                held = state.unique.get(key)
+                holder = state.commands[held].command.command_id if held else keys.get(key)
+                if holder is not None:
+                    results.append(Inserted(holder, duplicate=True))
+                    continue
+                keys[key] = command_id
+            ids.add((domain, command_id))
+            added[domain] = added.get(domain, 0) + 1
+            new.append(command)
+            results.append(Inserted(command_id, duplicate=False))
+        pending = self._check_capacity(added, capacity)
+        wakes: dict[str, float | None] = {}
+        for command in new:
+            due_in = self._add(command, now)
+            known = wakes.get(command.domain, due_in)
+            wakes[command.domain] = None if not due_in or not known else min(due_in, known)
+        for domain, soonest in wakes.items():
+            yield Wake(domain, soonest)
+        if pending is not None and len(results) == 1:
+            results = [Inserted(results[0].command_id, results[0].duplicate, pending)]
+        return results
+
+    def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> int | None:
+        pending = None
+        if capacity.pending_max is not None:
+            for name, count in added.items():
+                pending = len(self._state.domain(name).waiting) + count
+                if pending > capacity.pending_max:
+                    raise QueueFull(
+                        f"Domain {name!r} holds {pending - count} waiting commands; {count} more "
+                        f"would exceed its capacity of {capacity.pending_max}. Try again later, or "
+                        "add workers."
+                    )
+        return pending
+
+    def _add(self, command: NewCommand, now: int) -> float | None:
+        state = self._state
+        state.last_seq += 1
+        seq = state.last_seq
+        due_at = now + command.delay if command.due_at is None else command.due_at
+        state.commands[seq] = Stored(seq, command, now, due_at, command.data)
+        state.by_id.setdefault(command.command_id, {})[command.domain] = seq
+        if command.unique_key is not None:
+            state.unique[command.domain, command.unique_key] = seq
+        self._enqueue(seq, Entry(seq, 0, 0, 0, due_at), now)
+        return (due_at - now) / SECOND if due_at > now else None
+
+    def _enqueue(self, seq: int, entry: Entry, now: int) -> None:
+        command = self._state.commands[seq].command
+        domain = self._state.domain(command.domain)
+        domain.waiting[seq] = entry
+        domain.heaps.push(command.priority, seq, entry, entry.due_at, now)
+
+    def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        now = self._clock()
+        rescued = yield from self._reclaim(now)
+        claimed: list[Claimed] = []
+        self._turn += 1
+        count = len(request.domains)
+        for position in range(count):
+            name = request.domains[(self._turn + position) % count]
+            self._claim_from(name, request, now, claimed)
+        return ClaimReply(claimed, None if claimed else self._next_due_in(request, now), rescued)
+
+    def _claim_from(self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]) -> None:
+        domain = self._state.domain(name)
+        if domain.pause is not None:
+            return
+        domain.heaps.promote(now)
+        lease_id = self._state.last_lease + 1
+        members: dict[int, Member] = {}
+        while len(claimed) < request.limit and domain.heaps.ready:
+            entry = domain.heaps.pop()
+            if domain.waiting.get(entry.seq) is not entry:
+                continue
+            del domain.waiting[entry.seq]
+            stored = self._state.commands[entry.seq]
+            expires_at = stored.command.expires_at
+            if expires_at is not None and expires_at <= now:
+                self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
+                continue
+            stored.lease_id = lease_id
+            keyed = stored.command.unique_key is not None
+            member = Member(entry.seq, entry.attempts + 1, entry.crashes, entry.releases, keyed)
+            members[entry.seq] = member
+            claimed.append(_claimed(stored, member, lease_id))
+        if members:
+            self._state.last_lease = lease_id
+            until = now + int(request.lease_seconds * SECOND)
+            self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
+
+    def _next_due_in(self, request: ClaimRequest, now: int) -> float | None:
+        moments: list[float] = [
+            lease.until for lease in self._state.leases.values() if lease.worker != request.worker
+        ]
+        for name in request.domains:
+            domain = self._state.domain(name)
+            due = domain.heaps.next_due()
+            if due is not None and domain.pause is None:
+                moments.append(due)
+        return max(0.0, (min(moments) - now) / SECOND) if moments else None
+
+    def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        now, writes = self._clock(), Writes()
+        lost: list[int] = []
+        for settlement in batch:
+            lease = self._state.leases.get(settlement.lease_id)
+            member = lease.members.get(settlement.seq) if lease and lease.until > now else None
+            if lease is None or member is None or member.attempt != settlement.attempt:
+                stored = self._state.commands.get(settlement.seq)
+                recorded = stored.outcome.lease_id if stored and stored.outcome else None
+                if recorded != settlement.lease_id:
+                    lost.append(settlement.seq)
+                continue
+            plan(writes, settlement, member, lease.worker, lease.claimed_at)
+            del lease.members[settlement.seq]
+            if not lease.members:
+                del self._state.leases[settlement.lease_id]
+        yield from self._write(writes, now)
+        return SettleReport(tuple(lost))
+
+    def _reclaim(self, now: int) -> Op[int]:
+        """Take back what expired leases still held."""
+        expired = [(key, lease) for key, lease in self._state.leases.items() if lease.until <= now]
+        writes = Writes()
+        for lease_id, lease in expired:
+            del self._state.leases[lease_id]
+            for member in lease.members.values():
+                plan_lost(writes, member, lease_id, lease.worker, lease.claimed_at)
+        yield from self._write(writes, now)
+        return len(writes.requeues) + len(writes.outcomes)
+
+    def _write(self, writes: Writes, now: int) -> Op[None]:
+        for audit in writes.audits:
+            self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, audit.details))
+        for outcome in writes.outcomes:
+            self._end(self._state.commands[outcome.seq], outcome, now)
+        for row in writes.requeues:
+            stored = self._state.commands[row.seq]
+            stored.lease_id = None
+            entry = Entry(row.seq, row.attempts, row.crashes, row.releases, now + row.delay)
+            self._enqueue(row.seq, entry, now)
+            yield Wake(stored.command.domain, row.delay / SECOND if row.delay else None)
+
+    def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> None:
+        stored.outcome, stored.finished_at, stored.lease_id = outcome, now, None
+        tally = self._state.domain(stored.command.domain).tally
+        tally[outcome.status] = tally.get(outcome.status, 0) + 1
+        if stored.command.unique_key is not None and outcome.status in FINAL:
+            self._state.unique.pop((stored.command.domain, stored.command.unique_key), None)
+
+    def _end_waiting(
+        self,
+        stored: Stored,
+        entry: Entry,
+        reason: str,
+        kind: AuditEventType,
+        actor: str | None,
+        now: int,
+    ) -> None:
+        details = {"reason": reason} | ({"actor": actor} if actor else {})
+        stored.audit.append(Kept(kind, now, details))
+        outcome = OutcomeRow(
+            stored.seq,
+            CommandStatus.CANCELED,
+            entry.attempts,
+            entry.crashes,
+            None,
+            None,
+            0,
+            reason=reason,
+        )
+        self._end(stored, outcome, now)
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        yield from ()
+        now, gone = self._clock(), []
+        for lease_id in lease_ids:
+            lease = self._state.leases.get(lease_id)
+            if lease is None or lease.until <= now:
+                gone.append(lease_id)
+            else:
+                lease.until = max(lease.until, now + int(seconds * SECOND))
+        return gone
+
+    def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
+        yield from ()
+        now, lease = self._clock(), self._state.leases.get(lease_id)
+        if lease is None or lease.until <= now or seq not in lease.members:
+            return False
+        self._state.commands[seq].progress = Progress(percent, message, as_datetime(now))
+        return True
+
+    def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
+        yield from ()
+        stored = self._require(domain, command_id)
+        status = self._status(stored)
+        if status is not CommandStatus.PENDING:
+            after(status, Transition.EXPIRE)
+        entry = self._state.domain(domain).waiting.pop(stored.seq)
+        self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock())
+
+    def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
+        stored, now = self._require(domain, command_id), self._clock()
+        transition = Transition(f"operator_{action.kind}")
+        status = after(self._status(stored), transition)
+        parked = stored.outcome
+        assert parked is not None
+        self._state.domain(domain).tally[parked.status] -= 1
+        stored.audit.append(Kept(AuditEventType(transition.upper()), now, action.details(stored.data)))
+        stored.outcome = None
+        if status is CommandStatus.PENDING:
+            if action.data is not None:
+                stored.data = action.data
+            self._enqueue(stored.seq, Entry(stored.seq, 0, 0, 0, now), now)
+            yield Wake(domain)
+        else:
+            self._end(
+                stored,
+                OutcomeRow(
+                    stored.seq,
+                    status,
+                    parked.attempts,
+                    parked.crashes,
+                    None,
+                    None,
+                    0,
+                    result=action.result,
+                    error=parked.error,
+                    reason=action.reason,
+                ),
+                now,
+            )
+
+    def _require(self, domain: str, command_id: UUID) -> Stored:
+        seq = self._state.by_id.get(command_id, {}).get(domain)
+        if seq is None:
+            raise CommandNotFoundError(domain, command_id)
+        return self._state.commands[seq]
+
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+        self._state.domain(domain).pause = Pause(reason, self._clock()) if paused else None
+        yield from () if paused else (Wake(domain),)
+
+    def purge(self, domain: str | None) -> Op[int]:
+        yield from ()
+        state = self._state
+        doomed = {
+            seq
+            for seq, stored in state.commands.items()
+            if domain is None or stored.command.domain == domain
+        }
+        for seq in doomed:
+            stored = state.commands.pop(seq)
+            del state.by_id[stored.command.command_id][stored.command.domain]
+        for name in [domain] if domain else list(state.domains):
+            state.domains.pop(name, None)
+        state.unique = {key: seq for key, seq in state.unique.items() if seq not in doomed}
+        for lease_id, lease in list(state.leases.items()):
+            lease.members = {seq: m for seq, m in lease.members.items() if seq not in doomed}
+            if not lease.members:
+                del state.leases[lease_id]
+        return len(doomed)
+
+
+def _claimed(stored: Stored, member: Member, lease_id: int) -> Claimed:
+    command = stored.command
+    return Claimed(
+        stored.seq,
+        lease_id,
+        command.domain,
+        command.command_type,
+        command.command_id,
+        stored.data,
+        command.correlation_id,
+        command.causation_id,
+        command.reply_to,
+        command.priority,
+        command.max_attempts,
+        stored.created_at,
+        command.tags,
+        command.headers,
+        member.attempt,
+        member.crashes,
+        member.releases,
+    )

@@ -1,0 +1,214 @@
+"""The SQLite engine: its file, its lanes, and the two sessions over them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any, TypeVar
+
+from commandbus.domain.moment import Clock, system_clock
+from commandbus.engines.sqlite import location, schema
+from commandbus.engines.sqlite.failures import translate
+from commandbus.engines.sqlite.lane import Lane, ReadLane, WriteLane
+from commandbus.engines.sqlite.lock import WriteLock
+from commandbus.engines.sqlite.store import SqliteStore
+from commandbus.engines.sqlite.watcher import Watcher
+from commandbus.errors import ConfigurationError, InvalidOperationError, StoreUnavailable
+from commandbus.store.op import Op, Wake, drive
+from commandbus.store.wakeup import WakeHub
+
+T = TypeVar("T")
+
+LOCK_SECONDS_MAX = 60.0
+"""How long an op may wait for its turn before its caller is told that it did not happen."""
+
+
+class SqliteEngine:
+    """One file, shared by any number of processes on one machine."""
+
+    def __init__(self, url: str, *, clock: Clock = system_clock) -> None:
+        self.url = url
+        self.path, self._synchronous = location.parse(url)
+        self.hub = WakeHub()
+        self.store = SqliteStore(clock)
+        self.session = SqliteSession(self)
+        self.async_session = AsyncSqliteSession(self)
+        self._clock = clock
+        self._opening = threading.Lock()
+        self._writer: WriteLane | None = None
+        self._reader: ReadLane | None = None
+        self._watcher: Watcher | None = None
+        self._lock: WriteLock | None = None
+
+    def open(self) -> None:
+        with self._opening:
+            if self._writer is not None:
+                return
+            location.check(self.path)
+            self._lock = WriteLock(Path(f"{self.path}.lock"))
+            try:
+                self._create_schema()
+                self._writer = WriteLane("commandbus-write", self._connect, self._lock, self._told)
+                self._reader = ReadLane("commandbus-read", self._connect_readonly)
+                self._watcher = Watcher(self._connect_readonly, self.hub, self._clock)
+            except sqlite3.Error as error:
+                self._close()
+                raise translate(error) from error
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._opening:
+            self._close()
+
+    def _close(self) -> None:
+        for part in (self._watcher, self._reader, self._writer, self._lock):
+            if part is not None:
+                part.close()
+        self._watcher = self._reader = self._writer = self._lock = None
+
+    async def open_async(self) -> None:
+        await asyncio.to_thread(self.open)
+
+    async def close_async(self) -> None:
+        await asyncio.to_thread(self.close)
+
+    def lane(self, read: bool) -> Lane:
+        lane = self._reader if read else self._writer
+        if lane is None:
+            raise InvalidOperationError(
+                "The bus is not open; use it inside `with bus:` or `async with bus:`."
+            )
+        return lane
+
+    def within(self, connection: Any) -> CallerSession:
+        """A session on the caller's own sqlite3 connection to this file."""
+        return CallerSession(connection, self)
+
+    def within_async(self, connection: Any) -> AsyncCallerSession:
+        return AsyncCallerSession(CallerSession(connection, self))
+
+    def _told(self, wakes: list[Wake]) -> None:
+        for wake in wakes:
+            self.hub.wake(wake.domain, wake.due_in, "notify")
+        self.hub.committed()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=30,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        # The log is folded back by the write lane, under the lock of all processes.
+        connection.execute("pragma journal_mode = wal")
+        connection.execute(f"pragma synchronous = {self._synchronous}")
+        connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute("pragma temp_store = memory")
+        return connection
+
+    def _connect_readonly(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("pragma query_only = on")
+        return connection
+
+    def _create_schema(self) -> None:
+        assert self._lock is not None
+        with self._lock:
+            connection = self._connect()
+            try:
+                schema.upgrade(connection)
+            finally:
+                connection.close()
+
+
+class SqliteSession:
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+
+    def run(self, op: Op[T], *, read: bool = False) -> T:
+        future = self._engine.lane(read).submit(op)
+        try:
+            return future.result(LOCK_SECONDS_MAX)
+        except FutureTimeout:
+            return _give_up(future)
+
+
+class AsyncSqliteSession:
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+
+    async def run(self, op: Op[T], *, read: bool = False) -> T:
+        future = self._engine.lane(read).submit(op)
+        try:
+            async with asyncio.timeout(LOCK_SECONDS_MAX):
+                # An op that has begun is not undone by a cancelled caller: it may be committed.
+                return await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            return _give_up(future)
+
+
+class CallerSession:
+    """Runs ops on the caller's connection, inside the caller's transaction. Other processes see the
+    wake-up when the caller commits; this one learns of it from its watcher."""
+
+    def __init__(self, connection: Any, engine: SqliteEngine) -> None:
+        self._connection = _unwrap(connection)
+        files = [row[2] for row in self._connection.execute("pragma database_list")]
+        if not any(file and Path(file) == engine.path.resolve() for file in files):
+            raise ConfigurationError(
+                f"The connection is to {files[0] or 'no file'!r}, but the bus keeps its commands in "
+                f"{str(engine.path)!r}; a shared transaction needs the same file."
+            )
+
+    def run(self, op: Op[T], *, read: bool = False) -> T:
+        if not self._connection.in_transaction:
+            self._connection.execute("begin immediate")
+        cursor = self._connection.cursor()
+
+        def execute(statement: Any) -> Any:
+            try:
+                if statement.many:
+                    return cursor.executemany(statement.sql, statement.params).fetchall()
+                return cursor.execute(statement.sql, statement.params).fetchall()
+            except sqlite3.Error as error:
+                raise translate(error) from error
+
+        return drive(op, execute, [])
+
+
+class AsyncCallerSession:
+    def __init__(self, session: CallerSession) -> None:
+        self._session = session
+
+    async def run(self, op: Op[T], *, read: bool = False) -> T:
+        return self._session.run(op, read=read)
+
+
+def _give_up(future: Future[T]) -> T:
+    if future.cancel():
+        raise StoreUnavailable(
+            f"The SQLite file was busy for {LOCK_SECONDS_MAX:g} s: another process holds its write "
+            "lock. Nothing was changed; find that process and try again."
+        )
+    return future.result()
+
+
+def _unwrap(connection: Any) -> sqlite3.Connection:
+    """The sqlite3 connection inside what the caller has: its own, SQLAlchemy's or Django's."""
+    for _ in range(4):
+        if isinstance(connection, sqlite3.Connection):
+            return connection
+        inner = getattr(connection, "driver_connection", None) or getattr(
+            connection, "connection", None
+        )
+        connection = inner() if callable(inner) else inner
+    raise ConfigurationError(
+        "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus."
+    )

@@ -1,0 +1,202 @@
+"""Lanes: threads that own a connection and run ops on it, one after another.
+
+SQLite has one writer. So a process has one write lane, and everything that is waiting for it when it
+gets the write lock shares one transaction and one fsync: group commit without a timer. Each op in it
+has its own savepoint, so that one that fails takes nothing else with it. Both runtimes hand their ops
+to the same lanes; one waits for the future, the other awaits it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from commandbus.engines.sqlite.failures import translate
+from commandbus.engines.sqlite.lock import WriteLock
+from commandbus.errors import InvalidOperationError, StoreUnavailable
+from commandbus.store.op import Op, Rows, Statement, Wake, drive
+
+T = TypeVar("T")
+logger = logging.getLogger("commandbus.sqlite")
+
+_GROUP_MAX = 200
+_CHECKPOINT_COMMITS = 200
+"""Fold the log back after so many commits; readers stay fast and the log stays small."""
+
+
+class _Order:
+    """An op on its way through a lane."""
+
+    __slots__ = ("future", "op", "result", "wakes")
+
+    def __init__(self, op: Op[Any]) -> None:
+        self.op = op
+        self.future: Future[Any] = Future()
+        self.wakes: list[Wake] = []
+        self.result: Any = None
+
+
+class Lane:
+    """A thread with a connection. Subclasses say how a group of ops becomes transactions."""
+
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._pid = os.getpid()
+        self._closed = False
+        self.connection = connect()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, op: Op[T]) -> Future[T]:
+        if self._pid != os.getpid():
+            op.close()
+            raise InvalidOperationError(
+                "This bus was opened before a fork and cannot be used in the child process, because "
+                "SQLite connections must not be shared; open a bus of its own in the child."
+            )
+        if self._closed:
+            op.close()
+            raise InvalidOperationError("The bus is closed; open it again before using it.")
+        order = _Order(op)
+        self._orders.put(order)
+        return order.future
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the thread and the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid == os.getpid():
+            self._orders.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (order := self._orders.get()) is not None:
+                group = [order]
+                last = False
+                with suppress(queue.Empty):
+                    while len(group) < _GROUP_MAX:
+                        following = self._orders.get_nowait()
+                        if following is None:
+                            last = True
+                            break
+                        group.append(following)
+                running = [o for o in group if o.future.set_running_or_notify_cancel()]
+                for cancelled in group:
+                    if cancelled not in running:
+                        cancelled.op.close()
+                if running:
+                    self.perform(running)
+                if last:
+                    break
+        finally:
+            self.connection.close()
+
+    def perform(self, group: list[_Order]) -> None:
+        """Run a group and answer each future exactly once."""
+        raise AssertionError("a lane knows how to perform")
+
+    def execute(self, statement: Statement) -> Rows:
+        try:
+            if statement.many:
+                self.connection.executemany(statement.sql, statement.params)
+                return ()
+            return self.connection.execute(statement.sql, statement.params).fetchall()
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+class ReadLane(Lane):
+    """Each op sees one consistent moment and blocks nobody."""
+
+    def perform(self, group: list[_Order]) -> None:
+        for order in group:
+            try:
+                self.connection.execute("begin")
+                try:
+                    result = drive(order.op, self.execute, order.wakes)
+                finally:
+                    self.connection.execute("rollback")
+            except BaseException as error:  # the caller's, whatever it is; the lane must live on
+                order.future.set_exception(_typed(error))
+            else:
+                order.future.set_result(result)
+
+
+class WriteLane(Lane):
+    """One transaction for everything that waits; wake-ups are told after it is durable."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        lock: WriteLock,
+        committed: Callable[[list[Wake]], None],
+    ) -> None:
+        self._lock = lock
+        self._committed = committed
+        self._commits = 0
+        super().__init__(name, connect)
+
+    def perform(self, group: list[_Order]) -> None:
+        done: list[_Order] = []
+        try:
+            with self._lock:
+                self.connection.execute("begin immediate")
+                try:
+                    alone = len(group) == 1
+                    done = [order for order in group if self._run_one(order, alone)]
+                    self.connection.execute("commit")
+                except BaseException:
+                    if self.connection.in_transaction:
+                        self.connection.execute("rollback")
+                    raise
+                self._checkpoint()
+        except BaseException as error:  # nothing of this group was committed: tell everyone
+            for order in group:
+                if not order.future.done():
+                    order.op.close()
+                    order.future.set_exception(_typed(error))
+            return
+        self._committed([wake for order in done for wake in order.wakes])
+        for order in done:
+            order.future.set_result(order.result)
+
+    def _run_one(self, order: _Order, alone: bool) -> bool:
+        """Run one op; a failing one is undone and answered, and the others go on."""
+        if not alone:
+            self.connection.execute("savepoint op")
+        try:
+            order.result = drive(order.op, self.execute, order.wakes)
+        except Exception as error:
+            if alone or isinstance(error, StoreUnavailable):
+                raise
+            self.connection.execute("rollback to op")
+            self.connection.execute("release op")
+            order.future.set_exception(error)
+            return False
+        if not alone:
+            self.connection.execute("release op")
+        return True
+
+    def _checkpoint(self) -> None:
+        self._commits += 1
+        if self._commits >= _CHECKPOINT_COMMITS:
+            self._commits = 0
+            try:
+                self.connection.execute("pragma wal_checkpoint(passive)")
+            except sqlite3.Error as error:
+                # The commit stands; only the log grows until the next try.
+                logger.warning("could not fold back the write-ahead log: %s", error)
+
+
+def _typed(error: BaseException) -> BaseException:
+    return translate(error) if isinstance(error, sqlite3.Error) else error

@@ -1,0 +1,90 @@
+"""Where the file is, and whether it can be trusted there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from commandbus.errors import ConfigurationError
+
+_NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+        "lustre",
+    }
+)
+_SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL", "off": "OFF", "extra": "EXTRA"}
+
+
+def parse(url: str) -> tuple[Path, str]:
+    """The file and the synchronous mode of `sqlite:///file.db?synchronous=full`."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or path in ("/", "/:memory:"):
+        raise ConfigurationError(
+            f"{url!r} names no SQLite file: write sqlite:///jobs.db for a file in the current folder, "
+            "sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file at all."
+        )
+    options = dict(parse_qsl(parts.query))
+    synchronous = _SYNCHRONOUS.get(options.pop("synchronous", "full").lower())
+    if synchronous is None or options:
+        raise ConfigurationError(
+            f"{url!r} has options that SQLite does not know; the only one is synchronous=full "
+            "(the default), extra, normal or off."
+        )
+    return Path(path[1:]).absolute(), synchronous
+
+
+def check(path: Path) -> None:
+    """Refuse what cannot work, with what to do instead."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"The folder {folder} of {path.name} does not exist; create it or choose another path."
+        )
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a folder; give the path of a file.")
+    needed = os.W_OK | os.R_OK
+    if path.exists() and not os.access(path, needed):
+        raise ConfigurationError(
+            f"{path} cannot be read and written by this user; change its permissions or its owner."
+        )
+    if not os.access(folder, needed | os.X_OK):
+        raise ConfigurationError(
+            f"The folder {folder} is not writable by this user, and SQLite keeps its log beside the "
+            "file; change its permissions or choose another folder."
+        )
+    kind = filesystem_of(folder)
+    if kind in _NETWORK:
+        raise ConfigurationError(
+            f"{path} is on a network file system ({kind}), whose locks cannot be trusted: commands "
+            "would be lost or run twice. Put the file on a local disk, or use postgresql://…"
+        )
+
+
+def filesystem_of(folder: Path, mounts: str = "/proc/self/mounts") -> str:
+    """The type of the file system of a folder, or an empty text where it cannot be told."""
+    try:
+        lines = Path(mounts).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    resolved = folder.resolve()
+    best, kind = -1, ""
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].encode().decode("unicode_escape"))
+        if resolved.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), fields[2]
+    return kind

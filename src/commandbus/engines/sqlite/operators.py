@@ -1,0 +1,122 @@
+"""The SQLite engine's other writes: cancel, operators' decisions, pause, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after
+from commandbus.engines.sqlite.reads import SqliteReads
+from commandbus.engines.sqlite.rows import as_failure, as_json, outcome_params
+from commandbus.errors import CommandNotFoundError
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import OperatorAction
+from commandbus.store.settling import AuditRow, OutcomeRow
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+
+_CHOSEN = "select seq from commandbus_command where ?1 is null or domain = ?1"
+_TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
+
+
+class SqliteOperators(SqliteReads):
+    def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        seq, priority, waiting, scheduled = row[0], row[1], row[9], row[10]
+        if not waiting and not scheduled:
+            after(_status_of(row), Transition.EXPIRE)
+        if waiting:
+            yield Statement(SQL.delete_queue, (domain, priority, seq))
+        else:
+            yield Statement(SQL.delete_scheduled, (seq,))
+        kind = AuditEventType.CANCELED
+        yield from self._end_waiting(domain, seq, row[7], row[8], reason, kind, actor, self._clock())
+
+    def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
+        now = self._clock()
+        row = yield from self._standing(domain, command_id)
+        seq, data = row[0], row[2]
+        transition = Transition(f"operator_{action.kind}")
+        status = after(_status_of(row), transition)
+        yield Statement(SQL.delete_outcome, (seq,))
+        yield Statement(SQL.add_tally, (domain, PARKED, -1))
+        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
+        yield from self._audit([note], now)
+        if status is CommandStatus.PENDING:
+            if action.data is not None:
+                yield Statement(SQL.edit_data, (action.data, seq))
+            yield Statement(SQL.requeue, (0, 0, 0, now, seq))
+            yield Wake(domain)
+            return
+        outcome = OutcomeRow(
+            seq,
+            status,
+            row[4],
+            row[5],
+            None,
+            None,
+            ran=0,
+            result=action.result,
+            error=as_failure(row[6]),
+            reason=action.reason,
+        )
+        yield from self._end_one(domain, outcome, now)
+
+    def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
+        rows = yield Statement(SQL.standing, (command_id.bytes, domain))
+        if not rows:
+            raise CommandNotFoundError(domain, command_id)
+        return rows[0]
+
+    def _end_waiting(
+        self,
+        domain: str,
+        seq: int,
+        attempts: int,
+        crashes: int,
+        reason: str,
+        kind: AuditEventType,
+        actor: str | None,
+        now: int,
+    ) -> Op[None]:
+        """A command that nobody runs ends as CANCELED; its waiting row is gone already."""
+        details = {"reason": reason} | ({"actor": actor} if actor else {})
+        yield from self._audit([AuditRow(seq, kind, details)], now)
+        canceled = CommandStatus.CANCELED
+        outcome = OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
+        yield from self._end_one(domain, outcome, now)
+
+    def _end_one(self, domain: str, outcome: OutcomeRow, now: int) -> Op[None]:
+        yield Statement(SQL.insert_outcome, outcome_params(outcome, now))
+        yield Statement(SQL.add_tally, (domain, outcome.status, 1))
+        yield Statement(SQL.free_keys, (as_json([outcome.seq]),))
+
+    def _audit(self, rows: Iterable[AuditRow], now: int) -> Op[None]:
+        params = [(row.seq, row.kind, now, as_json(row.details)) for row in rows]
+        if params:
+            yield Statement(SQL.insert_audit, params, many=True)
+
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+        since = self._clock() if paused else None
+        yield Statement(SQL.set_paused, (domain, since, reason, actor))
+        if not paused:
+            yield Wake(domain)
+
+    def purge(self, domain: str | None) -> Op[int]:
+        rows = yield Statement(f"select count(*) from ({_CHOSEN})", (domain,))
+        for table in _TABLES_BY_SEQ:
+            yield Statement(f"delete from commandbus_{table} where seq in ({_CHOSEN})", (domain,))
+        for table in ("lease", "tally", "domain"):
+            chosen = f"delete from commandbus_{table} where ?1 is null or domain = ?1"
+            yield Statement(chosen, (domain,))
+        return int(rows[0][0])
+
+
+def _status_of(row: Any) -> CommandStatus:
+    """Of a row of the query `standing`."""
+    if row[3] is not None:
+        return CommandStatus(row[3])
+    return CommandStatus.PENDING if row[9] or row[10] else CommandStatus.IN_PROGRESS

@@ -1,0 +1,154 @@
+"""The SQLite engine's reads."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, Clock, as_optional_datetime
+from commandbus.engines.sqlite.rows import as_id, as_json, as_members, as_optional_id, as_record
+from commandbus.store.op import Op, Statement
+from commandbus.store.records import CommandFilter, QueueStats
+from commandbus.store.settling import Member
+from commandbus.store.sql_files import load
+from commandbus.store.trail import Facts, Kept, compose
+
+SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
+ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
+
+Running = dict[int, tuple[str, int, Member]]
+
+
+class SqliteReads:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
+        return (
+            yield from self._records(
+                "where c.command_id = ?1 and (?2 is null or c.domain = ?2) order by c.seq",
+                (command_id.bytes, domain),
+            )
+        )
+
+    def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        conditions, params = _conditions(wanted)
+        if wanted.status is CommandStatus.IN_PROGRESS:
+            running = yield from self._running()
+            conditions.append("c.seq in (select value from json_each(?))")
+            params.append(as_json(sorted(running)))
+        where = f"where {' and '.join(conditions)} " if conditions else ""
+        params.append(wanted.limit)
+        return (yield from self._records(f"{where}order by c.seq desc limit ?", params))
+
+    def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
+        rows = yield Statement(f"{SQL.records} {clauses}", params)
+        running: Running = {}
+        if any(row[16] is None and row[26] is None for row in rows):
+            running = yield from self._running()
+        return [as_record(row, running) for row in rows]
+
+    def _running(self) -> Op[Running]:
+        """What is under lease: few rows, each with many commands."""
+        rows = yield Statement(ALL_LEASES)
+        return {
+            seq: (worker, claimed_at, member)
+            for _, _, worker, claimed_at, packed in rows
+            for seq, member in as_members(packed).items()
+        }
+
+    def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
+        rows = yield Statement(SQL.parked, (domain, command_type))
+        return int(rows[0][0])
+
+    def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
+        rows = yield Statement(
+            f"{SQL.records} where c.command_id = ?1 and (?2 is null or c.domain = ?2) order by c.seq",
+            (command_id.bytes, domain),
+        )
+        running = yield from self._running()
+        events: list[AuditEvent] = []
+        for row in rows:
+            kept = yield Statement(SQL.audit, (row[0],))
+            events += compose(
+                _facts(row, running),
+                [Kept(AuditEventType(kind), at, payload.decode(text)) for kind, at, text in kept],
+            )
+        return events
+
+    def stats(self, domain: str) -> Op[QueueStats]:
+        now = self._clock()
+        row = (yield Statement(SQL.stats, (domain, now)))[0]
+        tally = dict((yield Statement(SQL.tally, (domain,))))
+        ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
+        waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
+        return QueueStats(
+            domain=domain,
+            ready=ready + due,
+            scheduled=scheduled,
+            running=running,
+            parked=tally.get(PARKED, 0),
+            completed=tally.get(CommandStatus.COMPLETED, 0),
+            failed=tally.get(CommandStatus.FAILED, 0),
+            canceled=tally.get(CommandStatus.CANCELED, 0),
+            oldest_ready_age=(now - min(waiting_since)) / SECOND if waiting_since else None,
+            paused=paused_at is not None,
+            paused_reason=paused_reason,
+            paused_at=as_optional_datetime(paused_at),
+        )
+
+    def domains(self) -> Op[list[str]]:
+        rows = yield Statement(SQL.domains)
+        return [row[0] for row in rows]
+
+
+def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    params: list[Any] = []
+
+    def add(condition: str, value: Any) -> None:
+        if value is not None:
+            conditions.append(condition)
+            params.append(value)
+
+    add("c.seq < ?", wanted.before)
+    add("c.domain = ?", wanted.domain)
+    add("c.command_type = ?", wanted.command_type)
+    add("c.correlation_id = ?", wanted.correlation_id and wanted.correlation_id.bytes)
+    add("c.created_at >= ?", wanted.created_after)
+    add("c.created_at < ?", wanted.created_before)
+    add("exists (select 1 from json_each(c.tags) t where t.value = ?)", wanted.tag)
+    if wanted.status is CommandStatus.PENDING:
+        conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
+    elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
+        add("o.status = ?", wanted.status)
+    return conditions, params
+
+
+def _facts(row: Any, running: Running) -> Facts:
+    """Of a row of the query `records`."""
+    status, attempts, lease_id, worker, started_at, finished_at = (
+        row[16], row[17], row[19], row[20], row[21], row[22],
+    )  # fmt: skip
+    completed = now_running = None
+    if status == CommandStatus.COMPLETED and lease_id is not None:
+        completed = (started_at, finished_at, worker, attempts)
+    if status is None and row[26] is None and row[0] in running:
+        name, claimed_at, member = running[row[0]]
+        now_running = (claimed_at, name, member.attempt)
+    return Facts(
+        domain=row[1],
+        command_id=as_id(row[3]),
+        command_type=row[2],
+        created_at=row[10],
+        correlation_id=as_id(row[5]),
+        causation_id=as_optional_id(row[6]),
+        reply_to=row[7],
+        priority=row[8],
+        completed=completed,
+        running=now_running,
+    )

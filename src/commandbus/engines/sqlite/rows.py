@@ -1,0 +1,134 @@
+"""Rows of the SQLite file as values of the port, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.command import CommandRecord, Progress
+from commandbus.domain.failure import Failure
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import as_datetime, as_optional_datetime
+from commandbus.store.records import Claimed
+from commandbus.store.settling import Member, OutcomeRow
+
+_encode = msgspec.json.Encoder().encode
+_members = msgspec.json.Decoder(list[Member])
+_failure = msgspec.json.Decoder(Failure)
+
+
+def as_json(value: object) -> str:
+    return _encode(value).decode()
+
+
+def as_id(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def as_optional_id(raw: bytes | None) -> UUID | None:
+    return None if raw is None else UUID(bytes=raw)
+
+
+def as_members(packed: str) -> dict[int, Member]:
+    return {member.seq: member for member in _members.decode(packed)}
+
+
+def as_failure(packed: str | None) -> Failure | None:
+    return None if packed is None else _failure.decode(packed)
+
+
+def as_claimed(domain: str, lease_id: int, row: Any) -> Claimed:
+    """A row of the query `head`, now under lease."""
+    seq, priority, attempts, crashes, releases, command_type, command_id, data = row[:8]
+    correlation_id, causation_id, reply_to, max_attempts, created_at = row[8:13]
+    return Claimed(
+        seq,
+        lease_id,
+        domain,
+        command_type,
+        UUID(bytes=command_id),
+        data,
+        UUID(bytes=correlation_id),
+        as_optional_id(causation_id),
+        reply_to,
+        priority,
+        max_attempts,
+        created_at,
+        row[15],
+        row[16],
+        attempts + 1,
+        crashes,
+        releases,
+    )
+
+
+def outcome_params(row: OutcomeRow, now: int) -> tuple[Any, ...]:
+    return (
+        row.seq,
+        row.status,
+        row.attempts,
+        row.crashes,
+        row.lease_id,
+        row.worker,
+        None if row.lease_id is None else now - row.ran,
+        now,
+        row.result,
+        None if row.error is None else as_json(row.error),
+        row.reason,
+    )
+
+
+def as_record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
+    """A row of the query `records`. `running` has worker, claim time and member of commands under
+    lease, by sequence; the others are where their columns say."""
+    (
+        seq, domain, command_type, command_id, data, correlation_id, causation_id, reply_to,
+        priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
+        status, attempts, crashes, _lease_id, worker, started_at, finished_at, result, error, reason,
+        waiting_attempts, waiting_crashes, waiting_until, percent, message, reported_at, last_note,
+    ) = row  # fmt: skip
+    if status is None and waiting_attempts is not None:
+        status, attempts, crashes = CommandStatus.PENDING, waiting_attempts, waiting_crashes
+    elif status is None:
+        status = CommandStatus.IN_PROGRESS
+        worker, started_at, member = running.get(seq, (None, None, None))
+        attempts, crashes = (member.attempt, member.crashes) if member else (0, 0)
+    failure = as_failure(error)
+    if failure is None and last_note is not None:
+        failure = _noted_failure(last_note)
+    return CommandRecord(
+        domain=domain,
+        command_type=command_type,
+        command_id=UUID(bytes=command_id),
+        status=CommandStatus(status),
+        data=payload.decode(data),
+        correlation_id=UUID(bytes=correlation_id),
+        causation_id=as_optional_id(causation_id),
+        reply_to=reply_to,
+        priority=priority,
+        attempts=attempts,
+        crashes=crashes,
+        max_attempts=max_attempts,
+        created_at=as_datetime(created_at),
+        due_at=as_datetime(due_at if waiting_until is None else waiting_until),
+        expires_at=as_optional_datetime(expires_at),
+        started_at=as_optional_datetime(started_at),
+        finished_at=as_optional_datetime(finished_at),
+        worker=worker,
+        result=None if result is None else payload.decode(result),
+        error=failure,
+        reason=reason,
+        unique_key=unique_key,
+        tags=tuple(payload.decode(tags)) if tags else (),
+        headers=payload.decode(headers) if headers else {},
+        progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
+        sequence=seq,
+    )
+
+
+def _noted_failure(details: str) -> Failure | None:
+    noted = payload.decode(details).get("error")
+    return None if noted is None else msgspec.convert(noted, Failure)

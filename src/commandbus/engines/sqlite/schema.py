@@ -1,0 +1,55 @@
+"""The schema: numbered migrations, each with a checksum, applied under the write lock at open."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+
+from commandbus.errors import SchemaOutdated
+from commandbus.store.sql_files import read_text
+
+MIGRATIONS = ("0001_schema.sql",)
+
+_TABLE = (
+    "create table if not exists commandbus_schema "
+    "(version integer primary key, name text not null, checksum text not null, applied_at integer)"
+)
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring the file to this version. The caller holds the write lock."""
+    connection.execute("begin immediate")
+    try:
+        connection.execute(_TABLE)
+        applied = dict(connection.execute("select version, checksum from commandbus_schema"))
+        newest = max(applied, default=0)
+        if newest > len(MIGRATIONS):
+            raise SchemaOutdated(
+                f"The file has schema version {newest}, this program knows {len(MIGRATIONS)}: it was "
+                "written by a newer durable-commandbus; upgrade this installation."
+            )
+        for version, name in enumerate(MIGRATIONS, 1):
+            script = read_text("commandbus.engines.sqlite.sql", name)
+            checksum = hashlib.sha256(script.encode()).hexdigest()
+            if version not in applied:
+                for statement in _statements(script):
+                    connection.execute(statement)
+                connection.execute(
+                    "insert into commandbus_schema values (?, ?, ?, ?)",
+                    (version, name, checksum, time.time_ns() // 1000),
+                )
+            elif applied[version] != checksum:
+                raise SchemaOutdated(
+                    f"Migration {name} was applied to this file in another form; the file belongs to "
+                    "a different build of durable-commandbus. Use that build, or a new file."
+                )
+        connection.execute("commit")
+    except BaseException:
+        connection.execute("rollback")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]

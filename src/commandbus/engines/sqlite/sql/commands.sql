@@ -1,0 +1,162 @@
+-- name: last_seq
+-- Sequences are given out here, under the write lock, so that bulk inserts need no row by row answer.
+select coalesce((select seq from sqlite_sequence where name = 'commandbus_command'), 0)
+
+-- name: insert_command
+insert into commandbus_command (seq, command_id, domain, command_type, data, correlation_id,
+    causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags,
+    headers)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: has_id
+-- Only asked when an insert was refused, to name the culprit.
+select 1 from commandbus_command where command_id = ? and domain = ?
+
+-- name: insert_queue
+insert into commandbus_queue (domain, priority, seq, attempts, crashes, releases, available_at)
+values (?, ?, ?, 0, 0, 0, ?)
+
+-- name: insert_scheduled
+insert into commandbus_scheduled (domain, due_at, seq, attempts, crashes, releases)
+values (?, ?, ?, 0, 0, 0)
+
+-- name: ensure_domain
+insert into commandbus_domain (domain) values (?) on conflict do nothing
+
+-- name: key_holder
+select c.command_id from commandbus_unique_key k join commandbus_command c on c.seq = k.seq
+where k.domain = ? and k.unique_key = ?
+
+-- name: hold_key
+insert into commandbus_unique_key (domain, unique_key, seq) values (?, ?, ?)
+
+-- name: free_keys
+-- A final outcome frees the key; the lookup goes through the command, which knows its key.
+delete from commandbus_unique_key where (domain, unique_key) in (
+    select c.domain, c.unique_key from json_each(?) ended
+    join commandbus_command c on c.seq = ended.value where c.unique_key is not null)
+
+-- name: count_pending
+-- Counts no further than the capacity, so that a deep queue does not make sends slow.
+select (select count(*) from (select 1 from commandbus_queue where domain = ?1 limit ?2))
+     + (select count(*) from (select 1 from commandbus_scheduled where domain = ?1 limit ?2))
+
+-- name: is_paused
+select 1 from commandbus_domain where domain = ? and paused_at is not null
+
+-- name: due
+-- Due work of a domain, in order of time, bounded so that a flood is promoted in several claims.
+select c.domain, c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at
+from commandbus_scheduled s join commandbus_command c on c.seq = s.seq
+where s.domain = ? and s.due_at <= ? order by s.due_at, s.seq limit ?
+
+-- name: promote
+insert into commandbus_queue (domain, priority, seq, attempts, crashes, releases, available_at)
+values (?, ?, ?, ?, ?, ?, ?)
+
+-- name: unschedule
+-- By range: everything up to the last promoted key was promoted.
+delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
+
+-- name: head
+-- The first commands of a domain. A queue row without its command comes back with nulls.
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
+    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
+    c.unique_key is not null, c.tags, c.headers
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq
+where q.domain = ? order by q.priority, q.seq limit ?
+
+-- name: take_head
+-- By range: under the write lock the head is exactly the rows up to its last key.
+delete from commandbus_queue where domain = ? and (priority, seq) <= (?, ?)
+
+-- name: insert_lease
+insert into commandbus_lease (domain, worker, claimed_at, until, members) values (?, ?, ?, ?, ?)
+returning lease_id
+
+-- name: next_moment
+-- When an idle worker should look again: the next due command or the end of someone else's lease.
+select min(moment) from (
+    select min(until) as moment from commandbus_lease where worker <> ?1
+    union all
+    select (select s.due_at from commandbus_scheduled s where s.domain = wanted.value
+            order by s.due_at limit 1)
+    from json_each(?2) wanted
+    where not exists (select 1 from commandbus_domain d
+                      where d.domain = wanted.value and d.paused_at is not null))
+
+-- name: leases
+select lease_id, domain, worker, claimed_at, until, members from commandbus_lease
+where lease_id in (select value from json_each(?))
+
+-- name: expired_leases
+select lease_id, domain, worker, claimed_at, members from commandbus_lease where until <= ?
+
+-- name: all_leases
+select lease_id, domain, worker, claimed_at, members from commandbus_lease
+
+-- name: shrink_lease
+update commandbus_lease set members = ? where lease_id = ?
+
+-- name: delete_lease
+delete from commandbus_lease where lease_id = ?
+
+-- name: renew_lease
+-- Never shorter than it was, and only while it is valid.
+update commandbus_lease set until = max(until, ?) where lease_id = ? and until > ? returning lease_id
+
+-- name: recorded_leases
+-- Which lease recorded the outcome: tells a repeated settle from a lost lease.
+select seq, lease_id from commandbus_outcome where seq in (select value from json_each(?))
+
+-- name: insert_outcome
+insert into commandbus_outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
+    finished_at, result, error, reason)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_outcome
+delete from commandbus_outcome where seq = ?
+
+-- name: requeue
+insert into commandbus_queue (domain, priority, seq, attempts, crashes, releases, available_at)
+select domain, priority, seq, ?, ?, ?, ? from commandbus_command where seq = ?
+
+-- name: reschedule
+insert into commandbus_scheduled (domain, due_at, seq, attempts, crashes, releases)
+select domain, ?, seq, ?, ?, ? from commandbus_command where seq = ?
+
+-- name: insert_audit
+insert into commandbus_audit (seq, kind, at, details) values (?, ?, ?, ?)
+
+-- name: add_tally
+insert into commandbus_tally (domain, status, n) values (?, ?, ?)
+on conflict (domain, status) do update set n = n + excluded.n
+
+-- name: put_progress
+insert into commandbus_progress (seq, percent, message, at) values (?, ?, ?, ?)
+on conflict (seq) do update set percent = excluded.percent, message = excluded.message, at = excluded.at
+
+-- name: standing
+-- Where a command stands: its waiting row if it has one, its outcome if it has one.
+select c.seq, c.priority, c.data, o.status, o.attempts, o.crashes, o.error,
+    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
+    q.seq is not null, s.seq is not null
+from commandbus_command c
+left join commandbus_outcome o on o.seq = c.seq
+left join commandbus_queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
+left join commandbus_scheduled s on s.seq = c.seq
+where c.command_id = ? and c.domain = ?
+
+-- name: delete_queue
+delete from commandbus_queue where domain = ? and priority = ? and seq = ?
+
+-- name: delete_scheduled
+delete from commandbus_scheduled where seq = ?
+
+-- name: edit_data
+update commandbus_command set data = ? where seq = ?
+
+-- name: set_paused
+insert into commandbus_domain (domain, paused_at, paused_reason, paused_by) values (?, ?, ?, ?)
+on conflict (domain) do update set paused_at = excluded.paused_at,
+    paused_reason = excluded.paused_reason, paused_by = excluded.paused_by

@@ -1,0 +1,54 @@
+-- name: records
+-- Everything known about commands. A row without outcome and without a place in a queue is running.
+select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id,
+    c.reply_to, c.priority, c.max_attempts, c.created_at, c.due_at, c.expires_at, c.unique_key,
+    c.tags, c.headers,
+    o.status, o.attempts, o.crashes, o.lease_id, o.worker, o.started_at, o.finished_at, o.result,
+    o.error, o.reason,
+    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
+    coalesce(q.available_at, s.due_at),
+    p.percent, p.message, p.at,
+    case when o.seq is null then (select a.details from commandbus_audit a
+        where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
+        order by a.id desc limit 1) end
+from commandbus_command c
+left join commandbus_outcome o on o.seq = c.seq
+left join commandbus_queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
+left join commandbus_scheduled s on s.seq = c.seq
+left join commandbus_progress p on p.seq = c.seq
+
+-- name: parked
+-- Parked commands, by way of the index of what did not simply complete.
+select count(*) from commandbus_outcome o join commandbus_command c on c.seq = o.seq
+where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (?1 is null or c.domain = ?1)
+    and (?2 is null or c.command_type = ?2)
+
+-- name: audit
+select kind, at, details from commandbus_audit where seq = ? order by id
+
+-- name: stats
+select
+    (select count(*) from commandbus_queue where domain = ?1),
+    (select count(*) from commandbus_scheduled where domain = ?1 and due_at > ?2),
+    (select count(*) from commandbus_scheduled where domain = ?1 and due_at <= ?2),
+    (select coalesce(sum(json_array_length(members)), 0) from commandbus_lease where domain = ?1),
+    (select min(available_at) from commandbus_queue where domain = ?1),
+    (select min(due_at) from commandbus_scheduled where domain = ?1),
+    (select paused_at from commandbus_domain where domain = ?1),
+    (select paused_reason from commandbus_domain where domain = ?1)
+
+-- name: tally
+select status, n from commandbus_tally where domain = ?
+
+-- name: domains
+select domain from commandbus_domain order by domain
+
+-- name: waiting_domains
+-- For the watcher: which of these domains have something ready, and when the next is due.
+select wanted.value,
+    exists (select 1 from commandbus_queue q where q.domain = wanted.value),
+    (select s.due_at from commandbus_scheduled s where s.domain = wanted.value
+     order by s.due_at limit 1)
+from json_each(?) wanted
+where not exists (select 1 from commandbus_domain d
+                  where d.domain = wanted.value and d.paused_at is not null)

@@ -1,0 +1,329 @@
+"""The SQLite engine's commands: in, claimed, settled.
+
+Every op here runs under the write lock, so what it reads cannot change before it writes: heads and due
+ranges are taken by key range, and sequences are given out without asking row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.domain.moment import SECOND, Clock
+from commandbus.engines.sqlite.failures import UniqueViolation
+from commandbus.engines.sqlite.operators import SqliteOperators
+from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
+from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.capabilities import Capabilities
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import (
+    Capacity,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Inserted,
+    NewCommand,
+    Settlement,
+    SettleReport,
+)
+from commandbus.store.settling import AuditRow, Member, OutcomeRow, Writes, plan, plan_lost
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+
+_PROMOTE_MAX = 10_000
+"""Due commands promoted per claim and domain, so that a flood does not hold the lock for seconds."""
+
+
+class SqliteStore(SqliteOperators):
+    capabilities = Capabilities(
+        durable=True, many_processes=True, caller_transactions=True, needs_migration=False
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._turn = 0
+
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        now = self._clock()
+        results, new = yield from self._without_held_keys(commands)
+        pending = yield from self._check_capacity(new, capacity)
+        first = (yield Statement(SQL.last_seq))[0][0] + 1
+        rows, ready, later, keys = [], [], [], []
+        wakes: dict[str, float | None] = {}
+        for seq, command in enumerate(new, first):
+            due_at = now + command.delay if command.due_at is None else command.due_at
+            rows.append(
+                (
+                    seq,
+                    command.command_id.bytes,
+                    command.domain,
+                    command.command_type,
+                    command.data,
+                    command.correlation_id.bytes,
+                    command.causation_id.bytes if command.causation_id else None,
+                    command.reply_to,
+                    command.priority,
+                    command.max_attempts,
+                    now,
+                    due_at,
+                    command.expires_at,
+                    command.unique_key,
+                    command.tags,
+                    command.headers,
+                )
+            )
+            if command.unique_key is not None:
+                keys.append((command.domain, command.unique_key, seq))
+            if due_at <= now:
+                ready.append((command.domain, command.priority, seq, due_at))
+                wakes[command.domain] = None
+            else:
+                later.append((command.domain, due_at, seq))
+                soonest = wakes.setdefault(command.domain, (due_at - now) / SECOND)
+                if soonest is not None:
+                    wakes[command.domain] = min(soonest, (due_at - now) / SECOND)
+        try:
+            yield Statement(SQL.insert_command, rows, many=True)
+        except UniqueViolation:
+            yield from self._name_duplicate(new)
+            raise
+        for statement, params in (
+            (SQL.insert_queue, ready),
+            (SQL.insert_scheduled, later),
+            (SQL.hold_key, keys),
+            (SQL.ensure_domain, [(domain,) for domain in wakes]),
+        ):
+            if params:
+                yield Statement(statement, params, many=True)
+        for domain, soonest in wakes.items():
+            yield Wake(domain, soonest)
+        if pending is not None and len(results) == 1:
+            return [Inserted(results[0].command_id, results[0].duplicate, pending)]
+        return results
+
+    def _without_held_keys(
+        self, commands: Sequence[NewCommand]
+    ) -> Op[tuple[list[Inserted], list[NewCommand]]]:
+        """The results so far, and the commands that are really to be added."""
+        results: list[Inserted] = []
+        new: list[NewCommand] = []
+        held: dict[tuple[str, str | None], Inserted] = {}
+        for command in commands:
+            key = (command.domain, command.unique_key)
+            if command.unique_key is not None:
+                if key not in held:
+                    rows = yield Statement(SQL.key_holder, key)
+                    if rows:
+                        held[key] = Inserted(as_id(rows[0][0]), duplicate=True)
+                if key in held:
+                    results.append(held[key])
+                    continue
+                held[key] = Inserted(command.command_id, duplicate=True)
+            new.append(command)
+            results.append(Inserted(command.command_id, duplicate=False))
+        return results, new
+
+    def _check_capacity(self, new: Sequence[NewCommand], capacity: Capacity) -> Op[int | None]:
+        if capacity.pending_max is None:
+            return None
+        pending = None
+        for domain in {command.domain for command in new}:
+            count = sum(1 for command in new if command.domain == domain)
+            rows = yield Statement(SQL.count_pending, (domain, capacity.pending_max + 1))
+            pending = rows[0][0] + count
+            if pending > capacity.pending_max:
+                raise QueueFull(
+                    f"Domain {domain!r} holds {pending - count} waiting commands; {count} more would "
+                    f"exceed its capacity of {capacity.pending_max}. Try again later, or add workers."
+                )
+        return pending
+
+    def _name_duplicate(self, new: Sequence[NewCommand]) -> Op[None]:
+        seen = set()
+        for command in new:
+            key = (command.command_id.bytes, command.domain)
+            if key in seen or (yield Statement(SQL.has_id, key)):
+                raise DuplicateCommandError(command.domain, command.command_id)
+            seen.add(key)
+
+    def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        now = self._clock()
+        rescued = 0
+        if request.sweep:
+            rescued = yield from self._reclaim(now)
+        claimed: list[Claimed] = []
+        self._turn += 1
+        count = len(request.domains)
+        for position in range(count):
+            domain = request.domains[(self._turn + position) % count]
+            if len(claimed) >= request.limit or (yield Statement(SQL.is_paused, (domain,))):
+                continue
+            if request.sweep:
+                yield from self._promote(domain, now)
+            yield from self._claim_from(domain, request, now, claimed)
+        if claimed:
+            return ClaimReply(claimed, None, rescued)
+        moment = yield Statement(SQL.next_moment, (request.worker, as_json(request.domains)))
+        due_in = None if moment[0][0] is None else max(0.0, (moment[0][0] - now) / SECOND)
+        return ClaimReply([], due_in, rescued)
+
+    def _promote(self, domain: str, now: int) -> Op[None]:
+        due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
+        if due:
+            yield Statement(SQL.promote, due, many=True)
+            yield Statement(SQL.unschedule, (domain, due[-1][6], due[-1][2]))
+
+    def _claim_from(
+        self, domain: str, request: ClaimRequest, now: int, claimed: list[Claimed]
+    ) -> Op[None]:
+        while (wanted := request.limit - len(claimed)) > 0:
+            head = yield Statement(SQL.head, (domain, wanted))
+            if not head:
+                return
+            yield Statement(SQL.take_head, (domain, head[-1][1], head[-1][0]))
+            fit = []
+            for row in head:
+                seq, command_type, expires_at = row[0], row[5], row[13]
+                if command_type is None:
+                    yield from self._park_orphan(domain, row, now)
+                elif expires_at is not None and expires_at <= now:
+                    yield from self._end_waiting(
+                        domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
+                    )
+                else:
+                    fit.append(row)
+            if not fit:
+                continue
+            members = [Member(row[0], row[2] + 1, row[3], row[4], bool(row[14])) for row in fit]
+            until = now + int(request.lease_seconds * SECOND)
+            lease = (domain, request.worker, now, until, as_json(members))
+            lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
+            claimed += [as_claimed(domain, lease_id, row) for row in fit]
+            if len(fit) == len(head):
+                return
+
+    def _park_orphan(self, domain: str, row: tuple[object, ...], now: int) -> Op[None]:
+        """A queue row whose command is missing: reported for operators, never in a worker's way."""
+        failure = Failure(
+            FailureKind.PERMANENT,
+            "ORPHAN",
+            f"Queue row {row[0]} of domain {domain!r} has no command; the file was changed by hand.",
+        )
+        audit = AuditRow(int(row[0]), AuditEventType.MOVED_TO_TSQ, {"error": failure})  # type: ignore[call-overload]
+        yield from self._audit([audit], now)
+
+    def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        now, writes = self._clock(), Writes()
+        lost: list[Settlement] = []
+        ids = sorted({settlement.lease_id for settlement in batch})
+        rows = yield Statement(SQL.leases, (as_json(ids),))
+        leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
+        domains: dict[int, str] = {}
+        keyed: list[int] = []
+        for settlement in batch:
+            seq = settlement.seq
+            lease, members = leases.get(settlement.lease_id, (None, {}))
+            member = members.get(seq)
+            if lease is None or member is None or member.attempt != settlement.attempt:
+                lost.append(settlement)
+                continue
+            domains[seq] = lease[1]
+            if member.keyed:
+                keyed.append(seq)
+            plan(writes, settlement, member, lease[2], lease[3])
+            del members[seq]
+        touched = {s.lease_id for s in batch} & leases.keys()
+        for lease_id in touched:
+            members = leases[lease_id][1]
+            if members:
+                params = (as_json(list(members.values())), lease_id)
+                yield Statement(SQL.shrink_lease, params)
+            else:
+                yield Statement(SQL.delete_lease, (lease_id,))
+        yield from self._write(writes, domains, keyed, now)
+        return SettleReport((yield from self._really_lost(lost)))
+
+    def _really_lost(self, lost: Sequence[Settlement]) -> Op[tuple[int, ...]]:
+        """Without those whose outcome this very lease has recorded before."""
+        if not lost:
+            return ()
+        rows = yield Statement(SQL.recorded_leases, (as_json([s.seq for s in lost]),))
+        recorded = dict(rows)
+        return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+
+    def _reclaim(self, now: int) -> Op[int]:
+        """Take back what expired leases still held."""
+        expired = yield Statement(SQL.expired_leases, (now,))
+        if not expired:
+            return 0
+        writes = Writes()
+        domains: dict[int, str] = {}
+        for lease_id, domain, worker, claimed_at, packed in expired:
+            for member in as_members(packed).values():
+                plan_lost(writes, member, lease_id, worker, claimed_at)
+                domains[member.seq] = domain
+            yield Statement(SQL.delete_lease, (lease_id,))
+        yield from self._write(writes, domains, [], now)
+        return len(domains)
+
+    def _write(
+        self, writes: Writes, domains: dict[int, str], keyed: Sequence[int], now: int
+    ) -> Op[None]:
+        yield from self._end_all(writes.outcomes, domains, now)
+        freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
+        if freed:
+            yield Statement(SQL.free_keys, (as_json(sorted(freed)),))
+        ready = [
+            (r.attempts, r.crashes, r.releases, now, r.seq) for r in writes.requeues if not r.delay
+        ]
+        if ready:
+            yield Statement(SQL.requeue, ready, many=True)
+        later = [
+            (now + r.delay, r.attempts, r.crashes, r.releases, r.seq)
+            for r in writes.requeues
+            if r.delay
+        ]
+        if later:
+            yield Statement(SQL.reschedule, later, many=True)
+        yield from self._audit(writes.audits, now)
+        for domain, due_in in _soonest(writes, domains).items():
+            yield Wake(domain, due_in)
+
+    def _end_all(self, outcomes: Sequence[OutcomeRow], domains: dict[int, str], now: int) -> Op[None]:
+        if not outcomes:
+            return
+        yield Statement(SQL.insert_outcome, [outcome_params(row, now) for row in outcomes], many=True)
+        tally: dict[tuple[str, CommandStatus], int] = {}
+        for row in outcomes:
+            key = (domains[row.seq], row.status)
+            tally[key] = tally.get(key, 0) + 1
+        yield Statement(SQL.add_tally, [(*key, n) for key, n in tally.items()], many=True)
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        now, gone = self._clock(), []
+        for lease_id in lease_ids:
+            until = now + int(seconds * SECOND)
+            if not (yield Statement(SQL.renew_lease, (until, lease_id, now))):
+                gone.append(lease_id)
+        return gone
+
+    def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
+        now = self._clock()
+        rows = yield Statement(SQL.leases, (as_json([lease_id]),))
+        if not rows or rows[0][4] <= now or seq not in as_members(rows[0][5]):
+            return False
+        yield Statement(SQL.put_progress, (seq, percent, message, now))
+        return True
+
+
+def _soonest(writes: Writes, domains: dict[int, str]) -> dict[str, float | None]:
+    """When each domain has something again because of these writes; None means now."""
+    soonest: dict[str, float | None] = {}
+    for row in writes.requeues:
+        domain, due_in = domains[row.seq], row.delay / SECOND if row.delay else None
+        known = soonest.get(domain, due_in)
+        soonest[domain] = None if due_in is None or known is None else min(known, due_in)
+    return soonest

@@ -1,0 +1,184 @@
+"""Every error that users can meet. Each says what happened, with which value, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+
+class CommandBusError(Exception):
+    """Base of all errors raised by the bus; catching it catches them all."""
+
+
+class ConfigurationError(CommandBusError, ValueError):
+    """A setting, URL or registration is wrong. Raised at construction or at open, never later."""
+
+
+class InvalidArgumentError(CommandBusError, ValueError):
+    """An argument of a call cannot be accepted; nothing was changed."""
+
+
+class PayloadError(CommandBusError, ValueError):
+    """A payload, result or header cannot be kept exactly as given, so it is refused at the door."""
+
+
+class StoreUnavailable(CommandBusError):  # noqa: N818 - a state, not a mistake; public name
+    """The store cannot be reached or written right now. Repeating the call later is safe."""
+
+
+class SchemaOutdated(CommandBusError):  # noqa: N818 - public name
+    """The store's tables are missing, older or newer than this version; the message names the cure."""
+
+
+class DuplicateCommandError(CommandBusError):
+    """A command with this id exists in this domain already; the first one stands unchanged."""
+
+    def __init__(self, domain: str, command_id: UUID) -> None:
+        super().__init__(
+            f"Command {command_id} exists already in domain {domain!r}; nothing was sent. "
+            "If this repeats an uncertain send, the first send succeeded; "
+            "otherwise use another command_id."
+        )
+        self.domain = domain
+        self.command_id = command_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.command_id)
+
+
+class CommandNotFoundError(CommandBusError, LookupError):
+    """No command with this id exists (in this domain)."""
+
+    def __init__(self, domain: str | None, command_id: UUID) -> None:
+        where = f"in domain {domain!r}" if domain else "in any domain"
+        super().__init__(
+            f"There is no command {command_id} {where}; check the id, the domain and the store's URL."
+        )
+        self.domain = domain
+        self.command_id = command_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.command_id)
+
+
+class BatchNotFoundError(CommandBusError, LookupError):
+    """No batch with this id exists in this domain."""
+
+    def __init__(self, domain: str, batch_id: UUID) -> None:
+        super().__init__(
+            f"There is no batch {batch_id} in domain {domain!r}; create it with create_batch first."
+        )
+        self.domain = domain
+        self.batch_id = batch_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.batch_id)
+
+
+class InvalidOperationError(CommandBusError):
+    """The operation does not fit the present state of its object; the message names the state."""
+
+
+class LeaseLost(CommandBusError):  # noqa: N818 - public name
+    """The lease on a command ran out or was taken over: whatever this worker wanted to record about
+    it was refused, because another worker may be running it by now."""
+
+
+class QueueFull(CommandBusError):  # noqa: N818 - public name
+    """The queue is at its capacity; nothing was accepted.
+
+    `retry_after` is a hint in seconds that a web API can turn into 429 and Retry-After."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class HandlerNotFoundError(CommandBusError, LookupError):
+    """No handler is registered for a (domain, command type)."""
+
+    def __init__(self, domain: str, command_type: str) -> None:
+        super().__init__(
+            f"No handler is registered for {command_type!r} in domain {domain!r}; register one with "
+            f"@registry.handler({domain!r}, {command_type!r})."
+        )
+        self.domain = domain
+        self.command_type = command_type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.command_type)
+
+
+class HandlerAlreadyRegisteredError(ConfigurationError):
+    """Two handlers were given for one (domain, command type)."""
+
+    def __init__(self, domain: str, command_type: str) -> None:
+        super().__init__(
+            f"A handler for {command_type!r} in domain {domain!r} is registered already; "
+            "a command type has exactly one handler, so remove one of the two."
+        )
+        self.domain = domain
+        self.command_type = command_type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.command_type)
+
+
+class HandlerError(CommandBusError):
+    """Base of what a handler raises to say how its command failed."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"[{code}] {message}" if message else f"[{code}]")
+        self.code = code
+        self.message = message
+        self.error_message = message
+        self.details = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.message, self.details)
+
+
+class TransientCommandError(HandlerError):
+    """It may work later: retried with backoff; when attempts are used up, an operator is asked."""
+
+
+class PermanentCommandError(HandlerError):
+    """It will not work like this: no retry, straight to the troubleshooting queue."""
+
+
+class BusinessRuleException(HandlerError):  # noqa: N818 - public name
+    """The business says no: the command ends FAILED, its sender is told, no operator is asked."""
+
+
+class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
+    """Raised by a handler to run again after `seconds` without using an attempt."""
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        super().__init__(f"snoozed for {seconds:g} s{': ' + reason if reason else ''}")
+        self.seconds = seconds
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds, self.reason)
+
+
+class RetryAfter(TransientCommandError):  # noqa: N818 - a request, not a mistake
+    """A transient failure whose other side said when to come back; overrides the backoff once."""
+
+    def __init__(
+        self,
+        seconds: float,
+        code: str = "RETRY_AFTER",
+        message: str = "",
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code, message or f"asked to come back in {seconds:g} s", details)
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds, self.code, self.message, self.details)

@@ -1,0 +1,279 @@
+"""Sending commands and looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEvent
+from commandbus.domain.command import CommandRecord, SendRequest, SendResult
+from commandbus.domain.ids import as_id, as_optional_id
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
+from commandbus.domain.names import as_name, as_tags, as_text
+from commandbus.domain.priority import Priority, as_priority
+from commandbus.domain.retry import check_max_attempts
+from commandbus.errors import (
+    CommandNotFoundError,
+    InvalidArgumentError,
+    InvalidOperationError,
+)
+from commandbus.operations.scope import Await, Flow, Scope
+from commandbus.store.op import Op
+from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
+
+LIMIT_MAX = 1_000
+
+
+def send(
+    scope: Scope,
+    domain: str,
+    command_type: str,
+    data: Any = None,
+    *,
+    command_id: UUID | str | None = None,
+    correlation_id: UUID | str | None = None,
+    causation_id: UUID | str | None = None,
+    reply_to: str | None = None,
+    priority: Priority | None = None,
+    delay: Duration | None = None,
+    due_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    max_attempts: int | None = None,
+    unique_key: str | None = None,
+    tags: Iterable[str] = (),
+    headers: dict[str, Any] | None = None,
+) -> Op[SendResult]:
+    """Send a command to a domain. When this returns, the command is durable and will be carried out.
+
+    `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. With
+    `unique_key`, while a command with that key is alive in the domain, nothing is added and the
+    result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
+    started any more. Raises PayloadError, InvalidArgumentError, QueueFull, StoreUnavailable.
+    """
+    request = SendRequest(
+        domain,
+        command_type,
+        data,
+        command_id,
+        correlation_id,
+        causation_id,
+        reply_to,
+        priority,
+        delay,
+        due_at,
+        expires_at,
+        max_attempts,
+        unique_key,
+        tags if isinstance(tags, tuple | list) else list(as_tags(tags)),
+        headers,
+    )
+    command = _encode(scope, request)
+    return _first(_insert(scope, [command]))
+
+
+def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResult]]:
+    """Send any number of commands, to any domains: all of them or, on any error, none.
+
+    Results come in the order of the requests. Each domain is woken once.
+    """
+    return _insert(scope, [_encode(scope, request) for request in requests])
+
+
+def _insert(scope: Scope, commands: list[NewCommand]) -> Op[list[SendResult]]:
+    """Checked and encoded before, in the caller's thread: an op runs while it holds the write lock."""
+    if not commands:
+        return []
+    inserted = yield from scope.store.insert(commands, Capacity(scope.settings.max_pending))
+    for command, row in zip(commands, inserted, strict=True):
+        scope.watch_depth(command.domain, row.pending)
+    return [
+        SendResult(row.command_id, command.domain, row.duplicate)
+        for command, row in zip(commands, inserted, strict=True)
+    ]
+
+
+def _first(op: Op[list[SendResult]]) -> Op[SendResult]:
+    return (yield from op)[0]
+
+
+def _encode(scope: Scope, request: SendRequest) -> NewCommand:
+    """Check a request at the door and turn it into what the store keeps."""
+    if not isinstance(request, SendRequest):
+        raise InvalidArgumentError(f"send_many takes SendRequest objects, not {request!r}.")
+    settings = scope.settings
+    if request.delay is not None and request.due_at is not None:
+        raise InvalidArgumentError("Give either delay or due_at, not both.")
+    delay = 0.0 if request.delay is None else as_seconds(request.delay, "delay")
+    command_id = as_optional_id(request.command_id, "command_id") or scope.new_id()
+    headers = request.headers
+    if headers is not None and not isinstance(headers, dict):
+        raise InvalidArgumentError(f"headers must be a dict, not {headers!r}.")
+    tags = as_tags(request.tags) if request.tags else ()
+    return NewCommand(
+        domain=as_name(request.domain, "domain"),
+        command_type=as_name(request.command_type, "command_type"),
+        command_id=command_id,
+        data=payload.encode(request.data, bytes_max=settings.payload_bytes_max),
+        correlation_id=as_optional_id(request.correlation_id, "correlation_id") or command_id,
+        causation_id=as_optional_id(request.causation_id, "causation_id"),
+        reply_to=None if request.reply_to is None else as_name(request.reply_to, "reply_to"),
+        priority=_priority(scope, request),
+        delay=int(delay * SECOND),
+        due_at=None if request.due_at is None else as_microseconds(request.due_at, "due_at"),
+        expires_at=None
+        if request.expires_at is None
+        else as_microseconds(request.expires_at, "expires_at"),
+        max_attempts=None if request.max_attempts is None else check_max_attempts(request.max_attempts),
+        unique_key=None if request.unique_key is None else as_text(request.unique_key, "unique_key"),
+        tags=payload.encode(list(tags), what="tags") if tags else None,
+        headers=payload.encode(headers, what="headers", bytes_max=payload.HEADER_BYTES_MAX)
+        if headers
+        else None,
+    )
+
+
+def _priority(scope: Scope, request: SendRequest) -> int:
+    settings, chosen = scope.settings, request.priority
+    if chosen is None and settings.priority_hook is not None:
+        chosen = settings.priority_hook(request)
+    return as_priority(settings.default_priority if chosen is None else chosen, settings.priorities)
+
+
+def get_command(scope: Scope, domain: str, command_id: UUID | str) -> Op[CommandRecord | None]:
+    """Everything known about a command, or None when the domain has none with this id."""
+    records = yield from scope.store.find(as_id(command_id, "command_id"), as_name(domain, "domain"))
+    return _complete(scope, records[0]) if records else None
+
+
+def query_commands(
+    scope: Scope,
+    *,
+    domain: str | None = None,
+    command_type: str | None = None,
+    status: CommandStatus | str | None = None,
+    tag: str | None = None,
+    correlation_id: UUID | str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Op[CommandPage]:
+    """Commands that meet all conditions, newest first, a page at a time.
+
+    `after` is the `next` of the page before; pages neither repeat nor skip a command that was there
+    when the first page was read, however many are added meanwhile.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
+        raise InvalidArgumentError(f"limit must be between 1 and {LIMIT_MAX}, not {limit!r}.")
+    wanted = CommandFilter(
+        domain=domain,
+        command_type=command_type,
+        status=as_status(status),
+        tag=tag,
+        correlation_id=as_optional_id(correlation_id, "correlation_id"),
+        created_after=None
+        if created_after is None
+        else as_microseconds(created_after, "created_after"),
+        created_before=None
+        if created_before is None
+        else as_microseconds(created_before, "created_before"),
+        before=_cursor(after),
+        limit=limit + 1,
+    )
+    records = yield from scope.store.query(wanted)
+    page = [_complete(scope, record) for record in records[:limit]]
+    return CommandPage(page, str(page[-1].sequence) if len(records) > limit else None)
+
+
+def as_status(status: CommandStatus | str | None) -> CommandStatus | None:
+    try:
+        return None if status is None else CommandStatus(status)
+    except ValueError:
+        known = ", ".join(CommandStatus)
+        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
+
+
+def _cursor(after: str | None) -> int | None:
+    if after is None:
+        return None
+    if not str(after).isdecimal():
+        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
+    return int(after)
+
+
+def get_audit_trail(
+    scope: Scope, command_id: UUID | str, domain: str | None = None
+) -> Op[list[AuditEvent]]:
+    """Everything that happened to a command, in order: sent, received, failed, retried, completed,
+    and what operators did. Empty when there is no such command."""
+    return (yield from scope.store.audit_trail(as_id(command_id, "command_id"), domain))
+
+
+def cancel(
+    scope: Scope,
+    domain: str,
+    command_id: UUID | str,
+    reason: str = "canceled by the sender",
+    *,
+    actor: str | None = None,
+) -> Op[None]:
+    """End a waiting command as CANCELED; it will not be started.
+
+    Raises CommandNotFoundError, or InvalidOperationError when it is running or has ended.
+    """
+    checked = as_text(reason, "reason", longest=500)
+    yield from scope.store.cancel(
+        as_name(domain, "domain"), as_id(command_id, "command_id"), checked, actor
+    )
+
+
+def wait(
+    scope: Scope,
+    command_id: UUID | str,
+    timeout: Duration | None = None,
+    *,
+    domain: str | None = None,
+) -> Flow[CommandRecord]:
+    """Wait until a command has ended or is parked for an operator, and return its record.
+
+    Raises TimeoutError after `timeout` seconds, CommandNotFoundError when there is no such command,
+    and InvalidOperationError when several domains have one with this id and `domain` is not given.
+    """
+    wanted = as_id(command_id, "command_id")
+    seconds = None if timeout is None else as_seconds(timeout, "timeout")
+    now = yield Await(0)
+    deadline = None if seconds is None else now + seconds
+    while True:
+        record = _only((yield scope.store.find(wanted, domain)), wanted, domain)
+        if record.status in FINAL or record.status is PARKED:
+            return _complete(scope, record)
+        left = 1.0 if deadline is None else min(1.0, deadline - now)
+        if left <= 0:
+            raise TimeoutError(
+                f"Command {wanted} is still {record.status} after {seconds:g} s; wait again, or see "
+                "whether a worker serves its domain."
+            )
+        now = yield Await(left)
+
+
+def _only(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:
+    if not records:
+        raise CommandNotFoundError(domain, command_id)
+    if len(records) > 1:
+        names = ", ".join(record.domain for record in records)
+        raise InvalidOperationError(
+            f"Several domains have a command {command_id} ({names}); say which with domain=."
+        )
+    return records[0]
+
+
+def _complete(scope: Scope, record: CommandRecord) -> CommandRecord:
+    if record.max_attempts is not None:
+        return record
+    return msgspec.structs.replace(record, max_attempts=scope.settings.max_attempts)

@@ -1,0 +1,40 @@
+"""Whole domains: pause, resume, statistics."""
+
+from __future__ import annotations
+
+from commandbus.domain.names import as_name, as_text
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+from commandbus.store.records import QueueStats
+
+
+def pause(
+    scope: Scope, domain: str, reason: str | None = None, *, actor: str | None = None
+) -> Op[None]:
+    """Stop giving out commands of a domain, fleet-wide and across restarts, until `resume`.
+
+    Sends are still accepted; commands that run now finish.
+    """
+    checked = None if reason is None else as_text(reason, "reason", longest=500)
+    yield from scope.store.set_paused(as_name(domain, "domain"), True, checked, actor)
+
+
+def resume(scope: Scope, domain: str, *, actor: str | None = None) -> Op[None]:
+    """Give out commands of a paused domain again; workers are woken."""
+    yield from scope.store.set_paused(as_name(domain, "domain"), False, None, actor)
+
+
+def stats(scope: Scope, domain: str) -> Op[QueueStats]:
+    """How many commands of a domain are ready, scheduled, running, parked and ended, and how long
+    the first ready one has been waiting."""
+    return (yield from scope.store.stats(as_name(domain, "domain")))
+
+
+def list_domains(scope: Scope) -> Op[list[str]]:
+    """Every domain that was sent to or paused."""
+    return (yield from scope.store.domains())
+
+
+def purge(scope: Scope, domain: str | None = None) -> Op[int]:
+    """Forget a domain, or everything, without a trace: for tests. Returns how many commands."""
+    return (yield from scope.store.purge(None if domain is None else as_name(domain, "domain")))

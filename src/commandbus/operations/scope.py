@@ -1,0 +1,50 @@
+"""What operations work with: the store, the settings, and where new ids come from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.ids import new_id
+from commandbus.settings import BusSettings
+from commandbus.store.op import Op
+from commandbus.store.port import Store
+
+T = TypeVar("T")
+logger = logging.getLogger("commandbus")
+
+
+@dataclass(slots=True)
+class Scope:
+    store: Store
+    settings: BusSettings
+    new_id: Callable[[], UUID] = new_id
+    deep: set[str] = field(default_factory=set[str])
+    """Domains that were last seen above warn_depth, so that each crossing is logged once."""
+
+    def watch_depth(self, domain: str, pending: int | None) -> None:
+        bound = self.settings.warn_depth
+        if bound is None or pending is None:
+            return
+        if pending < bound:
+            self.deep.discard(domain)
+        elif domain not in self.deep:
+            self.deep.add(domain)
+            logger.warning("domain %s has %d waiting commands (warn_depth=%d)", domain, pending, bound)
+
+
+class Await(msgspec.Struct, frozen=True):
+    """A flow's request to wait until something was committed, at most so many seconds. Answered by
+    the monotonic time, so that flows can keep deadlines."""
+
+    seconds: float
+
+
+Flow = Generator[Op[Any] | Await, Any, T]
+"""Several ops with waiting in between, for use cases that are more than one transaction. Like an op,
+a flow never waits itself: the runtime runs its ops and performs its waits."""

@@ -1,0 +1,94 @@
+"""The troubleshooting queue: commands that need a person, and what a person can do."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain import payload
+from commandbus.domain.ids import as_id
+from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.names import as_name, as_text
+from commandbus.operations.commands import query_commands
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+from commandbus.store.records import CommandPage, OperatorAction
+
+UNCHANGED: Any = object()
+"""The payload stays as it was sent."""
+
+
+def list_troubleshooting(
+    scope: Scope,
+    domain: str | None = None,
+    command_type: str | None = None,
+    *,
+    after: str | None = None,
+    limit: int = 50,
+) -> Op[CommandPage]:
+    """Parked commands, newest first, with their payload and last error; of all domains or one."""
+    return (
+        yield from query_commands(
+            scope, domain=domain, command_type=command_type, status=PARKED, after=after, limit=limit
+        )
+    )
+
+
+def count(scope: Scope, domain: str | None = None, command_type: str | None = None) -> Op[int]:
+    """How many commands are parked."""
+    return (yield from scope.store.count_parked(domain, command_type))
+
+
+def operator_retry(
+    scope: Scope,
+    domain: str,
+    command_id: UUID | str,
+    *,
+    operator: str | None = None,
+    data: Any = UNCHANGED,
+    reason: str | None = None,
+) -> Op[None]:
+    """Send a parked command back to work with fresh attempts; `data` replaces its payload, and the
+    audit keeps the original.
+
+    Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more): of two
+    operators who act at once, one succeeds.
+    """
+    edited = None
+    if data is not UNCHANGED:
+        edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
+    action = OperatorAction("retry", operator, _reason(reason), data=edited)
+    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+
+
+def operator_cancel(
+    scope: Scope,
+    domain: str,
+    command_id: UUID | str,
+    reason: str,
+    *,
+    operator: str | None = None,
+) -> Op[None]:
+    """End a parked command as CANCELED, with the reason in its record and audit."""
+    checked = as_text(reason, "reason", longest=500)
+    action = OperatorAction("cancel", operator, checked)
+    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+
+
+def operator_complete(
+    scope: Scope,
+    domain: str,
+    command_id: UUID | str,
+    result: Any = None,
+    *,
+    operator: str | None = None,
+    reason: str | None = None,
+) -> Op[None]:
+    """End a parked command as COMPLETED with a result that a person vouches for."""
+    encoded = None if result is None else payload.encode(result, what="result")
+    action = OperatorAction("complete", operator, _reason(reason), result=encoded)
+    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+
+
+def _reason(reason: str | None) -> str | None:
+    return None if reason is None else as_text(reason, "reason", longest=500)

@@ -1,0 +1,1 @@
+"""The two runtimes: the only rooms that wait."""

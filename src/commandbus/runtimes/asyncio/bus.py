@@ -1,0 +1,92 @@
+"""`CommandBus`: the bus for asyncio programs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from commandbus.operations import commands, queues, troubleshooting
+from commandbus.operations.scope import Scope
+from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
+from commandbus.runtimes.base import BusBase
+from commandbus.store.session import AsyncSession
+from commandbus.store.wakeup import WakeHub
+
+
+class _Sending:
+    """The operations that make sense inside a caller's transaction."""
+
+    scope: Scope
+    session: AsyncSession
+    hub: WakeHub
+
+    send = awaiting(commands.send)
+    send_many = awaiting(commands.send_many)
+    get_command = awaiting(commands.get_command, read=True)
+    cancel = awaiting(commands.cancel)
+
+
+class CommandBus(BusBase, _Sending):
+    """Sends commands and tells what became of them.
+
+    `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder;
+    further settings are those of BusSettings. Use it as `async with CommandBus(url) as bus:`.
+    """
+
+    @property
+    def session(self) -> AsyncSession:  # type: ignore[override]
+        return self.engine.async_session
+
+    async def open(self) -> Self:
+        """Open the store; the embedded engines create what they need."""
+        await self.engine.open_async()
+        return self
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the store."""
+        await self.engine.close_async()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def within(self, connection: Any) -> BusWithin:
+        """The same bus inside the caller's own transaction: what is sent exists when, and only when,
+        that transaction commits."""
+        return BusWithin(self.scope, self.engine.within_async(connection), self.hub)
+
+    query_commands = awaiting(commands.query_commands, read=True)
+    get_audit_trail = awaiting(commands.get_audit_trail, read=True)
+    wait = awaiting_flow(commands.wait)
+    pause = awaiting(queues.pause)
+    resume = awaiting(queues.resume)
+    stats = awaiting(queues.stats, read=True)
+    list_domains = awaiting(queues.list_domains, read=True)
+    purge = awaiting(queues.purge)
+
+
+class BusWithin(_Sending):
+    """A bus inside a caller's transaction; see `CommandBus.within`."""
+
+    def __init__(self, scope: Scope, session: AsyncSession, hub: WakeHub) -> None:
+        self.scope, self.session, self.hub = scope, session, hub
+
+
+class TroubleshootingQueue:
+    """Commands that wait for a person, and what a person can do about them."""
+
+    def __init__(self, bus: CommandBus) -> None:
+        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+
+    list_troubleshooting = awaiting(troubleshooting.list_troubleshooting, read=True)
+    count = awaiting(troubleshooting.count, read=True)
+    operator_retry = awaiting(troubleshooting.operator_retry)
+    operator_cancel = awaiting(troubleshooting.operator_cancel)
+    operator_complete = awaiting(troubleshooting.operator_complete)

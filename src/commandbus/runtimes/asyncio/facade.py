@@ -1,0 +1,81 @@
+"""From an operation to an awaitable method: signature, types and docstring are the operation's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from commandbus.operations.scope import Await, Flow, Scope
+from commandbus.store.op import Op
+from commandbus.store.session import AsyncSession
+from commandbus.store.wakeup import WakeHub
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """What the methods hang on: a bus, or something over one."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def session(self) -> AsyncSession: ...
+    @property
+    def hub(self) -> WakeHub: ...
+
+
+def awaiting(
+    build: Callable[Concatenate[Scope, P], Op[T]], *, read: bool = False
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """An operation as a method to be awaited."""
+
+    @wraps(build)
+    async def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await host.session.run(build(host.scope, *args, **kwargs), read=read)
+
+    return call
+
+
+def awaiting_flow(
+    build: Callable[Concatenate[Scope, P], Flow[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A flow as a method to be awaited: its ops are run, its waits are waited."""
+
+    @wraps(build)
+    async def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(news.set)
+
+        stop = host.hub.on_commit(tell)
+        flow = build(host.scope, *args, **kwargs)
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Await):
+                    if step.seconds > 0:
+                        await _wait(news, step.seconds)
+                    news.clear()
+                    step = flow.send(time.monotonic())
+                else:
+                    step = flow.send(await host.session.run(step, read=True))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            stop()
+            flow.close()
+
+    return call
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,385 @@
+"""`Worker`: carries out commands on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar, assert_never
+
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.asyncio.bus import CommandBus
+from commandbus.runtimes.asyncio.offload import Crew
+from commandbus.store.op import Op
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
+from commandbus.worker.context import HandlerContext
+from commandbus.worker.effects import (
+    Claim,
+    Effect,
+    Forget,
+    Interrupt,
+    PassOn,
+    Settle,
+    Start,
+    Withdraw,
+)
+from commandbus.worker.events import (
+    ClaimFailed,
+    Claims,
+    Event,
+    Finished,
+    LeasesGone,
+    Settled,
+    SettleFailed,
+    StopRequested,
+    Tick,
+    Withdrawn,
+    Woken,
+)
+from commandbus.worker.execution import Call
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.keeper import LeaseKeeper
+
+T = TypeVar("T")
+
+FAIR_SECONDS = 0.005
+"""Handlers that never wait are run one after another for this long before others get the loop."""
+
+
+class Worker(WorkerBase):
+    """Carries out the commands of one or several domains.
+
+    `run()` works until `stop()`; handlers run concurrently up to `concurrency`, `async def` on the
+    loop and `def` in threads. A claimed command stays leased while its handler runs.
+    """
+
+    def __init__(
+        self,
+        bus: CommandBus,
+        domain: str | Iterable[str],
+        registry: HandlerRegistry | None = None,
+        *,
+        concurrency: int = 4,
+        prefetch: int | None = None,
+        poll_interval: Duration = 60.0,
+        visibility_timeout: Duration = 30.0,
+        retry_policy: RetryPolicy | None = None,
+        jitter: Duration = 0.0,
+        shutdown_timeout: Duration = 30.0,
+        name: str | None = None,
+    ) -> None:
+        settings = settings_from(
+            concurrency,
+            prefetch,
+            poll_interval,
+            visibility_timeout,
+            retry_policy,
+            jitter,
+            shutdown_timeout,
+        )
+        super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
+        self._bus = bus
+        self._inbox: deque[Event] = deque()
+        self._finished: list[Settlement] = []
+        self._dropped = 0
+        self._ready: deque[Claimed] = deque()
+        self._idle_slots: deque[asyncio.Future[None]] = deque()
+        self._slots: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], Call] = {}
+        self._interrupting: set[asyncio.Task[None]] = set()
+        self._effects: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+
+    async def run(self) -> None:
+        """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
+        self._check_can_run()
+        self._running = True
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._crew = Crew(f"worker-{self.domains[0]}")
+        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
+        self._keeper = LeaseKeeper(
+            self._engine.store,
+            self._engine.session,
+            self.settings.visibility_timeout,
+            self._on_leases_gone,
+        )
+        self._keeper.start()
+        try:
+            self._post(Tick())
+            await self._pump()
+        finally:
+            await self._wind_up()
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
+        may take `timeout` seconds (default: shutdown_timeout) before they are cancelled. Returns
+        when the worker has stopped."""
+        if self._stopped is None or self._loop is None:
+            return
+        patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        self._post(StopRequested(patience))
+        await self._stopped.wait()
+
+    async def receive(
+        self, batch_size: int = 1, visibility_timeout: Duration | None = None
+    ) -> list[ReceivedCommand]:
+        return await self._run_op(self._receive(batch_size, visibility_timeout))
+
+    async def complete(self, received: ReceivedCommand, result: Any = None) -> None:
+        await self._run_op(self._complete(received, result))
+
+    async def fail(
+        self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
+    ) -> None:
+        await self._run_op(self._fail(received, error, is_transient))
+
+    async def release(self, received: ReceivedCommand, delay: Duration = 0.0) -> None:
+        await self._run_op(self._release(received, delay))
+
+    receive.__doc__ = WorkerBase._receive.__doc__
+    complete.__doc__ = WorkerBase._complete.__doc__
+    fail.__doc__ = WorkerBase._fail.__doc__
+    release.__doc__ = WorkerBase._release.__doc__
+
+    async def _run_op(self, op: Op[T]) -> T:
+        return await self._bus.session.run(op)
+
+    def _received(self, claimed: Claimed) -> ReceivedCommand:
+        limit = self._execution.limit(claimed)
+        store, session = self._engine.store, self._bus.session
+        context = HandlerContext(claimed, limit, self.name, store, session)
+        command = self._execution.received(claimed)
+        return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
+
+    # The pump: everything that happens comes through here, one event after another.
+
+    async def _pump(self) -> None:
+        while True:
+            try:
+                while not self._core.done(time.monotonic()):
+                    self._handle_all()
+                    self._set_timer()
+                    await self._news.wait()
+                    self._news.clear()
+                return
+            except asyncio.CancelledError:
+                # Whoever cancels run() wants it to end; what runs must still be recorded.
+                if self._core.stopping:
+                    raise
+                self._post(StopRequested(self.settings.shutdown_timeout))
+
+    def _handle_all(self) -> None:
+        while True:
+            if self._finished or self._dropped:
+                settlements, self._finished = self._finished, []
+                dropped, self._dropped = self._dropped, 0
+                event: Event = Finished(settlements, dropped)
+            elif self._inbox:
+                event = self._inbox.popleft()
+            else:
+                break
+            for effect in self._core.handle(event, time.monotonic()):
+                self._perform(effect)
+        if (deadline := self._core.deadline()) is not None and deadline <= time.monotonic():
+            self._inbox.append(Tick())
+            self._news.set()
+        self._fit_slots()
+
+    def _post(self, event: Event) -> None:
+        self._inbox.append(event)
+        self._news.set()
+
+    def _post_from_anywhere(self, event: Event) -> None:
+        if self._loop is None or not self._running:
+            self._core.handle(event, time.monotonic()) if self._loop is None else None
+            return
+        self._loop.call_soon_threadsafe(self._post, event)
+
+    def _on_wake(self, source: str, due_in: float | None) -> None:
+        self._post_from_anywhere(Woken(source, due_in))
+
+    def _on_leases_gone(self, lease_ids: list[int]) -> None:
+        self._post_from_anywhere(LeasesGone(lease_ids))
+
+    def _set_timer(self) -> None:
+        deadline = self._core.deadline()
+        if deadline == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at, self._timer = deadline, None
+        if deadline is not None:
+            assert self._loop is not None
+            delay = max(0.0, deadline - time.monotonic())
+            self._timer = self._loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = self._timer = None
+        self._post(Tick())
+
+    # Effects.
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Start(claimed):
+                self._keeper.keep({command.lease_id for command in claimed})
+                self._ready.extend(claimed)
+                for _ in range(min(len(claimed), len(self._idle_slots))):
+                    self._idle_slots.popleft().set_result(None)
+            case Settle(batch):
+                self._spawn(self._settle(batch))
+            case Claim(limit, sweep):
+                self._engine.hub.arm(self._waiter)
+                self._spawn(self._claim(limit, sweep))
+            case Forget(lease_ids):
+                self._keeper.forget(lease_ids)
+            case PassOn(domains):
+                for domain in domains:
+                    self._engine.hub.wake(domain, None, "chain")
+            case Withdraw(lease_ids):
+                taken = [c for c in self._ready if lease_ids is None or c.lease_id in lease_ids]
+                self._ready = deque(c for c in self._ready if c not in taken)
+                self._post(Withdrawn(taken))
+            case Interrupt(lease_ids):
+                for slot, call in self._calls.items():
+                    if lease_ids is None or call.claimed.lease_id in lease_ids:
+                        self._interrupting.add(slot)
+                        slot.cancel()
+            case _:
+                assert_never(effect)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._effects.add(task)
+        task.add_done_callback(self._effects.discard)
+
+    async def _claim(self, limit: int, sweep: bool) -> None:
+        began = time.monotonic()
+        try:
+            op = self._engine.store.claim(self._claim_request(limit, sweep))
+            reply = await self._bus.session.run(op)
+        except Exception as error:  # every effect answers; the core backs off
+            self._execution.report("claim", error)
+            self._post(ClaimFailed(error))
+        else:
+            self._post(Claims(reply, limit, time.monotonic() - began))
+
+    async def _settle(self, batch: list[Settlement]) -> None:
+        try:
+            report = await self._bus.session.run(self._engine.store.settle(batch))
+        except Exception as error:  # every effect answers; the core keeps the batch
+            self._execution.report("settle", error)
+            self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
+        else:
+            self._post(Settled(report))
+
+    # Slots: as many tasks as handlers may run at once, each taking one command after another.
+
+    def _fit_slots(self) -> None:
+        while len(self._slots) < self._core.concurrency:
+            slot = asyncio.ensure_future(self._slot())
+            self._slots.add(slot)
+            slot.add_done_callback(self._slots.discard)
+        surplus = len(self._slots) - self._core.concurrency
+        while surplus > 0 and self._idle_slots:
+            self._idle_slots.popleft().set_result(None)
+            surplus -= 1
+
+    async def _slot(self) -> None:
+        slot = asyncio.current_task()
+        assert slot is not None
+        assert self._loop is not None
+        fair_until = time.perf_counter() + FAIR_SECONDS
+        while True:
+            while not self._ready:
+                if len(self._slots) > self._core.concurrency:
+                    self._slots.discard(slot)
+                    return
+                idle = self._loop.create_future()
+                self._idle_slots.append(idle)
+                await idle
+                fair_until = time.perf_counter() + FAIR_SECONDS
+            claimed = self._ready.popleft()
+            begun = self._execution.begin(claimed)
+            if isinstance(begun, Call):
+                self._calls[slot] = begun
+                settlement = await self._execute(begun, slot)
+                del self._calls[slot]
+            else:
+                settlement = begun
+            if settlement is None:
+                self._dropped += 1
+            else:
+                self._finished.append(settlement)
+            self._news.set()
+            if time.perf_counter() >= fair_until:
+                await asyncio.sleep(0)
+                fair_until = time.perf_counter() + FAIR_SECONDS
+
+    async def _execute(self, call: Call, slot: asyncio.Task[None]) -> Settlement | None:
+        """Run a handler; None when nothing may be recorded about it."""
+        handler, began = call.handler, time.perf_counter()
+        limit: asyncio.Timeout | None = None
+        try:
+            if handler.timeout is None:
+                result = await self._invoke(call)
+            else:
+                async with asyncio.timeout(handler.timeout) as limit:
+                    result = await self._invoke(call)
+        except asyncio.CancelledError as error:
+            if slot not in self._interrupting:
+                if slot.cancelling():
+                    raise
+                return self._execution.failed(call, error, _since(began))
+            slot.uncancel()
+            self._interrupting.discard(slot)
+            # A thread goes on after its slot was cancelled, so its command stays under lease; and
+            # one whose lease is gone has no right to be recorded.
+            if handler.is_async and self._core.stopping:
+                return self._execution.interrupted(call, _since(began))
+            return None
+        except TimeoutError as error:
+            if limit is not None and limit.expired():
+                return self._execution.timed_out(call, _since(began))
+            return self._execution.failed(call, error, _since(began))
+        except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
+            return self._execution.failed(call, error, _since(began))
+        return self._execution.succeeded(call, result, _since(began))
+
+    def _invoke(self, call: Call) -> Any:
+        function: Callable[..., Any] = call.handler.function
+        if call.handler.is_async:
+            return function(call.command, call.context)
+        return self._crew.call(partial(function, call.command, call.context))
+
+    async def _wind_up(self) -> None:
+        """Let go of everything, in the order that loses nothing."""
+        hub, stopped = self._engine.hub, self._stopped
+        hub.unregister(self._waiter)
+        for slot in self._slots:
+            slot.cancel()
+        if self._slots:
+            await asyncio.wait(self._slots, timeout=1.0)
+        if self._effects:
+            await asyncio.wait(self._effects, timeout=5.0)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._crew.close()
+        await asyncio.to_thread(self._keeper.stop)
+        self._running = False
+        assert stopped is not None
+        stopped.set()
+
+
+def _since(began: float) -> int:
+    return int((time.perf_counter() - began) * 1_000_000)

@@ -1,0 +1,40 @@
+"""What the buses of both runtimes are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commandbus.connect import create_engine
+from commandbus.domain.moment import Clock, system_clock
+from commandbus.operations.scope import Scope
+from commandbus.settings import BusSettings, resolve_url
+from commandbus.store.session import Engine
+
+
+class BusBase:
+    """A bus that is not open yet.
+
+    `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder.
+    With `migrate`, a store that does not create its schema at open is brought to this version then.
+    Settings are those of BusSettings.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        migrate: bool = False,
+        transport: str | None = None,
+        clock: Clock = system_clock,
+        **settings: Any,
+    ) -> None:
+        self.engine: Engine = create_engine(
+            resolve_url(url), migrate=migrate, transport=transport, clock=clock
+        )
+        self.settings = BusSettings(**settings)
+        self.scope = Scope(self.engine.store, self.settings)
+        self.hub = self.engine.hub
+
+    @property
+    def url(self) -> str:
+        return self.engine.url

@@ -1,0 +1,1 @@
+"""The native thread runtime: no event loop, except for handlers that bring one."""

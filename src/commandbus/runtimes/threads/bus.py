@@ -1,0 +1,92 @@
+"""`SyncCommandBus`: the bus for programs without an event loop. Safe to share between threads."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from commandbus.operations import commands, queues, troubleshooting
+from commandbus.operations.scope import Scope
+from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.threads.facade import blocking, blocking_flow
+from commandbus.store.session import Session
+from commandbus.store.wakeup import WakeHub
+
+
+class _Sending:
+    """The operations that make sense inside a caller's transaction."""
+
+    scope: Scope
+    session: Session
+    hub: WakeHub
+
+    send = blocking(commands.send)
+    send_many = blocking(commands.send_many)
+    get_command = blocking(commands.get_command, read=True)
+    cancel = blocking(commands.cancel)
+
+
+class SyncCommandBus(BusBase, _Sending):
+    """Sends commands and tells what became of them.
+
+    `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder;
+    further settings are those of BusSettings. Use it as `with SyncCommandBus(url) as bus:`.
+    """
+
+    @property
+    def session(self) -> Session:  # type: ignore[override]
+        return self.engine.session
+
+    def open(self) -> Self:
+        """Open the store; the embedded engines create what they need."""
+        self.engine.open()
+        return self
+
+    def close(self) -> None:
+        """Finish what was begun and let go of the store."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def within(self, connection: Any) -> SyncBusWithin:
+        """The same bus inside the caller's own transaction: what is sent exists when, and only when,
+        that transaction commits."""
+        return SyncBusWithin(self.scope, self.engine.within(connection), self.hub)
+
+    query_commands = blocking(commands.query_commands, read=True)
+    get_audit_trail = blocking(commands.get_audit_trail, read=True)
+    wait = blocking_flow(commands.wait)
+    pause = blocking(queues.pause)
+    resume = blocking(queues.resume)
+    stats = blocking(queues.stats, read=True)
+    list_domains = blocking(queues.list_domains, read=True)
+    purge = blocking(queues.purge)
+
+
+class SyncBusWithin(_Sending):
+    """A bus inside a caller's transaction; see `SyncCommandBus.within`."""
+
+    def __init__(self, scope: Scope, session: Session, hub: WakeHub) -> None:
+        self.scope, self.session, self.hub = scope, session, hub
+
+
+class SyncTroubleshootingQueue:
+    """Commands that wait for a person, and what a person can do about them."""
+
+    def __init__(self, bus: SyncCommandBus) -> None:
+        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+
+    list_troubleshooting = blocking(troubleshooting.list_troubleshooting, read=True)
+    count = blocking(troubleshooting.count, read=True)
+    operator_retry = blocking(troubleshooting.operator_retry)
+    operator_cancel = blocking(troubleshooting.operator_cancel)
+    operator_complete = blocking(troubleshooting.operator_complete)

@@ -1,0 +1,111 @@
+"""The slots of the thread runtime: named threads that take one command after another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from commandbus.store.records import Claimed
+from commandbus.worker.execution import Call
+
+
+class Slot:
+    """A thread's place. Once abandoned, whatever its thread still does is ignored."""
+
+    __slots__ = ("abandoned", "began", "call", "deadline", "thread")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.began = 0.0
+        self.deadline: float | None = None
+        self.abandoned = False
+        self.thread: threading.Thread | None = None
+
+
+class Slots:
+    """As many threads as handlers may run at once, and the commands that wait for them."""
+
+    def __init__(self, name: str, work: Callable[[Slot, Claimed], None]) -> None:
+        self._name = name
+        self._work = work
+        self._size = 0
+        self._count = 0
+        self._ready: deque[Claimed] = deque()
+        self._changed = threading.Condition()
+        self._members: set[Slot] = set()
+
+    def resize(self, size: int) -> None:
+        """Grow at once; shrink as threads get free."""
+        with self._changed:
+            self._size = size
+            while len(self._members) < size:
+                self._spawn()
+            self._changed.notify_all()
+
+    def start(self, claimed: list[Claimed]) -> None:
+        with self._changed:
+            self._ready.extend(claimed)
+            self._changed.notify(len(claimed))
+
+    def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
+        """Take back what no thread has begun."""
+        with self._changed:
+            taken = [c for c in self._ready if lease_ids is None or c.lease_id in lease_ids]
+            kept = [c for c in self._ready if lease_ids is not None and c.lease_id not in lease_ids]
+            self._ready = deque(kept)
+            return taken
+
+    def abandon(self, unwanted: Callable[[Slot, Call], bool]) -> list[tuple[Slot, Call]]:
+        """Give up running calls and put new threads in their places; a thread cannot be stopped."""
+        with self._changed:
+            chosen = [
+                (slot, slot.call)
+                for slot in self._members
+                if slot.call is not None and unwanted(slot, slot.call)
+            ]
+            for slot, _ in chosen:
+                slot.abandoned = True
+                self._members.discard(slot)
+                if len(self._members) < self._size:
+                    self._spawn()
+            return chosen
+
+    def next_deadline(self) -> float | None:
+        with self._changed:
+            moments = [s.deadline for s in self._members if s.call and s.deadline is not None]
+            return min(moments, default=None)
+
+    def close(self, timeout: float) -> None:
+        """End idle threads and wait a moment for the rest; stuck ones die with the process."""
+        with self._changed:
+            self._size = 0
+            members = list(self._members)
+            self._changed.notify_all()
+        until = time.monotonic() + timeout
+        for slot in members:
+            if slot.thread is not None and slot.thread is not threading.current_thread():
+                slot.thread.join(max(0.0, until - time.monotonic()))
+
+    def _spawn(self) -> None:
+        slot = Slot()
+        self._count += 1
+        name = f"{self._name}-{self._count}"
+        slot.thread = threading.Thread(target=self._run, args=(slot,), name=name, daemon=True)
+        self._members.add(slot)
+        slot.thread.start()
+
+    def _run(self, slot: Slot) -> None:
+        while (claimed := self._take(slot)) is not None:
+            self._work(slot, claimed)
+
+    def _take(self, slot: Slot) -> Claimed | None:
+        with self._changed:
+            while True:
+                if slot.abandoned or len(self._members) > self._size:
+                    self._members.discard(slot)
+                    return None
+                if self._ready:
+                    return self._ready.popleft()
+                self._changed.wait()

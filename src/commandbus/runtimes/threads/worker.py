@@ -1,0 +1,344 @@
+"""`SyncWorker`: carries out commands in threads."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar, assert_never
+
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.threads.bus import SyncCommandBus
+from commandbus.runtimes.threads.loop import LoopThread
+from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.store.op import Op
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
+from commandbus.worker.context import SyncHandlerContext
+from commandbus.worker.effects import (
+    Claim,
+    Effect,
+    Forget,
+    Interrupt,
+    PassOn,
+    Settle,
+    Start,
+    Withdraw,
+)
+from commandbus.worker.events import (
+    ClaimFailed,
+    Claims,
+    Event,
+    Finished,
+    LeasesGone,
+    Resized,
+    Settled,
+    SettleFailed,
+    StopRequested,
+    Tick,
+    Withdrawn,
+    Woken,
+)
+from commandbus.worker.execution import Call
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.keeper import LeaseKeeper
+
+T = TypeVar("T")
+
+
+class SyncWorker(WorkerBase):
+    """Carries out the commands of one or several domains.
+
+    `run()` blocks and works until `stop()`; handlers run in threads named `worker-{domain}-{n}`, up
+    to `concurrency` at once. Claims and settles have threads of their own, so busy handlers cannot
+    hold them up. `async def` handlers share one event loop, in one more thread.
+    """
+
+    def __init__(
+        self,
+        bus: SyncCommandBus,
+        domain: str | Iterable[str],
+        registry: HandlerRegistry | None = None,
+        *,
+        concurrency: int = 4,
+        prefetch: int | None = None,
+        poll_interval: Duration = 60.0,
+        visibility_timeout: Duration = 30.0,
+        retry_policy: RetryPolicy | None = None,
+        jitter: Duration = 0.0,
+        shutdown_timeout: Duration = 30.0,
+        name: str | None = None,
+    ) -> None:
+        settings = settings_from(
+            concurrency,
+            prefetch,
+            poll_interval,
+            visibility_timeout,
+            retry_policy,
+            jitter,
+            shutdown_timeout,
+        )
+        super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
+        self._bus = bus
+        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._finishing = threading.Lock()
+        self._finished: list[Settlement] = []
+        self._dropped = 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
+        self._check_can_run()
+        self._running = True
+        self._stopped.clear()
+        self._slots = Slots(f"worker-{self.domains[0]}", self._work)
+        self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
+        self._claims = _Errands("commandbus-claim", self._claim)
+        self._settles = _Errands("commandbus-settle", self._settle)
+        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
+        self._keeper = LeaseKeeper(
+            self._engine.store,
+            self._engine.session,
+            self.settings.visibility_timeout,
+            lambda lease_ids: self._inbox.put(LeasesGone(lease_ids)),
+        )
+        self._keeper.start()
+        try:
+            self._slots.resize(self._core.concurrency)
+            self._handle(Tick())
+            self._pump()
+        finally:
+            self._wind_up()
+
+    def stop(self, timeout: Duration | None = None) -> None:
+        """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
+        may take `timeout` seconds (default: shutdown_timeout); a thread that is still busy then is
+        left behind, and its command comes back when its lease ends. Returns when stopped."""
+        if not self._running:
+            return
+        patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        self._inbox.put(StopRequested(patience))
+        self._stopped.wait()
+
+    def receive(
+        self, batch_size: int = 1, visibility_timeout: Duration | None = None
+    ) -> list[ReceivedCommand]:
+        return self._run_op(self._receive(batch_size, visibility_timeout))
+
+    def complete(self, received: ReceivedCommand, result: Any = None) -> None:
+        self._run_op(self._complete(received, result))
+
+    def fail(
+        self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
+    ) -> None:
+        self._run_op(self._fail(received, error, is_transient))
+
+    def release(self, received: ReceivedCommand, delay: Duration = 0.0) -> None:
+        self._run_op(self._release(received, delay))
+
+    receive.__doc__ = WorkerBase._receive.__doc__
+    complete.__doc__ = WorkerBase._complete.__doc__
+    fail.__doc__ = WorkerBase._fail.__doc__
+    release.__doc__ = WorkerBase._release.__doc__
+
+    def _run_op(self, op: Op[T]) -> T:
+        return self._bus.session.run(op)
+
+    def _received(self, claimed: Claimed) -> ReceivedCommand:
+        limit = self._execution.limit(claimed)
+        store, session = self._engine.store, self._bus.session
+        context = SyncHandlerContext(claimed, limit, self.name, store, session)
+        command = self._execution.received(claimed)
+        return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
+
+    # The pump: everything that happens comes through here, one event after another.
+
+    def _pump(self) -> None:
+        while not self._core.done(time.monotonic()):
+            try:
+                event = self._next_event()
+            except KeyboardInterrupt:
+                event = StopRequested(self.settings.shutdown_timeout if not self._core.stopping else 0)
+            self._take_finished()
+            if event is not None:
+                self._handle(event)
+            self._abandon_overdue()
+
+    def _next_event(self) -> Event | None:
+        moments = [m for m in (self._core.deadline(), self._slots.next_deadline()) if m is not None]
+        wait = max(0.0, min(moments) - time.monotonic()) if moments else None
+        try:
+            return self._inbox.get(timeout=wait)
+        except queue.Empty:
+            return Tick()
+
+    def _handle(self, event: Event) -> None:
+        for effect in self._core.handle(event, time.monotonic()):
+            self._perform(effect)
+        if isinstance(event, Resized):
+            self._slots.resize(event.concurrency)
+
+    def _take_finished(self) -> None:
+        with self._finishing:
+            settlements, self._finished = self._finished, []
+            dropped, self._dropped = self._dropped, 0
+        if settlements or dropped:
+            self._handle(Finished(settlements, dropped))
+
+    def _post_from_anywhere(self, event: Event) -> None:
+        if self._running:
+            self._inbox.put(event)
+        else:
+            self._core.handle(event, time.monotonic())
+
+    def _on_wake(self, source: str, due_in: float | None) -> None:
+        self._inbox.put(Woken(source, due_in))
+
+    def _abandon_overdue(self) -> None:
+        """Handlers over their own timeout fail, and their threads are given up."""
+        now = time.monotonic()
+        for slot, call in self._slots.abandon(
+            lambda slot, _: slot.deadline is not None and slot.deadline <= now
+        ):
+            ran = int((now - slot.began) * 1_000_000)
+            self._handle(Finished([self._execution.timed_out(call, ran)]))
+
+    # Effects.
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Start(claimed):
+                self._keeper.keep({command.lease_id for command in claimed})
+                self._slots.start(claimed)
+            case Settle():
+                self._settles.put(effect)
+            case Claim():
+                self._engine.hub.arm(self._waiter)
+                self._claims.put(effect)
+            case Forget(lease_ids):
+                self._keeper.forget(lease_ids)
+            case PassOn(domains):
+                for domain in domains:
+                    self._engine.hub.wake(domain, None, "chain")
+            case Withdraw(lease_ids):
+                self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
+            case Interrupt(lease_ids):
+                given_up = self._slots.abandon(
+                    lambda _, call: lease_ids is None or call.claimed.lease_id in lease_ids
+                )
+                if given_up:
+                    self._inbox.put(Finished([], len(given_up)))
+            case _:
+                assert_never(effect)
+
+    def _claim(self, effect: Claim) -> None:
+        began = time.monotonic()
+        try:
+            request = self._claim_request(effect.limit, effect.sweep)
+            reply = self._bus.session.run(self._engine.store.claim(request))
+        except Exception as error:  # every effect answers; the core backs off
+            self._execution.report("claim", error)
+            self._inbox.put(ClaimFailed(error))
+        else:
+            self._inbox.put(Claims(reply, effect.limit, time.monotonic() - began))
+
+    def _settle(self, effect: Settle) -> None:
+        try:
+            report = self._bus.session.run(self._engine.store.settle(effect.batch))
+        except Exception as error:  # every effect answers; the core keeps the batch
+            self._execution.report("settle", error)
+            self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
+        else:
+            self._inbox.put(Settled(report))
+
+    # A slot's work: in its own thread.
+
+    def _work(self, slot: Slot, claimed: Claimed) -> None:
+        begun = self._execution.begin(claimed)
+        if isinstance(begun, Settlement):
+            self._finish(slot, begun)
+            return
+        slot.began = time.monotonic()
+        timeout = begun.handler.timeout
+        slot.deadline = None if timeout is None else slot.began + timeout
+        slot.call = begun
+        if timeout is not None:
+            self._inbox.put(None)
+        settlement = self._execute(begun)
+        slot.call = slot.deadline = None
+        self._finish(slot, settlement)
+
+    def _execute(self, call: Call) -> Settlement:
+        began = time.perf_counter()
+        try:
+            outcome = call.handler.function(call.command, call.context)
+            if call.handler.is_async:
+                outcome = self._await(outcome, call.handler.timeout)
+        except _AsyncTimeout:
+            return self._execution.timed_out(call, _since(began))
+        except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
+            return self._execution.failed(call, error, _since(began))
+        return self._execution.succeeded(call, outcome, _since(began))
+
+    def _await(self, coroutine: Any, timeout: float | None) -> Any:
+        future = self._loop.submit(coroutine)
+        try:
+            return future.result(timeout)
+        except FutureTimeout:
+            if not future.done():
+                future.cancel()
+                raise _AsyncTimeout from None
+            raise
+
+    def _finish(self, slot: Slot, settlement: Settlement) -> None:
+        with self._finishing:
+            if slot.abandoned:
+                return
+            first = not self._finished
+            self._finished.append(settlement)
+        if first:
+            self._inbox.put(None)
+
+    def _wind_up(self) -> None:
+        """Let go of everything, in the order that loses nothing."""
+        self._engine.hub.unregister(self._waiter)
+        self._slots.close(timeout=1.0)
+        self._claims.close()
+        self._settles.close()
+        self._loop.close()
+        self._keeper.stop()
+        self._running = False
+        self._stopped.set()
+
+
+class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
+    """An `async def` handler was over its timeout and has been cancelled."""
+
+
+class _Errands:
+    """A thread that runs one kind of effect, so that it never waits behind handlers."""
+
+    def __init__(self, name: str, perform: Any) -> None:
+        self._perform = perform
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, effect: Any) -> None:
+        self._orders.put(effect)
+
+    def close(self) -> None:
+        self._orders.put(None)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while (effect := self._orders.get()) is not None:
+            self._perform(effect)
+
+
+def _since(began: float) -> int:
+    return int((time.perf_counter() - began) * 1_000_000)

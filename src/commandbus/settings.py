@@ -1,0 +1,121 @@
+"""Every setting of the bus and of the worker: defaults, bounds, and one error that names them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from commandbus.domain.moment import as_seconds
+from commandbus.domain.payload import PAYLOAD_BYTES_MAX
+from commandbus.domain.priority import LABELS
+from commandbus.domain.retry import RetryPolicy, check_max_attempts
+from commandbus.errors import CommandBusError, ConfigurationError
+
+if TYPE_CHECKING:
+    from commandbus.domain.command import SendRequest
+
+DEFAULT_URL = "sqlite:///commandbus.db"
+
+
+def resolve_url(url: str | None) -> str:
+    """The argument, else COMMANDBUS_URL, else a file in the current folder."""
+    return url or os.environ.get("COMMANDBUS_URL") or DEFAULT_URL
+
+
+@dataclass(frozen=True, slots=True)
+class BusSettings:
+    """How a bus behaves, whatever it is stored in."""
+
+    max_attempts: int = 3
+    """Attempts of a command when neither it, its handler nor its worker says otherwise."""
+    default_priority: str | int = "normal"
+    priorities: Mapping[str, int] = field(default_factory=lambda: dict(LABELS))
+    """Labels and their numbers; lower runs first."""
+    priority_hook: Callable[[SendRequest], str | int | None] | None = None
+    """Called at each send that names no priority; what it returns, unless None, is the priority."""
+    max_pending: int | None = None
+    """How many commands of a domain may wait before sends are refused with QueueFull."""
+    warn_depth: int | None = None
+    """Log a warning when a domain's waiting commands rise above this; needs max_pending."""
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        for name in ("max_pending", "warn_depth", "payload_bytes_max"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                problems.append(f"{name} must be a whole number of at least 1, not {value!r}")
+        if isinstance(self.default_priority, str) and self.default_priority not in self.priorities:
+            problems.append(f"default_priority {self.default_priority!r} is not among priorities")
+        if self.warn_depth is not None and self.max_pending is None:
+            problems.append("warn_depth needs max_pending, because only then sends are counted")
+        _collect(problems, lambda: check_max_attempts(self.max_attempts))
+        _raise(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker behaves, in either runtime. Durations are seconds."""
+
+    concurrency: int = 4
+    """How many handlers run at once."""
+    prefetch: int | None = None
+    """Commands claimed ahead of free slots; None sizes it by the measured handler time."""
+    prefetch_budget: float = 0.05
+    """With prefetch=None: how long a claimed command may wait for a slot."""
+    prefetch_max: int = 500
+    poll_interval: float = 60.0
+    """The last net: an idle worker claims after this time, although nothing woke it."""
+    visibility_timeout: float = 30.0
+    """Length of a lease. It is renewed at a third of it while the handler runs."""
+    retry_policy: RetryPolicy | None = None
+    jitter: float = 0.0
+    """Up to this many seconds are waited, at random, between a wake-up and the claim."""
+    shutdown_timeout: float = 30.0
+    """How long stop() lets running handlers finish."""
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        _collect(problems, lambda: check_concurrency(self.concurrency))
+        _collect(problems, lambda: check_poll_interval(self.poll_interval))
+        if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
+            problems.append(f"prefetch must be None or a whole number from 0, not {self.prefetch!r}")
+        for name, minimum in (
+            ("visibility_timeout", 0.1),
+            ("prefetch_budget", 0.0),
+            ("jitter", 0.0),
+            ("shutdown_timeout", 0.0),
+        ):
+            _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
+        _raise(problems)
+
+
+def check_concurrency(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"concurrency must be a whole number of at least 1, not {value!r}.")
+    return value
+
+
+def check_poll_interval(value: float) -> float:
+    seconds = as_seconds(value, "poll_interval")
+    if seconds < 0.1:
+        raise ConfigurationError(
+            f"poll_interval must be at least 0.1 s (100 ms), not {value!r}: it is the last net, and "
+            "wake-ups do not wait for it."
+        )
+    return seconds
+
+
+def _collect(problems: list[str], check: Callable[[], object]) -> None:
+    try:
+        check()
+    except CommandBusError as error:
+        problems.append(str(error).rstrip("."))
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise ConfigurationError("; ".join(problems) + ".")

@@ -1,0 +1,16 @@
+"""What an engine can do. Tests and features ask for a capability, never for an engine's name."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    durable: bool
+    """Acknowledged commands survive the process."""
+    many_processes: bool
+    """Several processes may share the store."""
+    caller_transactions: bool
+    """`within(connection)` works: a send can be part of the caller's own transaction."""
+    needs_migration: bool
+    """The schema is not created at open; `commandbus db upgrade` or migrate=True does it."""

@@ -1,0 +1,64 @@
+"""Ops: storage work as generators that yield statements and are sent rows.
+
+An op never waits. It yields what it wants executed and gets the rows back; a session runs it in one
+transaction, blocking or awaiting, and is the only code that touches a database. So each operation is
+written once for both runtimes, statements are data that can be timed, traced or explained, and a test
+can feed rows by hand. The memory engine's ops yield nothing but wake-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+Row = Any
+"""One row; engines index it by position."""
+
+Rows = Sequence[Row]
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One SQL statement and its parameters; with `many`, `params` is a list of parameter rows."""
+
+    sql: str
+    params: Any = ()
+    many: bool = False
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Tell whoever waits for `domain`, once this transaction is committed, that work is ready now
+    or becomes due in `due_in` seconds."""
+
+    domain: str
+    due_in: float | None = None
+
+
+Op = Generator[Statement | Wake, Rows, T]
+
+
+def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake]) -> T:
+    """Run an op to its end with a blocking `execute`; wake-ups are collected, not sent.
+
+    An error of `execute` is thrown into the op, which may catch it or let it pass.
+    """
+    try:
+        step = next(op)
+        while True:
+            if isinstance(step, Wake):
+                wakes.append(step)
+                step = op.send(())
+                continue
+            try:
+                rows = execute(step)
+            except Exception as error:  # the op decides; unhandled, it comes straight back
+                step = op.throw(error)
+            else:
+                step = op.send(rows)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        op.close()

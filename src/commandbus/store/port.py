@@ -1,0 +1,120 @@
+"""The storage port: what every engine does, and what it promises.
+
+All methods return ops. An op runs in one transaction: all of it happens or nothing. Time is the
+store's clock; durations cross the port as seconds or microseconds, never as a client's moments.
+
+Every command is in exactly one place: waiting (ready or scheduled), under one lease, or at an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+from commandbus.domain.audit import AuditEvent
+from commandbus.domain.command import CommandRecord
+from commandbus.store.capabilities import Capabilities
+from commandbus.store.op import Op
+from commandbus.store.records import (
+    Capacity,
+    ClaimReply,
+    ClaimRequest,
+    CommandFilter,
+    Inserted,
+    NewCommand,
+    OperatorAction,
+    QueueStats,
+    Settlement,
+    SettleReport,
+)
+
+
+class CommandStore(Protocol):
+    """The way of a command: in, claimed, settled."""
+
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        """Add commands, all or none, in order of sequence; wake those who wait for their domains.
+
+        Raises DuplicateCommandError when an id is taken in its domain or given twice here, and
+        QueueFull when a domain would exceed its capacity. A unique key that a live command holds
+        adds nothing and reports that command instead.
+        """
+        ...
+
+    def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        """Take up to `limit` commands under one new lease, atomically across processes.
+
+        Eligible: due, not expired, domain not paused. Order within a domain: priority, then
+        sequence; several domains take turns. Attempts are counted here. Expired commands end
+        CANCELED with reason EXPIRED instead of being returned. An empty reply means that nothing
+        was eligible. With `sweep`, due work is promoted and expired leases are taken back first.
+        """
+        ...
+
+    def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        """Record what runs amounted to, each valid only while its lease is.
+
+        A settlement whose lease has expired, was taken back or never held the command changes
+        nothing and is reported lost; one that repeats what was recorded under the same lease is
+        accepted silently, so a settle whose commit is unknown can be repeated.
+        """
+        ...
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        """Prolong leases to `seconds` from now; returns those that are gone."""
+        ...
+
+    def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
+        """Keep how far a running command is; False when its lease is gone."""
+        ...
+
+    def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
+        """End a waiting command as CANCELED. Raises CommandNotFoundError, or InvalidOperationError
+        when it runs or has ended."""
+        ...
+
+    def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
+        """Carry out an operator's decision on a parked command. Raises CommandNotFoundError, or
+        InvalidOperationError when it is not parked (any more)."""
+        ...
+
+
+class ReadStore(Protocol):
+    """Reads for people; none of them changes anything or takes a lock that workers feel."""
+
+    def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
+        """The command with this id, one per domain that has it, oldest first."""
+        ...
+
+    def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        """Commands newest first, at most `limit`."""
+        ...
+
+    def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]: ...
+
+    def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
+        """Everything that happened to a command, in order."""
+        ...
+
+    def stats(self, domain: str) -> Op[QueueStats]: ...
+
+    def domains(self) -> Op[list[str]]:
+        """Every domain that was ever sent to or paused, by name."""
+        ...
+
+
+class QueueStore(Protocol):
+    """Whole domains."""
+
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+        """Persisted; a paused domain accepts sends and gives out nothing."""
+        ...
+
+    def purge(self, domain: str | None) -> Op[int]:
+        """Forget everything about a domain, or all of them: for tests. Returns how many commands."""
+        ...
+
+
+class Store(CommandStore, ReadStore, QueueStore, Protocol):
+    capabilities: Capabilities

@@ -1,0 +1,185 @@
+"""What crosses the port: plain values, the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.outcome import Outcome
+
+
+class NewCommand(msgspec.Struct, frozen=True):
+    """A checked and encoded command on its way into the store. `data`, `tags` and `headers` are JSON
+    text; `delay` is in microseconds of the store's clock, absolute times in microseconds."""
+
+    domain: str
+    command_type: str
+    command_id: UUID
+    data: str
+    correlation_id: UUID
+    causation_id: UUID | None
+    reply_to: str | None
+    priority: int
+    delay: int
+    due_at: int | None
+    expires_at: int | None
+    max_attempts: int | None
+    unique_key: str | None
+    tags: str | None
+    headers: str | None
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """How many commands of a domain may wait; `None` means any number."""
+
+    pending_max: int | None = None
+
+
+class Inserted(msgspec.Struct, frozen=True):
+    """The command that stands after a send: the new one, or the one that holds the unique key."""
+
+    command_id: UUID
+    duplicate: bool
+    pending: int | None = None
+    """How many were waiting in its domain after the send, where a capacity made it be counted."""
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """`sweep` asks to promote due work and to take back expired leases before claiming."""
+
+    domains: tuple[str, ...]
+    limit: int
+    worker: str
+    lease_seconds: float
+    sweep: bool = True
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A command under lease, still encoded. Times are microseconds of the store's clock."""
+
+    seq: int
+    lease_id: int
+    domain: str
+    command_type: str
+    command_id: UUID
+    data: str
+    correlation_id: UUID
+    causation_id: UUID | None
+    reply_to: str | None
+    priority: int
+    max_attempts: int | None
+    created_at: int
+    tags: str | None
+    headers: str | None
+    attempt: int
+    crashes: int
+    releases: int
+
+
+class ClaimReply(msgspec.Struct, frozen=True):
+    """An empty `claimed` means that nothing is eligible. `next_due_in` is then the time in seconds
+    until something may be: a due time, or the end of another worker's lease."""
+
+    claimed: list[Claimed]
+    next_due_in: float | None = None
+    rescued: int = 0
+    """Commands taken back from expired leases by this claim."""
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What a run amounted to, and the token that proves the right to record it."""
+
+    seq: int
+    lease_id: int
+    attempt: int
+    outcome: Outcome
+    ran: int = 0
+    """Microseconds between the start and the end of the handler."""
+
+
+class SettleReport(msgspec.Struct, frozen=True):
+    lost: tuple[int, ...] = ()
+    """Sequences that were refused, because their lease is gone: nothing was written for them."""
+
+
+class CommandFilter(msgspec.Struct, frozen=True):
+    """All given conditions hold; `before` is the sequence after which the next page begins."""
+
+    domain: str | None = None
+    command_type: str | None = None
+    status: CommandStatus | None = None
+    tag: str | None = None
+    correlation_id: UUID | None = None
+    created_after: int | None = None
+    created_before: int | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class CommandPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the cursor of the following page, or None at the end."""
+
+    commands: list[CommandRecord]
+    next: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.commands)
+
+    def __iter__(self) -> Iterator[CommandRecord]:
+        return iter(self.commands)
+
+    def __getitem__(self, index: int) -> CommandRecord:
+        return self.commands[index]
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """A domain at one moment."""
+
+    domain: str
+    ready: int
+    scheduled: int
+    running: int
+    parked: int
+    completed: int
+    failed: int
+    canceled: int
+    oldest_ready_age: float | None
+    """Seconds that the first ready command has been waiting; the figure to alert on."""
+    paused: bool
+    paused_reason: str | None = None
+    paused_at: datetime | None = None
+
+    @property
+    def depth(self) -> int:
+        return self.ready + self.scheduled
+
+
+class OperatorAction(msgspec.Struct, frozen=True):
+    """What an operator does to a parked command; exactly one of the three."""
+
+    kind: str
+    """retry, cancel or complete"""
+    operator: str | None = None
+    reason: str | None = None
+    data: str | None = None
+    """retry: the edited payload as JSON text, or None to keep the original."""
+    result: str | None = None
+
+    def details(self, original: str) -> dict[str, Any]:
+        """What the audit keeps of it; an edited payload keeps the original beside it."""
+        kept: dict[str, Any] = {"operator": self.operator}
+        if self.reason is not None:
+            kept["reason"] = self.reason
+        if self.data is not None:
+            kept["original_data"] = payload.decode(original)
+            kept["edited_data"] = payload.decode(self.data)
+        if self.result is not None:
+            kept["result"] = payload.decode(self.result)
+        return kept

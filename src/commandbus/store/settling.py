@@ -1,0 +1,174 @@
+"""What a settlement writes: decided once here, written by each engine in its own way.
+
+The happy path costs one outcome row and nothing else; every other path also leaves an audit row, so
+that the trail of a command is complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.failure import Failure
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.outcome import (
+    CRASHES_MAX,
+    Canceled,
+    Parked,
+    Rejected,
+    Released,
+    RetryLater,
+    Succeeded,
+    worker_lost,
+)
+from commandbus.store.records import Settlement
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A command under a lease."""
+
+    seq: int
+    attempt: int
+    crashes: int
+    releases: int
+    keyed: bool
+    """Whether it holds a unique key that its outcome frees."""
+
+
+class OutcomeRow(msgspec.Struct, frozen=True):
+    seq: int
+    status: CommandStatus
+    attempts: int
+    crashes: int
+    lease_id: int | None
+    worker: str | None
+    ran: int
+    result: str | None = None
+    error: Failure | None = None
+    reason: str | None = None
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """Back to waiting, in `delay` microseconds."""
+
+    seq: int
+    attempts: int
+    crashes: int
+    releases: int
+    delay: int
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    seq: int
+    kind: AuditEventType
+    details: dict[str, Any]
+
+
+class Writes(msgspec.Struct):
+    """Everything that a batch of settlements writes."""
+
+    outcomes: list[OutcomeRow] = []
+    requeues: list[QueueRow] = []
+    audits: list[AuditRow] = []
+
+
+def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, claimed_at: int) -> None:
+    """Add to `writes` what one settlement writes."""
+    outcome, seq = settlement.outcome, settlement.seq
+    attempt, crashes = member.attempt, member.crashes
+
+    def end(status: CommandStatus, **columns: Any) -> None:
+        writes.outcomes.append(
+            OutcomeRow(
+                seq,
+                status,
+                attempt,
+                crashes,
+                settlement.lease_id,
+                worker,
+                settlement.ran,
+                **columns,
+            )
+        )
+
+    def note(kind: AuditEventType, **details: Any) -> None:
+        run = {
+            "attempt": attempt,
+            "worker": worker,
+            "received_at": claimed_at,
+            "ran": settlement.ran,
+        }
+        writes.audits.append(AuditRow(seq, kind, run | details))
+
+    match outcome:
+        case Succeeded(result):
+            end(CommandStatus.COMPLETED, result=result)
+        case Rejected(failure):
+            end(CommandStatus.FAILED, error=failure)
+            note(AuditEventType.BUSINESS_RULE_FAILED, error=failure)
+        case Parked(failure, reason):
+            end(CommandStatus.IN_TROUBLESHOOTING_QUEUE, error=failure, reason=reason)
+            note(AuditEventType.MOVED_TO_TSQ, error=failure, reason=reason)
+        case Canceled(reason):
+            end(CommandStatus.CANCELED, reason=reason)
+            note(AuditEventType.CANCELED, reason=reason)
+        case RetryLater(failure, delay):
+            writes.requeues.append(QueueRow(seq, attempt, crashes, member.releases, _micro(delay)))
+            note(AuditEventType.FAILED, error=failure, retry_in=delay)
+        case Released(reason, delay):
+            writes.requeues.append(
+                QueueRow(seq, attempt - 1, crashes, member.releases + 1, _micro(delay))
+            )
+            note(AuditEventType.RELEASED, reason=reason, retry_in=delay)
+        case _:
+            assert_never(outcome)
+
+
+def plan_lost(writes: Writes, member: Member, lease_id: int, worker: str, claimed_at: int) -> None:
+    """What the end of a lease writes for a command that was still under it: a crash is counted, and
+    the command goes back, or to an operator when it may be what kills its workers."""
+    crashes = member.crashes + 1
+    failure = worker_lost(crashes)
+    writes.audits.append(
+        AuditRow(
+            member.seq,
+            AuditEventType.WORKER_LOST,
+            {
+                "attempt": member.attempt,
+                "worker": worker,
+                "received_at": claimed_at,
+                "crashes": crashes,
+                "lease_id": lease_id,
+                "error": failure,
+            },
+        )
+    )
+    if crashes < CRASHES_MAX:
+        writes.requeues.append(QueueRow(member.seq, member.attempt, crashes, member.releases, delay=0))
+        return
+    writes.outcomes.append(
+        OutcomeRow(
+            member.seq,
+            CommandStatus.IN_TROUBLESHOOTING_QUEUE,
+            member.attempt,
+            crashes,
+            None,
+            worker,
+            ran=0,
+            error=failure,
+            reason="WORKER_LOST",
+        )
+    )
+    writes.audits.append(
+        AuditRow(
+            member.seq,
+            AuditEventType.MOVED_TO_TSQ,
+            {"attempt": member.attempt, "reason": "WORKER_LOST", "error": failure},
+        )
+    )
+
+
+def _micro(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -1,0 +1,98 @@
+"""The audit trail, put together from what is stored: the happy path is read from columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.moment import SECOND, as_datetime
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the columns say about a command, as far as it belongs in its trail."""
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    created_at: int
+    correlation_id: UUID
+    causation_id: UUID | None
+    reply_to: str | None
+    priority: int
+    completed: tuple[int, int, str, int] | None = None
+    """started_at, finished_at, worker, attempt of the run that completed it"""
+    running: tuple[int, str, int] | None = None
+    """claimed_at, worker, attempt of the run that goes on"""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One stored audit row."""
+
+    kind: AuditEventType
+    at: int
+    details: dict[str, Any]
+
+
+_ATTEMPTS = frozenset(
+    {
+        AuditEventType.FAILED,
+        AuditEventType.RELEASED,
+        AuditEventType.WORKER_LOST,
+        AuditEventType.BUSINESS_RULE_FAILED,
+        AuditEventType.MOVED_TO_TSQ,
+        AuditEventType.CANCELED,
+    }
+)
+
+
+def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
+    """All events of a command in order of time; equal times keep the order of writing."""
+    events: list[AuditEvent] = []
+
+    def add(kind: AuditEventType, at: int, details: dict[str, Any]) -> None:
+        events.append(AuditEvent(facts.domain, facts.command_id, kind, as_datetime(at), details))
+
+    add(AuditEventType.SENT, facts.created_at, _sent(facts))
+    for row in kept:
+        details = dict(row.details)
+        received_at = details.pop("received_at", None)
+        if row.kind in _ATTEMPTS and received_at is not None:
+            add(AuditEventType.RECEIVED, received_at, _received(details))
+        add(row.kind, row.at, details)
+        if row.kind is AuditEventType.FAILED:
+            due = row.at + int(details.get("retry_in", 0) * SECOND)
+            add(
+                AuditEventType.RETRY_SCHEDULED,
+                row.at,
+                {"attempt": details.get("attempt"), "due_at": as_datetime(due).isoformat()},
+            )
+    if facts.completed:
+        started_at, finished_at, worker, attempt = facts.completed
+        add(AuditEventType.RECEIVED, started_at, {"attempt": attempt, "worker": worker})
+        add(
+            AuditEventType.COMPLETED,
+            finished_at,
+            {"attempt": attempt, "worker": worker, "ran": finished_at - started_at},
+        )
+    if facts.running:
+        claimed_at, worker, attempt = facts.running
+        add(AuditEventType.RECEIVED, claimed_at, {"attempt": attempt, "worker": worker})
+    return events
+
+
+def _sent(facts: Facts) -> dict[str, Any]:
+    return {
+        "command_type": facts.command_type,
+        "correlation_id": str(facts.correlation_id),
+        "causation_id": None if facts.causation_id is None else str(facts.causation_id),
+        "reply_to": facts.reply_to,
+        "priority": facts.priority,
+    }
+
+
+def _received(details: dict[str, Any]) -> dict[str, Any]:
+    return {"attempt": details.get("attempt"), "worker": details.get("worker")}

@@ -1,0 +1,120 @@
+"""Wake-ups inside a process: one waiter per event.
+
+A wake-up is a hint, never a fact: a worker that is woken claims, and learns then. A waiter arms
+itself *before* the claim that may come back empty, so a command that arrives in between is not missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+WakeCallback = Callable[[str, float | None], None]
+"""Called with the source of the wake-up and, for work that is not due yet, the seconds until then.
+Called from any thread; must not block."""
+
+
+class Waiter:
+    """A worker's place in the hub."""
+
+    __slots__ = ("armed", "callback", "domains")
+
+    def __init__(self, domains: Iterable[str], callback: WakeCallback) -> None:
+        self.domains = frozenset(domains)
+        self.callback = callback
+        self.armed = False
+
+
+class WakeHub:
+    """Who waits for what. Engines tell it what was committed, workers register with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: list[Waiter] = []
+        self._observers: list[Callable[[], None]] = []
+        self._listened = threading.Event()
+
+    def register(self, domains: Iterable[str], callback: WakeCallback) -> Waiter:
+        waiter = Waiter(domains, callback)
+        with self._lock:
+            self._waiters.append(waiter)
+        return waiter
+
+    def unregister(self, waiter: Waiter) -> None:
+        """Forget a waiter. If it was woken and leaves without claiming, another one is told."""
+        with self._lock:
+            self._waiters = [other for other in self._waiters if other is not waiter]
+        for domain in waiter.domains:
+            self.wake(domain, None, "chain")
+
+    def arm(self, waiter: Waiter) -> None:
+        """The waiter is about to claim and to wait: from now on it wants to be told."""
+        with self._lock:
+            waiter.armed = True
+        self._listened.set()
+
+    def wake(self, domain: str, due_in: float | None, source: str) -> bool:
+        """Wake one armed waiter of the domain; news of a later due time goes to all of them, since
+        each keeps its own timer. Returns whether anyone was told."""
+        chosen: list[Waiter] = []
+        with self._lock:
+            for position, waiter in enumerate(self._waiters):
+                if not waiter.armed or domain not in waiter.domains:
+                    continue
+                chosen.append(waiter)
+                if not due_in:
+                    waiter.armed = False
+                    # The next event goes to another one, so that all share the load.
+                    self._waiters.append(self._waiters.pop(position))
+                    break
+            if not self._observers and not any(waiter.armed for waiter in self._waiters):
+                self._listened.clear()
+        for waiter in chosen:
+            waiter.callback(source, due_in or None)
+        return bool(chosen)
+
+    def wake_all(self, source: str) -> None:
+        """Every waiter claims once: after a reconnect, when something may have been missed."""
+        with self._lock:
+            waiters = list(self._waiters)
+        for waiter in waiters:
+            waiter.callback(source, None)
+
+    def armed_domains(self) -> set[str]:
+        """The domains that someone in this process waits for right now."""
+        with self._lock:
+            return {name for waiter in self._waiters if waiter.armed for name in waiter.domains}
+
+    def wait_until_listened(self) -> bool:
+        """Block until someone waits for something: a watcher need not watch for the busy. Returns
+        False when it was interrupted instead."""
+        self._listened.wait()
+        with self._lock:
+            if self._observers or any(waiter.armed for waiter in self._waiters):
+                return True
+            self._listened.clear()
+            return False
+
+    def interrupt(self) -> None:
+        """Let a blocked watcher look around, because it is to stop."""
+        self._listened.set()
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after every commit in this process; returns how to stop. For those who wait for
+        an outcome, and only look again then."""
+        with self._lock:
+            self._observers.append(callback)
+        self._listened.set()
+
+        def stop() -> None:
+            with self._lock:
+                self._observers.remove(callback)
+
+        return stop
+
+    def committed(self) -> None:
+        """Something was committed in this process or seen to be committed by another."""
+        with self._lock:
+            observers = tuple(self._observers)
+        for callback in observers:
+            callback()

@@ -1,0 +1,1 @@
+"""Public helpers for the tests of an application, and for our own."""

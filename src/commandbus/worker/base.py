@@ -1,0 +1,206 @@
+"""What the workers of both runtimes have in common: everything but waiting."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.command import Command
+from commandbus.domain.ids import new_id
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.names import as_name
+from commandbus.domain.outcome import Outcome, Released, as_result
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import (
+    ConfigurationError,
+    InvalidOperationError,
+    LeaseLost,
+    PermanentCommandError,
+    TransientCommandError,
+)
+from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
+from commandbus.store.op import Op
+from commandbus.store.records import Claimed, ClaimRequest, Settlement
+from commandbus.store.session import Engine
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.core import WorkerCore
+from commandbus.worker.events import Event, PollChanged, Resized
+from commandbus.worker.execution import CaughtException, Execution
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.metrics import WorkerMetrics
+
+RECEIVE_MAX = 1_000
+
+
+class ReceivedCommand(msgspec.Struct, frozen=True):
+    """A command taken by hand: settle it with `complete`, `fail` or `release` before its lease ends,
+    for nothing renews it."""
+
+    command: Command[Any]
+    attempt: int
+    max_attempts: int
+    context: HandlerContext | SyncHandlerContext
+    claimed: Claimed
+
+
+def check_domains(domain: str | Iterable[str]) -> tuple[str, ...]:
+    names = (domain,) if isinstance(domain, str) else tuple(dict.fromkeys(domain))
+    if not names:
+        raise ConfigurationError("A worker needs at least one domain.")
+    return tuple(as_name(name, "domain") for name in names)
+
+
+class WorkerBase:
+    """Configuration, counters and manual processing of a worker. Not used on its own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bus_max_attempts: int,
+        domain: str | Iterable[str],
+        registry: HandlerRegistry | None,
+        settings: WorkerSettings,
+        name: str | None,
+    ) -> None:
+        self.domains = check_domains(domain)
+        self.registry = HandlerRegistry() if registry is None else registry
+        self.settings = settings
+        # The boot id makes a worker that comes back under the same name another worker.
+        boot_id = new_id().hex[-8:]
+        host = "".join(c if c.isalnum() or c in "_.-" else "-" for c in socket.gethostname())
+        base = as_name(name, "name") if name else f"w-{host[:30]}-{os.getpid()}"
+        self.name = f"{base[:54]}-{boot_id}"
+        self._engine = engine
+        self._core = WorkerCore(settings)
+        self._execution = Execution(
+            engine,
+            self.registry,
+            self.name,
+            policy=settings.retry_policy,
+            max_attempts=bus_max_attempts,
+        )
+        self._running = False
+
+    @property
+    def metrics(self) -> WorkerMetrics:
+        """Counters since the worker was made."""
+        return self._core.metrics
+
+    @property
+    def concurrency(self) -> int:
+        return self._core.concurrency
+
+    @property
+    def in_flight_count(self) -> int:
+        """Commands that this worker holds and has not finished."""
+        return self._core.held
+
+    @property
+    def is_running(self) -> bool:
+        return self._running
+
+    @property
+    def last_exceptions(self) -> list[CaughtException]:
+        """The newest exceptions of handlers, oldest first; for tests and for a look from outside."""
+        return list(self._execution.last_exceptions)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many handlers run at once, at least 1. Running ones are not interrupted."""
+        self._post_from_anywhere(Resized(check_concurrency(concurrency)))
+
+    def set_poll_interval(self, seconds: Duration) -> None:
+        """Change the last net of an idle worker, at least 0.1 s."""
+        checked = check_poll_interval(as_seconds(seconds, "poll_interval"))
+        self._post_from_anywhere(PollChanged(checked))
+
+    def _post_from_anywhere(self, event: Event) -> None:
+        raise AssertionError("a runtime knows how to reach its own loop")
+
+    def _check_can_run(self) -> None:
+        if self._running:
+            raise InvalidOperationError("This worker is running already; make another one.")
+        if not self.registry.registered_handlers():
+            raise ConfigurationError(
+                "The worker has no handlers: pass a HandlerRegistry with at least one, or use "
+                "receive() and complete() to process by hand."
+            )
+
+    def _claim_request(self, limit: int, sweep: bool) -> ClaimRequest:
+        return ClaimRequest(self.domains, limit, self.name, self.settings.visibility_timeout, sweep)
+
+    def _receive(
+        self,
+        batch_size: int = 1,
+        visibility_timeout: Duration | None = None,
+    ) -> Op[list[ReceivedCommand]]:
+        """Take up to `batch_size` commands by hand, for `visibility_timeout` seconds (default: the
+        worker's). An empty list means that nothing is eligible."""
+        if isinstance(batch_size, bool) or not 1 <= batch_size <= RECEIVE_MAX:
+            raise ConfigurationError(
+                f"batch_size must be between 1 and {RECEIVE_MAX}, not {batch_size!r}."
+            )
+        seconds = self.settings.visibility_timeout
+        if visibility_timeout is not None:
+            seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
+        request = ClaimRequest(self.domains, batch_size, self.name, seconds)
+        reply = yield from self._engine.store.claim(request)
+        return [self._received(claimed) for claimed in reply.claimed]
+
+    def _received(self, claimed: Claimed) -> ReceivedCommand:
+        raise AssertionError("a runtime knows which context fits its callers")
+
+    def _complete(self, received: ReceivedCommand, result: Any = None) -> Op[None]:
+        """Record that a command taken by hand is done. Raises LeaseLost when it is too late."""
+        yield from self._settle_by_hand(received, as_result(result, payload.encode))
+
+    def _fail(
+        self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
+    ) -> Op[None]:
+        """Record that a command taken by hand failed: retried, parked or rejected as if a handler
+        had raised `error`. With is_transient=False it is parked at once. Raises LeaseLost."""
+        if isinstance(error, str):
+            error = TransientCommandError("FAILED", error)
+        if not is_transient and not isinstance(error, PermanentCommandError):
+            error = PermanentCommandError(type(error).__name__, str(error))
+        yield from self._settle_by_hand(received, self._execution.judge(received.claimed, error))
+
+    def _release(self, received: ReceivedCommand, delay: Duration = 0.0) -> Op[None]:
+        """Give back a command taken by hand without using an attempt. Raises LeaseLost."""
+        outcome = Released("released by hand", as_seconds(delay, "delay"))
+        yield from self._settle_by_hand(received, outcome)
+
+    def _settle_by_hand(self, received: ReceivedCommand, outcome: Outcome) -> Op[None]:
+        claimed = received.claimed
+        settlement = Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome)
+        report = yield from self._engine.store.settle([settlement])
+        if report.lost:
+            raise LeaseLost(
+                f"The lease on command {claimed.command_id} (attempt {claimed.attempt}) is gone: it "
+                "expired or was settled before. Nothing was recorded; take the command again."
+            )
+
+
+def settings_from(
+    concurrency: int,
+    prefetch: int | None,
+    poll_interval: Duration,
+    visibility_timeout: Duration,
+    retry_policy: RetryPolicy | None,
+    jitter: Duration,
+    shutdown_timeout: Duration,
+) -> WorkerSettings:
+    """The arguments of both workers as checked settings."""
+    return WorkerSettings(
+        concurrency=concurrency,
+        prefetch=prefetch,
+        poll_interval=as_seconds(poll_interval, "poll_interval"),
+        visibility_timeout=as_seconds(visibility_timeout, "visibility_timeout"),
+        retry_policy=retry_policy,
+        jitter=as_seconds(jitter, "jitter"),
+        shutdown_timeout=as_seconds(shutdown_timeout, "shutdown_timeout"),
+    )

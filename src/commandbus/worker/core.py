@@ -1,0 +1,327 @@
+"""The worker's mind: events in, effects out.
+
+It never waits, never reads a clock and never touches a thread; a runtime tells it what happened and
+when, and does what it says. One claim and one settle are in flight at a time: what finishes meanwhile
+rides in the next settle, so batches grow exactly when the store is slow, without a timer.
+
+The tight loop: as long as claims find something, the next one follows at once, as far as slots are
+free; only an empty claim makes the worker wait, for a wake-up, for the next due time, or for the poll
+interval as the last net.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import inf
+from typing import assert_never
+
+from commandbus.domain.outcome import Released
+from commandbus.settings import WorkerSettings
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.effects import (
+    Claim,
+    Effect,
+    Forget,
+    Interrupt,
+    PassOn,
+    Settle,
+    Start,
+    Withdraw,
+)
+from commandbus.worker.events import (
+    ClaimFailed,
+    Claims,
+    Event,
+    Finished,
+    LeasesGone,
+    PollChanged,
+    Resized,
+    Settled,
+    SettleFailed,
+    StopRequested,
+    Tick,
+    Withdrawn,
+    Woken,
+)
+from commandbus.worker.metrics import WorkerMetrics
+
+SWEEP_INTERVAL = 1.0
+"""A busy worker promotes due work and rescues expired leases this often, not with every claim."""
+BACKOFF_MAX = 5.0
+GRACE = 1.0
+"""After interrupting handlers, how long their ends are awaited."""
+SETTLE_PATIENCE = 5.0
+"""After that, how long a settle in flight is awaited."""
+SLOW_HANDLER = 0.01
+"""Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
+
+
+class WorkerCore:
+    def __init__(
+        self, settings: WorkerSettings, *, uniform: Callable[[], float] = random.random
+    ) -> None:
+        self.metrics = WorkerMetrics()
+        self.concurrency = settings.concurrency
+        self.poll_interval = settings.poll_interval
+        self._settings = settings
+        self._uniform = uniform
+        self.held = 0
+        """Commands handed to slots and not finished."""
+        self.unsettled: list[Settlement] = []
+        self._settling: list[Settlement] = []
+        self._leases: dict[int, int] = {}
+        self._claiming = False
+        self._may_wait = True
+        self._woken_meanwhile = False
+        self._look_at = -inf
+        self._look_source = "start"
+        self._claim_at = -inf
+        self._settle_at = -inf
+        self._sweep_at = -inf
+        self._claim_failures = 0
+        self._settle_failures = 0
+        self._one_by_one = False
+        self._handler_seconds: float | None = None
+        self._stop_at: float | None = None
+        self._interrupted_at: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop_at is not None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held, nothing is in flight, and the last claim was empty."""
+        return not (self.held or self.unsettled or self._settling or self._claiming or self._may_wait)
+
+    @property
+    def leases(self) -> frozenset[int]:
+        return frozenset(self._leases)
+
+    def done(self, now: float) -> bool:
+        """Whether the worker may end: everything is recorded, or patience is at its end."""
+        if self._stop_at is None:
+            return False
+        busy = self._claiming or self._settling or self.unsettled or self.held
+        if not busy:
+            return True
+        given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
+        if given_up and not (self._claiming or self._settling or self.unsettled):
+            return True
+        return now >= self._stop_at + GRACE + SETTLE_PATIENCE
+
+    def deadline(self) -> float | None:
+        """When a Tick is wanted, if nothing happens before."""
+        moments: list[float] = []
+        if self._stop_at is not None:
+            moments.append(self._stop_at if self._interrupted_at is None else self._stop_at + GRACE)
+            if self._interrupted_at is not None:
+                moments.append(self._interrupted_at + GRACE)
+            if self._interrupted_at is not None or self.held == 0:
+                moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
+        elif not self._claiming and self._room() > 0:
+            moments.append(self._claim_at if self._may_wait else self._look_at)
+        if self.unsettled and not self._settling:
+            moments.append(self._settle_at)
+        return min(moments, default=None)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case Finished():
+                self._finished(event)
+            case Settled():
+                self._settled(event, effects)
+            case Claims():
+                self._claimed(event, now, effects)
+            case Woken():
+                self._woken(event, now)
+            case Tick():
+                pass
+            case ClaimFailed():
+                self._claiming = False
+                self._claim_failures += 1
+                self.metrics.claim_failures += 1
+                self._claim_at = now + self._backoff(self._claim_failures)
+                self._may_wait = True
+            case SettleFailed():
+                self._settle_failed(event, now, effects)
+            case Withdrawn():
+                self._withdrawn(event)
+            case LeasesGone():
+                gone = frozenset(event.lease_ids) & self._leases.keys()
+                if gone:
+                    effects += [Withdraw(gone), Interrupt(gone)]
+            case Resized():
+                self.concurrency = event.concurrency
+            case PollChanged():
+                self.poll_interval = event.poll_interval
+                self._look(now + self.poll_interval, "fallback")
+            case StopRequested():
+                if self._stop_at is None:
+                    effects.append(Withdraw())
+                self._stop_at = min(now + event.patience, self._stop_at or inf)
+            case _:
+                assert_never(event)
+        self._decide(now, effects)
+        return effects
+
+    def _decide(self, now: float, effects: list[Effect]) -> None:
+        """What follows from the state, whatever led to it."""
+        overdue = self._stop_at is not None and now >= self._stop_at
+        if overdue and self.held and self._interrupted_at is None:
+            self._interrupted_at = now
+            effects.append(Interrupt())
+        if self.unsettled and not self._settling and now >= self._settle_at:
+            count = 1 if self._one_by_one else len(self.unsettled)
+            self._settling = self.unsettled[:count]
+            self.unsettled = self.unsettled[count:]
+            effects.append(Settle(self._settling))
+        if not self._may_wait and now >= self._look_at:
+            self._may_wait = True
+            self._sweep_at = now
+            self.metrics.woken(self._look_source)
+        room = self._room()
+        if room > 0 and self._may_claim(now):
+            self._claiming = True
+            self._woken_meanwhile = False
+            sweep = now >= self._sweep_at
+            if sweep:
+                self._sweep_at = now + SWEEP_INTERVAL
+            effects.append(Claim(room, sweep))
+
+    def _may_claim(self, now: float) -> bool:
+        return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
+
+    def _room(self) -> int:
+        """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
+        prefetch = self._prefetch()
+        room = self.concurrency + prefetch - self.held
+        if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
+            return max(0, room)
+        return 0
+
+    def _prefetch(self) -> int:
+        settings = self._settings
+        if settings.prefetch is not None:
+            return settings.prefetch
+        seconds = self._handler_seconds
+        if seconds is None or seconds > SLOW_HANDLER:
+            return 0
+        fitting = self.concurrency * settings.prefetch_budget / max(seconds, 1e-6)
+        return min(settings.prefetch_max, int(fitting))
+
+    def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
+        reply, metrics = event.reply, self.metrics
+        self._claiming = False
+        self._claim_failures = 0
+        metrics.fetch_seconds += event.took
+        metrics.rescued += reply.rescued
+        if not reply.claimed:
+            metrics.empty_receives += 1
+            self._sweep_at = now
+            self._may_wait = self._woken_meanwhile
+            self._look_at = now + self.poll_interval
+            self._look_source = "fallback"
+            if reply.next_due_in is not None:
+                self._look(now + reply.next_due_in, "timer")
+            return
+        metrics.batches_processed += 1
+        metrics.commands_received += len(reply.claimed)
+        for claimed in reply.claimed:
+            self._leases[claimed.lease_id] = self._leases.get(claimed.lease_id, 0) + 1
+        if self.stopping:
+            self.unsettled += [_release(claimed) for claimed in reply.claimed]
+            return
+        self.held += len(reply.claimed)
+        effects.append(Start(reply.claimed))
+        if len(reply.claimed) >= event.limit:
+            effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
+
+    def _woken(self, event: Woken, now: float) -> None:
+        if event.due_in is not None:
+            self._look(now + event.due_in, "timer")
+            return
+        self.metrics.woken(event.source)
+        self._woken_meanwhile = True
+        self._sweep_at = now
+        if not self._may_wait and not self._claiming:
+            self._may_wait = True
+            if self._settings.jitter:
+                self._claim_at = max(self._claim_at, now + self._settings.jitter * self._uniform())
+
+    def _look(self, moment: float, source: str) -> None:
+        """Look again at a moment, unless an earlier one is planned."""
+        if moment < self._look_at:
+            self._look_at, self._look_source = moment, source
+
+    def _finished(self, event: Finished) -> None:
+        count = len(event.settlements)
+        self.held -= count + event.dropped
+        self.unsettled += event.settlements
+        if count:
+            seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
+            self.metrics.processed += count
+            self.metrics.process_seconds += seconds
+            average, known = seconds / count, self._handler_seconds
+            self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
+
+    def _settled(self, event: Settled, effects: list[Effect]) -> None:
+        lost = len(event.report.lost)
+        self.metrics.leases_lost += lost
+        self.metrics.commands_settled += len(self._settling) - lost
+        self._settle_failures = 0
+        if not self.unsettled:
+            self._one_by_one = False
+        self._forget(self._settling, effects)
+        self._settling = []
+
+    def _settle_failed(self, event: SettleFailed, now: float, effects: list[Effect]) -> None:
+        """What the store cannot take now is kept for later; what it can never take is dropped alone,
+        and its lease brings it back as a crash, so that somebody hears of it."""
+        batch, self._settling = self._settling, []
+        self._settle_failures += 1
+        self.metrics.settle_failures += 1
+        if event.passing:
+            self.unsettled = batch + self.unsettled
+            self._settle_at = now + self._backoff(self._settle_failures)
+        elif len(batch) > 1:
+            self.unsettled = batch + self.unsettled
+            self._one_by_one = True
+        else:
+            self._forget(batch, effects)
+
+    def _withdrawn(self, event: Withdrawn) -> None:
+        self.held -= len(event.claimed)
+        self.unsettled += [_release(claimed) for claimed in event.claimed]
+
+    def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
+        emptied: list[int] = []
+        for settlement in settled:
+            left = self._leases.get(settlement.lease_id, 0) - 1
+            if left > 0:
+                self._leases[settlement.lease_id] = left
+            elif self._leases.pop(settlement.lease_id, None) is not None:
+                emptied.append(settlement.lease_id)
+        if emptied:
+            effects.append(Forget(emptied))
+
+    def _backoff(self, failures: int) -> float:
+        """Growing, and drawn at random, so that a fleet does not come back all at once."""
+        longest: float = min(BACKOFF_MAX, 0.1 * 2 ** min(failures, 10))
+        return longest * (0.5 + 0.5 * self._uniform())
+
+    def check(self) -> None:
+        """The invariants, for tests."""
+        assert self.held >= 0, "more runs ended than began"
+        assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
+        members = sum(self._leases.values())
+        waiting = self.held + len(self.unsettled) + len(self._settling)
+        assert waiting <= members, "a command is held that belongs to no lease"
+
+
+def _release(claimed: Claimed) -> Settlement:
+    return Settlement(
+        claimed.seq, claimed.lease_id, claimed.attempt, Released("the worker is stopping")
+    )

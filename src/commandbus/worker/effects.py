@@ -1,0 +1,53 @@
+"""What a worker can be told to do by its core. A runtime performs these and decides nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from commandbus.store.records import Claimed, Settlement
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Arm for wake-ups, then claim; answer with Claims or ClaimFailed."""
+
+    limit: int
+    sweep: bool
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Hand commands to the slots, in this order. Each is answered in a Finished or a Withdrawn."""
+
+    claimed: list[Claimed]
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Record settlements; answer with Settled or SettleFailed."""
+
+    batch: list[Settlement]
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Take back what no slot has begun, of these leases or of all; answer with Withdrawn."""
+
+    lease_ids: frozenset[int] | None = None
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    """Cancel running handlers, of these leases or all of them."""
+
+    lease_ids: frozenset[int] | None = None
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """These leases hold nothing more: stop renewing them."""
+
+    lease_ids: list[int]
+
+
+class PassOn(msgspec.Struct, frozen=True):
+    """There was as much work as was asked for, so there may be more: wake one more waiter."""
+
+    domains: frozenset[str]
+
+
+Effect = Claim | Start | Settle | Withdraw | Interrupt | Forget | PassOn

@@ -1,0 +1,93 @@
+"""What can happen to a worker. Every effect answers with exactly one of these, failure included."""
+
+from __future__ import annotations
+
+import msgspec
+
+from commandbus.store.records import Claimed, ClaimReply, Settlement, SettleReport
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """There may be work: now, or in `due_in` seconds."""
+
+    source: str
+    due_in: float | None = None
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """The answer to Claim."""
+
+    reply: ClaimReply
+    limit: int
+    took: float = 0.0
+
+
+class ClaimFailed(msgspec.Struct, frozen=True):
+    error: Exception
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """Runs that ended. `dropped` counts those that end without a settlement: their lease is gone, or
+    their thread was abandoned."""
+
+    settlements: list[Settlement]
+    dropped: int = 0
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The answer to Settle."""
+
+    report: SettleReport
+
+
+class SettleFailed(msgspec.Struct, frozen=True):
+    """`passing` says that the store may take the same settlement later."""
+
+    error: Exception
+    passing: bool
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """The answer to Withdraw: commands that no slot had begun."""
+
+    claimed: list[Claimed]
+
+
+class LeasesGone(msgspec.Struct, frozen=True):
+    """Leases that could not be renewed, because they ran out or were taken over."""
+
+    lease_ids: list[int]
+
+
+class Resized(msgspec.Struct, frozen=True):
+    concurrency: int
+
+
+class PollChanged(msgspec.Struct, frozen=True):
+    poll_interval: float
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """`patience`: seconds that running handlers may take; a later, shorter one counts."""
+
+    patience: float
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The moment that the core asked to be told about has come."""
+
+
+Event = (
+    Woken
+    | Claims
+    | ClaimFailed
+    | Finished
+    | Settled
+    | SettleFailed
+    | Withdrawn
+    | LeasesGone
+    | Resized
+    | PollChanged
+    | StopRequested
+    | Tick
+)

@@ -1,0 +1,222 @@
+"""From a claimed command to a call, and from how the call ended to a settlement.
+
+Runtimes make the call; everything before and after it is here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.command import Command
+from commandbus.domain.moment import as_datetime
+from commandbus.domain.outcome import (
+    Outcome,
+    Parked,
+    Rejected,
+    Released,
+    RetryLater,
+    as_result,
+    decide_failure,
+    decide_unknown_handler,
+)
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import PayloadError, PermanentCommandError, TransientCommandError
+from commandbus.store.records import Claimed, Settlement
+from commandbus.store.session import Engine
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.handlers import Handler, HandlerRegistry
+
+logger = logging.getLogger("commandbus.worker")
+
+LAST_EXCEPTIONS_MAX = 100
+
+
+class CaughtException(msgspec.Struct, frozen=True):
+    """A handler's exception, kept for tests and for a look from outside."""
+
+    command_id: str
+    command_type: str
+    attempt: int
+    type: str
+    error: str
+    exception: BaseException
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A handler, its arguments, and what will be needed to judge how it ends."""
+
+    claimed: Claimed
+    handler: Handler
+    command: Command[Any]
+    context: HandlerContext | SyncHandlerContext
+    max_attempts: int
+
+
+class Execution:
+    def __init__(
+        self,
+        engine: Engine,
+        registry: HandlerRegistry,
+        worker: str,
+        *,
+        policy: RetryPolicy | None,
+        max_attempts: int,
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._worker = worker
+        self._policy = policy
+        self._max_attempts = max_attempts
+        self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
+
+    def begin(self, claimed: Claimed) -> Call | Settlement:
+        """The call to make; or, when no call is possible, already its end."""
+        handler = self._registry.get(claimed.domain, claimed.command_type)
+        if handler is None:
+            outcome = decide_unknown_handler(claimed.domain, claimed.command_type, claimed.releases)
+            logger.warning(
+                "no handler for %s in domain %s: %s",
+                claimed.command_type,
+                claimed.domain,
+                "parked" if isinstance(outcome, Parked) else "given back",
+            )
+            return self._settlement(claimed, outcome)
+        try:
+            data = handler.decode(claimed.data)
+        except Exception as error:  # a payload type may raise anything in its validation
+            refused = PermanentCommandError(
+                "UNDECODABLE", f"The payload does not fit {handler.payload_type!r}: {error}"
+            )
+            return self._settlement(claimed, self._judge(claimed, handler, refused))
+        command = Command(
+            claimed.domain,
+            claimed.command_type,
+            claimed.command_id,
+            data,
+            claimed.correlation_id,
+            claimed.causation_id,
+            claimed.reply_to,
+            claimed.priority,
+            as_datetime(claimed.created_at),
+            tuple(payload.decode(claimed.tags)) if claimed.tags else (),
+            payload.decode(claimed.headers) if claimed.headers else {},
+        )
+        return Call(
+            claimed,
+            handler,
+            command,
+            self._context(claimed, handler),
+            self._limit(claimed, handler),
+        )
+
+    def _context(self, claimed: Claimed, handler: Handler) -> HandlerContext | SyncHandlerContext:
+        limit, engine = self._limit(claimed, handler), self._engine
+        if handler.is_async:
+            return HandlerContext(claimed, limit, self._worker, engine.store, engine.async_session)
+        return SyncHandlerContext(claimed, limit, self._worker, engine.store, engine.session)
+
+    def received(self, claimed: Claimed) -> Command[Any]:
+        """The command for manual processing, decoded for its handler if there is one."""
+        begun = (
+            self.begin(claimed)
+            if self._registry.has_handler(claimed.domain, claimed.command_type)
+            else None
+        )
+        if isinstance(begun, Call):
+            return begun.command
+        return Command(
+            claimed.domain,
+            claimed.command_type,
+            claimed.command_id,
+            payload.decode(claimed.data),
+            claimed.correlation_id,
+            claimed.causation_id,
+            claimed.reply_to,
+            claimed.priority,
+            as_datetime(claimed.created_at),
+        )
+
+    def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
+        """The handler returned."""
+        try:
+            outcome: Outcome = as_result(result, payload.encode)
+        except PayloadError as error:
+            refused = PermanentCommandError(
+                "RESULT_NOT_JSON", f"The handler finished, but its result cannot be kept: {error}"
+            )
+            outcome = self._judge(call.claimed, call.handler, refused)
+        return self._settlement(call.claimed, outcome, ran)
+
+    def failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
+        """The handler raised."""
+        return self._settlement(call.claimed, self._judge(call.claimed, call.handler, error), ran)
+
+    def timed_out(self, call: Call, ran: int) -> Settlement:
+        error = TransientCommandError(
+            "HANDLER_TIMEOUT", f"The handler did not finish within {call.handler.timeout:g} s."
+        )
+        return self.failed(call, error, ran)
+
+    def interrupted(self, call: Call, ran: int) -> Settlement:
+        """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
+        return self._settlement(call.claimed, Released("the worker stopped"), ran)
+
+    def judge(self, claimed: Claimed, error: BaseException) -> Outcome:
+        """What follows from an exception that was reported by hand."""
+        handler = self._registry.get(claimed.domain, claimed.command_type)
+        return self._judge(claimed, handler, error)
+
+    def _judge(self, claimed: Claimed, handler: Handler | None, error: BaseException) -> Outcome:
+        outcome = decide_failure(
+            error,
+            attempt=claimed.attempt,
+            crashes=claimed.crashes,
+            max_attempts=self._limit(claimed, handler),
+            policy=(handler and handler.retry) or self._policy or RetryPolicy(),
+        )
+        if isinstance(outcome, Rejected | RetryLater | Parked):
+            failure = outcome.failure
+            self.last_exceptions.append(
+                CaughtException(
+                    str(claimed.command_id),
+                    claimed.command_type,
+                    claimed.attempt,
+                    type(error).__name__,
+                    failure.message,
+                    error,
+                )
+            )
+            logger.log(
+                logging.INFO if isinstance(outcome, Rejected) else logging.WARNING,
+                "%s %s attempt %d: %s %s",
+                claimed.command_type,
+                claimed.command_id,
+                claimed.attempt,
+                failure.code,
+                type(outcome).__name__,
+            )
+        return outcome
+
+    def limit(self, claimed: Claimed) -> int:
+        """How many attempts a command may use."""
+        return self._limit(claimed, self._registry.get(claimed.domain, claimed.command_type))
+
+    def report(self, what: str, error: Exception) -> None:
+        """An effect failed: said once here, for both runtimes."""
+        logger.warning("%s failed, trying again: %s: %s", what, type(error).__name__, error)
+
+    def _limit(self, claimed: Claimed, handler: Handler | None) -> int:
+        """Attempts: the command's own number, else the handler's, the worker's, the bus's."""
+        if claimed.max_attempts is not None:
+            return claimed.max_attempts
+        if handler is not None and handler.retry is not None:
+            return handler.retry.max_attempts
+        return self._policy.max_attempts if self._policy is not None else self._max_attempts
+
+    def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
+        return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran)

@@ -1,0 +1,233 @@
+"""Handlers: who carries out which command, and how its payload is decoded."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.command import Command
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.names import as_name
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import (
+    ConfigurationError,
+    HandlerAlreadyRegisteredError,
+    HandlerNotFoundError,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decode = Callable[[str], Any]
+
+_MARK = "__commandbus_handler__"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered handler and everything a worker must know to call it."""
+
+    domain: str
+    command_type: str
+    function: Callable[..., Any]
+    is_async: bool
+    decode: Decode
+    payload_type: Any
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What `@handler` leaves on a method until its object is registered."""
+
+    domain: str
+    command_type: str
+    retry: RetryPolicy | None
+    timeout: Duration | None
+
+
+def handler(
+    domain: str,
+    command_type: str,
+    *,
+    retry: RetryPolicy | None = None,
+    timeout: Duration | None = None,
+) -> Callable[[Function], Function]:
+    """Mark a method as the handler of a command type; `registry.register_instance(obj)` then
+    registers all marked methods of an object."""
+
+    def mark(function: Function) -> Function:
+        setattr(function, _MARK, _Mark(domain, command_type, retry, timeout))
+        return function
+
+    return mark
+
+
+class HandlerRegistry:
+    """Handlers by (domain, command type). One type has one handler.
+
+    A handler is called with (command, context); it may be `def` or `async def` in both runtimes, and
+    what it returns is the result of the command.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[str, str], Handler] = {}
+
+    def handler(
+        self,
+        domain: str,
+        command_type: str,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register the decorated function. `retry` overrides the worker's policy, `timeout` bounds
+        each run in seconds."""
+
+        def decorate(function: Function) -> Function:
+            self.register(domain, command_type, function, retry=retry, timeout=timeout)
+            return function
+
+        return decorate
+
+    def register(
+        self,
+        domain: str,
+        command_type: str,
+        function: Callable[..., Any],
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Handler:
+        """Register a function or bound method.
+
+        Raises HandlerAlreadyRegisteredError for a second one of the same type, and
+        ConfigurationError when it cannot be called with (command, context) or its payload type
+        cannot be decoded from JSON.
+        """
+        key = (as_name(domain, "domain"), as_name(command_type, "command_type"))
+        if key in self._handlers:
+            raise HandlerAlreadyRegisteredError(*key)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise ConfigurationError(f"retry must be a RetryPolicy, not {retry!r}.")
+        payload_type = _payload_type(function)
+        registered = Handler(
+            domain,
+            command_type,
+            function,
+            is_async=_is_async(function),
+            decode=_decoder(function, payload_type),
+            payload_type=payload_type,
+            retry=retry,
+            timeout=None if timeout is None else as_seconds(timeout, "timeout", minimum=0.001),
+        )
+        self._handlers[key] = registered
+        return registered
+
+    def register_instance(self, instance: object) -> list[tuple[str, str]]:
+        """Register every method of an object that is marked with `@handler`; returns what was
+        registered. Raises ConfigurationError when there is none."""
+        found: list[tuple[str, str]] = []
+        for name in dir(type(instance)):
+            mark = getattr(getattr(type(instance), name, None), _MARK, None)
+            if isinstance(mark, _Mark):
+                method = getattr(instance, name)
+                self.register(
+                    mark.domain, mark.command_type, method, retry=mark.retry, timeout=mark.timeout
+                )
+                found.append((mark.domain, mark.command_type))
+        if not found:
+            raise ConfigurationError(
+                f"{type(instance).__name__} has no method marked with @handler(domain, command_type)."
+            )
+        return found
+
+    def get(self, domain: str, command_type: str) -> Handler | None:
+        return self._handlers.get((domain, command_type))
+
+    def get_or_raise(self, domain: str, command_type: str) -> Handler:
+        found = self.get(domain, command_type)
+        if found is None:
+            raise HandlerNotFoundError(domain, command_type)
+        return found
+
+    def has_handler(self, domain: str, command_type: str) -> bool:
+        return (domain, command_type) in self._handlers
+
+    def registered_handlers(self) -> list[tuple[str, str]]:
+        return list(self._handlers)
+
+    def clear(self) -> None:
+        self._handlers.clear()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - objects with an async __call__
+    )
+
+
+def _payload_type(function: Callable[..., Any]) -> Any:
+    """T, when the first parameter is annotated `Command[T]`; else Any."""
+    if not callable(function):
+        raise ConfigurationError(f"A handler must be callable, not {function!r}.")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some callables of C extensions have no signature
+        return Any
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    required = [p for p in positional if p.default is p.empty]
+    if (len(positional) < 2 and not variadic) or len(required) > 2:
+        raise ConfigurationError(
+            f"{_name_of(function)} must accept exactly (command, context), not "
+            f"{inspect.signature(function)}."
+        )
+    annotation = positional[0].annotation if positional else inspect.Parameter.empty
+    if isinstance(annotation, str):
+        annotation = _resolve(function, annotation)
+    if typing.get_origin(annotation) is Command:
+        (inner,) = typing.get_args(annotation)
+        return Any if isinstance(inner, TypeVar) else inner
+    return Any
+
+
+def _resolve(function: Callable[..., Any], annotation: str) -> Any:
+    """An annotation that is text, because of `from __future__ import annotations`."""
+    if "[" not in annotation:
+        return Any
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    names = dict(getattr(inner, "__globals__", {}))
+    try:
+        names |= inspect.getclosurevars(inner).nonlocals
+        return eval(annotation, names)  # noqa: S307 - the programmer's own annotation, as typing does
+    except (NameError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"The annotation {annotation!r} of {_name_of(function)} cannot be resolved ({error}); "
+            "define or import its types at the top of the module."
+        ) from None
+
+
+def _decoder(function: Callable[..., Any], payload_type: Any) -> Decode:
+    if payload_type is Any:
+        return payload.decode
+    validate = getattr(payload_type, "model_validate_json", None)  # pydantic, without importing it
+    if callable(validate):
+        return typing.cast("Decode", validate)
+    try:
+        return msgspec.json.Decoder(payload_type).decode
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{_name_of(function)} wants its payload as {payload_type!r}, which cannot be decoded "
+            f"from JSON: {error}."
+        ) from None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,91 @@
+"""Keeps leases alive, from a thread of its own.
+
+Neither a blocked event loop nor busy handlers can stop it: it needs only the engine's blocking session.
+A lease is renewed at a third of its length; one that cannot be renewed any more is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from commandbus.errors import CommandBusError
+from commandbus.store.port import Store
+from commandbus.store.session import Session
+
+logger = logging.getLogger("commandbus.worker")
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        store: Store,
+        session: Session,
+        seconds: float,
+        lost: Callable[[list[int]], None],
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._seconds = seconds
+        self._lost = lost
+        self._due: dict[int, float] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="commandbus-leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+
+    def keep(self, lease_ids: Iterable[int]) -> None:
+        moment = time.monotonic() + self._seconds / 3
+        with self._changed:
+            idle = not self._due
+            for lease_id in lease_ids:
+                self._due[lease_id] = moment
+            # Leases are added in order of time, so only the first one changes the planned wake-up.
+            if idle:
+                self._changed.notify()
+
+    def forget(self, lease_ids: Iterable[int]) -> None:
+        with self._changed:
+            for lease_id in lease_ids:
+                self._due.pop(lease_id, None)
+
+    def _run(self) -> None:
+        while (due := self._wait()) is not None:
+            try:
+                gone = self._session.run(self._store.renew(due, self._seconds))
+            except CommandBusError as error:
+                logger.warning("cannot renew %d leases, trying again: %s", len(due), error)
+                self._plan(due, self._seconds / 15)
+                continue
+            self._plan([lease_id for lease_id in due if lease_id not in gone], self._seconds / 3)
+            if gone:
+                self.forget(gone)
+                self._lost(gone)
+
+    def _wait(self) -> list[int] | None:
+        """The leases that are due now, after waiting for the first; None when stopped."""
+        with self._changed:
+            while not self._stopped:
+                now = time.monotonic()
+                due = [lease_id for lease_id, moment in self._due.items() if moment <= now]
+                if due:
+                    return due
+                self._changed.wait(min(self._due.values()) - now if self._due else None)
+            return None
+
+    def _plan(self, lease_ids: list[int], seconds: float) -> None:
+        moment = time.monotonic() + seconds
+        with self._changed:
+            for lease_id in lease_ids:
+                if lease_id in self._due:
+                    self._due[lease_id] = moment

@@ -1,0 +1,151 @@
+"""The documentation is true: its Python runs, and the commands it shows exist.
+
+A block that cannot run has its reason right above it, `<!-- not run: needs a server -->`;
+a block marked `<!-- continued -->` goes on where the one before it ended.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.project import ROOT, project_files, relative
+
+BLOCK_SECONDS = 60
+
+FENCE = re.compile(
+    r"(?:^<!--\s*(?P<mark>[^\n]*?)\s*-->\n\s*)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    place: str
+    language: str
+    mark: str
+    code: str
+
+    @property
+    def skip_reason(self) -> str | None:
+        return self.mark.partition(":")[2].strip() if self.mark.startswith("not run:") else None
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
+    found: list[Block] = []
+    former = ""
+    for match in FENCE.finditer(text):
+        language, mark, code = match["language"], match["mark"] or "", match["code"]
+        line = text.count("\n", 0, match.start("language")) + 1
+        if language == "python":
+            # Blank lines keep the line numbers of a traceback those of the page.
+            padded = "\n" * (line - former.count("\n")) + code
+            former = former + padded if mark == "continued" else "\n" * line + code
+            code = former
+        found.append(Block(f"{page}:{line}", language, mark, code))
+    return found
+
+
+@cache
+def blocks() -> list[Block]:
+    pages = [
+        path
+        for path in project_files()
+        if path == ROOT / "README.md" or (path.suffix == ".md" and path.is_relative_to(ROOT / "docs"))
+    ]
+    return [
+        block for page in pages for block in blocks_of(relative(page), page.read_text(encoding="utf-8"))
+    ]
+
+
+def python_cases() -> list[object]:
+    return [
+        pytest.param(
+            block,
+            id=block.place,
+            marks=[pytest.mark.skip(reason=block.skip_reason)] if block.skip_reason else [],
+        )
+        for block in blocks()
+        if block.language == "python"
+    ]
+
+
+def shell_cases() -> list[object]:
+    return [
+        pytest.param(words, id=f"{block.place} {' '.join(words)}")
+        for block in blocks()
+        if block.language in {"console", "bash"}
+        for match in SHELL_COMMAND.finditer(block.code)
+        if (words := match["words"].split()) and block.skip_reason is None
+    ]
+
+
+@pytest.mark.parametrize("block", python_cases())
+def test_the_code_of_the_documentation_runs(block: Block, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(block.code, encoding="utf-8")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COMMANDBUS_")}
+    run = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 0, f"{block.place} does not run:\n{run.stderr}"
+
+
+@cache
+def help_of(*words: str) -> str | None:
+    """The help text of a command; None while the command line cannot be started."""
+    program = Path(sys.executable).with_name("commandbus")
+    if not program.exists():
+        return None
+    run = subprocess.run(
+        [program, *words, "--help"],
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_SECONDS,
+        check=False,
+    )
+    return run.stdout if run.returncode == 0 else None
+
+
+@pytest.mark.parametrize("words", shell_cases())
+def test_the_commands_of_the_documentation_exist(words: list[str]) -> None:
+    usage = help_of()
+    if usage is None:
+        pytest.skip("the command line is not installed here")
+    known = re.findall(r"^[│|\s]*([a-z][a-z-]*)\b", usage, re.MULTILINE)
+    assert words[0] in known, f"`commandbus {words[0]}` is not in `commandbus --help`."
+
+
+def test_a_reason_is_needed_to_leave_code_out() -> None:
+    unexplained = [
+        block.place for block in blocks() if block.mark.startswith("not run") and not block.skip_reason
+    ]
+    assert not unexplained, f"Say why, as in <!-- not run: needs a server -->: {unexplained}"
+
+
+def test_marks_and_line_numbers_of_a_page_are_understood() -> None:
+    page = (
+        "# A\n\n```python\na = 1\n```\n\ntext\n\n"
+        "<!-- continued -->\n```python\nb = a\n```\n\n"
+        "<!-- not run: slow -->\n```python\nc\n```\n"
+    )
+    first, second, third = blocks_of("a.md", page)
+
+    assert first.place == "a.md:3"
+    assert first.code.splitlines()[3] == "a = 1"
+    assert second.code.splitlines()[3] == "a = 1"
+    assert second.code.splitlines()[10] == "b = a"
+    assert (first.skip_reason, second.skip_reason, third.skip_reason) == (None, None, "slow")
