@@ -26,6 +26,10 @@ class StoreUnavailable(CommandBusError):  # noqa: N818 - a state, not a mistake;
     """The store cannot be reached or written right now. Repeating the call later is safe."""
 
 
+class PoolExhausted(StoreUnavailable):
+    """No connection became free in time: more is asked of the pool than it was made for."""
+
+
 class SchemaOutdated(CommandBusError):  # noqa: N818 - public name
     """The store's tables are missing, older or newer than this version; the message names the cure."""
 

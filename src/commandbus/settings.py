@@ -72,6 +72,9 @@ class WorkerSettings:
     visibility_timeout: float = 30.0
     """Length of a lease. It is renewed at a third of it while the handler runs."""
     retry_policy: RetryPolicy | None = None
+    thread_timeout: float | None = None
+    """When a thread is given up that runs a handler without a timeout of its own; None means five
+    seconds after the length of a lease. A declared handler timeout counts instead, however long."""
     jitter: float = 0.0
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""
     shutdown_timeout: float = 30.0
@@ -87,10 +90,16 @@ class WorkerSettings:
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),
             ("jitter", 0.0),
+            ("stuck_after", 0.1),
             ("shutdown_timeout", 0.0),
         ):
             _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
         _raise(problems)
+
+    @property
+    def stuck_after(self) -> float:
+        """Seconds after which a thread counts as stuck."""
+        return self.visibility_timeout + 5 if self.thread_timeout is None else self.thread_timeout
 
 
 def check_concurrency(value: int) -> int:

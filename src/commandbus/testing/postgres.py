@@ -4,7 +4,7 @@
 directly: the wheel's own get_server() adds a system user, opens the package's parent folders to
 everybody, locks a file of a fixed name and takes no settings. Each server is private: the Unix
 socket lies in a folder of mode 0700, and the loopback port asks for a random password. One per
-pytest-xdist worker costs half a second and 40 MB, so nothing is shared between workers.
+pytest-xdist worker costs 0.6 s and 70 MB of memory, so nothing is shared between workers.
 
 No server outlives its owner: a shell guards it at the other end of a pipe, and when the pipe ends,
 however the owner ended, stops the server and removes its folders. PR_SET_PDEATHSIG would not do:

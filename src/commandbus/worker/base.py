@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from commandbus.errors import (
     InvalidOperationError,
     LeaseLost,
     PermanentCommandError,
+    PoolExhausted,
     TransientCommandError,
 )
 from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
@@ -29,10 +31,22 @@ from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.store.session import Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.events import Event, PollChanged, Resized
+from commandbus.worker.events import (
+    ClaimFailed,
+    Claims,
+    Event,
+    PollChanged,
+    Resized,
+    Settled,
+    SettleFailed,
+    StopRequested,
+)
 from commandbus.worker.execution import CaughtException, Execution
 from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
+
+logger = logging.getLogger("commandbus.worker")
 
 RECEIVE_MAX = 1_000
 
@@ -85,6 +99,36 @@ class WorkerBase:
             max_attempts=bus_max_attempts,
         )
         self._running = False
+        self._restart_reason: str | None = None
+        self._stop_early: bool | None = None
+        self.health_status = HealthStatus()
+        """How the machinery of this worker is doing."""
+
+    def _begin_anew(self) -> None:
+        """A fresh core for a new run; counters and what was set at run time stay."""
+        before = self._core
+        self._core = WorkerCore(self.settings, metrics=before.metrics)
+        self._core.concurrency = before.concurrency
+        self._core.poll_interval = before.poll_interval
+
+    def _observe(self, event: Event) -> None:
+        """What an event says about the machinery."""
+        if isinstance(event, Claims | Settled):
+            self.health_status.record_success()
+        elif isinstance(event, ClaimFailed | SettleFailed):
+            what = "claim" if isinstance(event, ClaimFailed) else "settle"
+            logger.warning("%s failed, trying again: %s", what, event.error)
+            if isinstance(event.error, PoolExhausted):
+                self.health_status.record_pool_exhaustion(event.error)
+            else:
+                self.health_status.record_failure(event.error)
+
+    def request_restart(self, reason: str, patience: float = 5.0) -> None:
+        """Begin anew inside `run()`: drain for up to `patience` seconds what can be drained, leave
+        stuck threads behind, and go on with new threads and a new core. From any thread."""
+        logger.error("restarting worker %s: %s", self.name, reason)
+        self._restart_reason = reason
+        self._post_from_anywhere(StopRequested(patience))
 
     @property
     def metrics(self) -> WorkerMetrics:
@@ -120,6 +164,21 @@ class WorkerBase:
 
     def _post_from_anywhere(self, event: Event) -> None:
         raise AssertionError("a runtime knows how to reach its own loop")
+
+    def _remember_stop(self) -> bool:
+        """Whether there is nothing to stop. A stop that comes before the first run is remembered,
+        since whoever started that run in a thread or task cannot know how far it is."""
+        self._restart_reason = None
+        if not self._running and self._stop_early is None:
+            self._stop_early = True
+        return not self._running
+
+    def _may_run(self) -> bool:
+        """Take the right to run; False when a stop came first."""
+        self._check_can_run()
+        early, self._stop_early = self._stop_early, False
+        self._running = not early
+        return not early
 
     def _check_can_run(self) -> None:
         if self._running:
@@ -185,12 +244,24 @@ class WorkerBase:
             )
 
 
+def split_by_lease(
+    waiting: Iterable[Claimed], lease_ids: frozenset[int] | None
+) -> tuple[list[Claimed], list[Claimed]]:
+    """Those under one of these leases (None means any), and the others, in order."""
+    taken: list[Claimed] = []
+    kept: list[Claimed] = []
+    for claimed in waiting:
+        (taken if lease_ids is None or claimed.lease_id in lease_ids else kept).append(claimed)
+    return taken, kept
+
+
 def settings_from(
     concurrency: int,
     prefetch: int | None,
     poll_interval: Duration,
     visibility_timeout: Duration,
     retry_policy: RetryPolicy | None,
+    thread_timeout: Duration | None,
     jitter: Duration,
     shutdown_timeout: Duration,
 ) -> WorkerSettings:
@@ -201,6 +272,7 @@ def settings_from(
         poll_interval=as_seconds(poll_interval, "poll_interval"),
         visibility_timeout=as_seconds(visibility_timeout, "visibility_timeout"),
         retry_policy=retry_policy,
+        thread_timeout=None if thread_timeout is None else as_seconds(thread_timeout, "thread_timeout"),
         jitter=as_seconds(jitter, "jitter"),
         shutdown_timeout=as_seconds(shutdown_timeout, "shutdown_timeout"),
     )

@@ -46,7 +46,7 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.metrics import WorkerMetrics
 
-SWEEP_INTERVAL = 1.0
+SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
 BACKOFF_MAX = 5.0
 GRACE = 1.0
@@ -59,9 +59,13 @@ SLOW_HANDLER = 0.01
 
 class WorkerCore:
     def __init__(
-        self, settings: WorkerSettings, *, uniform: Callable[[], float] = random.random
+        self,
+        settings: WorkerSettings,
+        *,
+        metrics: WorkerMetrics | None = None,
+        uniform: Callable[[], float] = random.random,
     ) -> None:
-        self.metrics = WorkerMetrics()
+        self.metrics = metrics or WorkerMetrics()
         self.concurrency = settings.concurrency
         self.poll_interval = settings.poll_interval
         self._settings = settings
@@ -71,6 +75,7 @@ class WorkerCore:
         self.unsettled: list[Settlement] = []
         self._settling: list[Settlement] = []
         self._leases: dict[int, int] = {}
+        self._lost_members = 0
         self._claiming = False
         self._may_wait = True
         self._woken_meanwhile = False
@@ -115,11 +120,11 @@ class WorkerCore:
         """When a Tick is wanted, if nothing happens before."""
         moments: list[float] = []
         if self._stop_at is not None:
-            moments.append(self._stop_at if self._interrupted_at is None else self._stop_at + GRACE)
-            if self._interrupted_at is not None:
+            moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
+            if self.held and self._interrupted_at is None:
+                moments.append(self._stop_at)
+            elif self.held and self._interrupted_at is not None:
                 moments.append(self._interrupted_at + GRACE)
-            if self._interrupted_at is not None or self.held == 0:
-                moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
@@ -132,7 +137,7 @@ class WorkerCore:
             case Finished():
                 self._finished(event)
             case Settled():
-                self._settled(event, effects)
+                self._settled(event, now, effects)
             case Claims():
                 self._claimed(event, now, effects)
             case Woken():
@@ -152,7 +157,9 @@ class WorkerCore:
             case LeasesGone():
                 gone = frozenset(event.lease_ids) & self._leases.keys()
                 if gone:
+                    self._lost_members += sum(self._leases.pop(lease_id) for lease_id in gone)
                     effects += [Withdraw(gone), Interrupt(gone)]
+                    self._take_back(now)
             case Resized():
                 self.concurrency = event.concurrency
             case PollChanged():
@@ -242,6 +249,7 @@ class WorkerCore:
     def _woken(self, event: Woken, now: float) -> None:
         if event.due_in is not None:
             self._look(now + event.due_in, "timer")
+            self._sweep_at = min(self._sweep_at, now + event.due_in)
             return
         self.metrics.woken(event.source)
         self._woken_meanwhile = True
@@ -267,8 +275,16 @@ class WorkerCore:
             average, known = seconds / count, self._handler_seconds
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
 
-    def _settled(self, event: Settled, effects: list[Effect]) -> None:
+    def _take_back(self, now: float) -> None:
+        """A lease of our own is gone: claim again, for an idle worker may be the only one that could
+        take back what it held."""
+        self._woken_meanwhile = self._may_wait = True
+        self._sweep_at = now
+
+    def _settled(self, event: Settled, now: float, effects: list[Effect]) -> None:
         lost = len(event.report.lost)
+        if lost:
+            self._take_back(now)
         self.metrics.leases_lost += lost
         self.metrics.commands_settled += len(self._settling) - lost
         self._settle_failures = 0
@@ -316,7 +332,7 @@ class WorkerCore:
         """The invariants, for tests."""
         assert self.held >= 0, "more runs ended than began"
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
-        members = sum(self._leases.values())
+        members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
         assert waiting <= members, "a command is held that belongs to no lease"
 

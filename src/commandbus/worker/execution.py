@@ -157,9 +157,12 @@ class Execution:
         return self._settlement(call.claimed, self._judge(call.claimed, call.handler, error), ran)
 
     def timed_out(self, call: Call, ran: int) -> Settlement:
-        error = TransientCommandError(
-            "HANDLER_TIMEOUT", f"The handler did not finish within {call.handler.timeout:g} s."
-        )
+        """The handler was over its own timeout, or over what a thread may take without one."""
+        if call.handler.timeout is not None:
+            code, cure = "HANDLER_TIMEOUT", "its own timeout"
+        else:
+            code, cure = "THREAD_TIMEOUT", "declare timeout= on a handler that needs longer"
+        error = TransientCommandError(code, f"Not finished after {ran / 1_000_000:.1f} s; {cure}.")
         return self.failed(call, error, ran)
 
     def interrupted(self, call: Call, ran: int) -> Settlement:
@@ -205,10 +208,6 @@ class Execution:
     def limit(self, claimed: Claimed) -> int:
         """How many attempts a command may use."""
         return self._limit(claimed, self._registry.get(claimed.domain, claimed.command_type))
-
-    def report(self, what: str, error: Exception) -> None:
-        """An effect failed: said once here, for both runtimes."""
-        logger.warning("%s failed, trying again: %s: %s", what, type(error).__name__, error)
 
     def _limit(self, claimed: Claimed, handler: Handler | None) -> int:
         """Attempts: the command's own number, else the handler's, the worker's, the bus's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -161,6 +161,9 @@ class HandlerRegistry:
 
     def registered_handlers(self) -> list[tuple[str, str]]:
         return list(self._handlers)
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(list(self._handlers.values()))
 
     def clear(self) -> None:
         self._handlers.clear()

@@ -16,8 +16,9 @@ _Work = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 
 
 class Crew:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, returned: Callable[[], None]) -> None:
         self._name = name
+        self._returned = returned
         self._idle: list[queue.SimpleQueue[_Work | None]] = []
         self._lock = threading.Lock()
         self._count = 0
@@ -59,18 +60,17 @@ class Crew:
                 if keep:
                     self._idle.append(inbox)
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_answer, future, result, error)
+                loop.call_soon_threadsafe(self._answer, future, result, error)
             del function, future, work, result, error
             if not keep:
                 return
 
-
-def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("a handler raised StopIteration"))
-    else:
-        future.set_exception(error)
+    def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            self._returned()
+        elif error is None:
+            future.set_result(result)
+        elif isinstance(error, StopIteration):
+            future.set_exception(RuntimeError("a handler raised StopIteration"))
+        else:
+            future.set_exception(error)

@@ -16,7 +16,7 @@ from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
+from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
 from commandbus.worker.context import HandlerContext
 from commandbus.worker.effects import (
     Claim,
@@ -69,6 +69,7 @@ class Worker(WorkerBase):
         poll_interval: Duration = 60.0,
         visibility_timeout: Duration = 30.0,
         retry_policy: RetryPolicy | None = None,
+        thread_timeout: Duration | None = None,
         jitter: Duration = 0.0,
         shutdown_timeout: Duration = 30.0,
         name: str | None = None,
@@ -79,6 +80,7 @@ class Worker(WorkerBase):
             poll_interval,
             visibility_timeout,
             retry_policy,
+            thread_timeout,
             jitter,
             shutdown_timeout,
         )
@@ -98,14 +100,28 @@ class Worker(WorkerBase):
 
     async def run(self) -> None:
         """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
-        self._check_can_run()
-        self._running = True
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._news = asyncio.Event()
+        if not self._may_run():
+            return
+        try:
+            await self._run_once()
+            while self._restart_reason is not None:
+                self._restart_reason = None
+                self.health_status.reset()
+                await self._run_once()
+        finally:
+            self._running = False
+            self._stopped.set()
+
+    async def _run_once(self) -> None:
+        self._begin_anew()
+        self._ready.clear()
+        self._idle_slots.clear()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._crew = Crew(f"worker-{self.domains[0]}")
+        self._crew = Crew(f"worker-{self.domains[0]}", self.health_status.record_thread_back)
         self._waiter = self._engine.hub.register(self.domains, self._on_wake)
         self._keeper = LeaseKeeper(
             self._engine.store,
@@ -124,9 +140,9 @@ class Worker(WorkerBase):
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
         may take `timeout` seconds (default: shutdown_timeout) before they are cancelled. Returns
         when the worker has stopped."""
-        if self._stopped is None or self._loop is None:
-            return
         patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        if self._remember_stop() or self._stopped is None:
+            return
         self._post(StopRequested(patience))
         await self._stopped.wait()
 
@@ -166,12 +182,13 @@ class Worker(WorkerBase):
     async def _pump(self) -> None:
         while True:
             try:
-                while not self._core.done(time.monotonic()):
+                while True:
                     self._handle_all()
+                    if self._core.done(time.monotonic()):
+                        return
                     self._set_timer()
                     await self._news.wait()
                     self._news.clear()
-                return
             except asyncio.CancelledError:
                 # Whoever cancels run() wants it to end; what runs must still be recorded.
                 if self._core.stopping:
@@ -188,11 +205,9 @@ class Worker(WorkerBase):
                 event = self._inbox.popleft()
             else:
                 break
+            self._observe(event)
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
-        if (deadline := self._core.deadline()) is not None and deadline <= time.monotonic():
-            self._inbox.append(Tick())
-            self._news.set()
         self._fit_slots()
 
     def _post(self, event: Event) -> None:
@@ -200,10 +215,11 @@ class Worker(WorkerBase):
         self._news.set()
 
     def _post_from_anywhere(self, event: Event) -> None:
-        if self._loop is None or not self._running:
-            self._core.handle(event, time.monotonic()) if self._loop is None else None
-            return
-        self._loop.call_soon_threadsafe(self._post, event)
+        loop = self._loop
+        if loop is not None and self._running and not loop.is_closed():
+            loop.call_soon_threadsafe(self._post, event)
+        else:
+            self._core.handle(event, time.monotonic())
 
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))
@@ -247,8 +263,8 @@ class Worker(WorkerBase):
                 for domain in domains:
                     self._engine.hub.wake(domain, None, "chain")
             case Withdraw(lease_ids):
-                taken = [c for c in self._ready if lease_ids is None or c.lease_id in lease_ids]
-                self._ready = deque(c for c in self._ready if c not in taken)
+                taken, kept = split_by_lease(self._ready, lease_ids)
+                self._ready = deque(kept)
                 self._post(Withdrawn(taken))
             case Interrupt(lease_ids):
                 for slot, call in self._calls.items():
@@ -269,7 +285,6 @@ class Worker(WorkerBase):
             op = self._engine.store.claim(self._claim_request(limit, sweep))
             reply = await self._bus.session.run(op)
         except Exception as error:  # every effect answers; the core backs off
-            self._execution.report("claim", error)
             self._post(ClaimFailed(error))
         else:
             self._post(Claims(reply, limit, time.monotonic() - began))
@@ -278,7 +293,6 @@ class Worker(WorkerBase):
         try:
             report = await self._bus.session.run(self._engine.store.settle(batch))
         except Exception as error:  # every effect answers; the core keeps the batch
-            self._execution.report("settle", error)
             self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._post(Settled(report))
@@ -330,11 +344,14 @@ class Worker(WorkerBase):
         """Run a handler; None when nothing may be recorded about it."""
         handler, began = call.handler, time.perf_counter()
         limit: asyncio.Timeout | None = None
+        timeout = handler.timeout
+        if timeout is None and not handler.is_async:
+            timeout = self.settings.stuck_after
         try:
-            if handler.timeout is None:
+            if timeout is None:
                 result = await self._invoke(call)
             else:
-                async with asyncio.timeout(handler.timeout) as limit:
+                async with asyncio.timeout(timeout) as limit:
                     result = await self._invoke(call)
         except asyncio.CancelledError as error:
             if slot not in self._interrupting:
@@ -347,9 +364,13 @@ class Worker(WorkerBase):
             # one whose lease is gone has no right to be recorded.
             if handler.is_async and self._core.stopping:
                 return self._execution.interrupted(call, _since(began))
+            if not handler.is_async:
+                self.health_status.record_stuck_thread()
             return None
         except TimeoutError as error:
             if limit is not None and limit.expired():
+                if not handler.is_async:
+                    self.health_status.record_stuck_thread()
                 return self._execution.timed_out(call, _since(began))
             return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
@@ -364,8 +385,7 @@ class Worker(WorkerBase):
 
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
-        hub, stopped = self._engine.hub, self._stopped
-        hub.unregister(self._waiter)
+        self._engine.hub.unregister(self._waiter)
         for slot in self._slots:
             slot.cancel()
         if self._slots:
@@ -376,9 +396,6 @@ class Worker(WorkerBase):
             self._timer.cancel()
         self._crew.close()
         await asyncio.to_thread(self._keeper.stop)
-        self._running = False
-        assert stopped is not None
-        stopped.set()
 
 
 def _since(began: float) -> int:

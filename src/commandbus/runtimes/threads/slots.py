@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from commandbus.store.records import Claimed
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.base import split_by_lease
 from commandbus.worker.execution import Call
 
 
@@ -27,9 +28,19 @@ class Slot:
 class Slots:
     """As many threads as handlers may run at once, and the commands that wait for them."""
 
-    def __init__(self, name: str, work: Callable[[Slot, Claimed], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Slot, Claimed], Settlement],
+        *,
+        finished: Callable[[], None],
+        returned: Callable[[], None],
+    ) -> None:
         self._name = name
         self._work = work
+        self._on_finished = finished
+        self._on_returned = returned
+        self._finished: list[Settlement] = []
         self._size = 0
         self._count = 0
         self._ready: deque[Claimed] = deque()
@@ -52,10 +63,15 @@ class Slots:
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
         """Take back what no thread has begun."""
         with self._changed:
-            taken = [c for c in self._ready if lease_ids is None or c.lease_id in lease_ids]
-            kept = [c for c in self._ready if lease_ids is not None and c.lease_id not in lease_ids]
+            taken, kept = split_by_lease(self._ready, lease_ids)
             self._ready = deque(kept)
             return taken
+
+    def collect(self) -> list[Settlement]:
+        """What finished since the last call."""
+        with self._changed:
+            finished, self._finished = self._finished, []
+            return finished
 
     def abandon(self, unwanted: Callable[[Slot, Call], bool]) -> list[tuple[Slot, Call]]:
         """Give up running calls and put new threads in their places; a thread cannot be stopped."""
@@ -97,11 +113,23 @@ class Slots:
         slot.thread.start()
 
     def _run(self, slot: Slot) -> None:
-        while (claimed := self._take(slot)) is not None:
-            self._work(slot, claimed)
+        claimed = self._take(slot, None)
+        while claimed is not None:
+            claimed = self._take(slot, self._work(slot, claimed))
 
-    def _take(self, slot: Slot) -> Claimed | None:
+    def _take(self, slot: Slot, settlement: Settlement | None) -> Claimed | None:
+        """Hand in what the last run amounted to and wait for the next command, or None to end.
+
+        One lock decides between finishing and being abandoned, so a run ends exactly once.
+        """
         with self._changed:
+            slot.call = slot.deadline = None
+            if slot.abandoned:
+                self._on_returned()
+            elif settlement is not None:
+                self._finished.append(settlement)
+                if len(self._finished) == 1:
+                    self._on_finished()
             while True:
                 if slot.abandoned or len(self._members) > self._size:
                     self._members.discard(slot)

@@ -69,6 +69,7 @@ class SyncWorker(WorkerBase):
         poll_interval: Duration = 60.0,
         visibility_timeout: Duration = 30.0,
         retry_policy: RetryPolicy | None = None,
+        thread_timeout: Duration | None = None,
         jitter: Duration = 0.0,
         shutdown_timeout: Duration = 30.0,
         name: str | None = None,
@@ -79,23 +80,42 @@ class SyncWorker(WorkerBase):
             poll_interval,
             visibility_timeout,
             retry_policy,
+            thread_timeout,
             jitter,
             shutdown_timeout,
         )
         super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
         self._bus = bus
         self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._finishing = threading.Lock()
-        self._finished: list[Settlement] = []
-        self._dropped = 0
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
-        self._check_can_run()
-        self._running = True
         self._stopped.clear()
-        self._slots = Slots(f"worker-{self.domains[0]}", self._work)
+        if not self._may_run():
+            return
+        try:
+            self._run_once()
+            while self._restart_reason is not None:
+                self._restart_reason = None
+                self.health_status.reset()
+                self._run_once()
+        finally:
+            self._running = False
+            self._stopped.set()
+
+    def _run_once(self) -> None:
+        self._begin_anew()
+        self._slots = Slots(
+            f"worker-{self.domains[0]}",
+            self._work,
+            finished=lambda: self._inbox.put(None),
+            returned=self.health_status.record_thread_back,
+        )
+        self._patience = min(
+            (handler.timeout or self.settings.stuck_after for handler in self.registry),
+            default=self.settings.stuck_after,
+        )
         self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
         self._claims = _Errands("commandbus-claim", self._claim)
         self._settles = _Errands("commandbus-settle", self._settle)
@@ -118,9 +138,9 @@ class SyncWorker(WorkerBase):
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
         may take `timeout` seconds (default: shutdown_timeout); a thread that is still busy then is
         left behind, and its command comes back when its lease ends. Returns when stopped."""
-        if not self._running:
-            return
         patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        if self._remember_stop():
+            return
         self._inbox.put(StopRequested(patience))
         self._stopped.wait()
 
@@ -163,31 +183,30 @@ class SyncWorker(WorkerBase):
                 event = self._next_event()
             except KeyboardInterrupt:
                 event = StopRequested(self.settings.shutdown_timeout if not self._core.stopping else 0)
-            self._take_finished()
+            if finished := self._slots.collect():
+                self._handle(Finished(finished))
             if event is not None:
                 self._handle(event)
             self._abandon_overdue()
 
     def _next_event(self) -> Event | None:
+        now = time.monotonic()
         moments = [m for m in (self._core.deadline(), self._slots.next_deadline()) if m is not None]
-        wait = max(0.0, min(moments) - time.monotonic()) if moments else None
+        if self._core.held:
+            # What a slot begins from now on cannot be overdue before this.
+            moments.append(now + self._patience)
+        wait = max(0.0, min(moments) - now) if moments else None
         try:
             return self._inbox.get(timeout=wait)
         except queue.Empty:
             return Tick()
 
     def _handle(self, event: Event) -> None:
+        self._observe(event)
         for effect in self._core.handle(event, time.monotonic()):
             self._perform(effect)
         if isinstance(event, Resized):
             self._slots.resize(event.concurrency)
-
-    def _take_finished(self) -> None:
-        with self._finishing:
-            settlements, self._finished = self._finished, []
-            dropped, self._dropped = self._dropped, 0
-        if settlements or dropped:
-            self._handle(Finished(settlements, dropped))
 
     def _post_from_anywhere(self, event: Event) -> None:
         if self._running:
@@ -199,12 +218,13 @@ class SyncWorker(WorkerBase):
         self._inbox.put(Woken(source, due_in))
 
     def _abandon_overdue(self) -> None:
-        """Handlers over their own timeout fail, and their threads are given up."""
+        """Handlers over their time fail, and their threads are given up."""
         now = time.monotonic()
         for slot, call in self._slots.abandon(
             lambda slot, _: slot.deadline is not None and slot.deadline <= now
         ):
             ran = int((now - slot.began) * 1_000_000)
+            self.health_status.record_stuck_thread()
             self._handle(Finished([self._execution.timed_out(call, ran)]))
 
     # Effects.
@@ -230,6 +250,8 @@ class SyncWorker(WorkerBase):
                 given_up = self._slots.abandon(
                     lambda _, call: lease_ids is None or call.claimed.lease_id in lease_ids
                 )
+                for _ in given_up:
+                    self.health_status.record_stuck_thread()
                 if given_up:
                     self._inbox.put(Finished([], len(given_up)))
             case _:
@@ -241,7 +263,6 @@ class SyncWorker(WorkerBase):
             request = self._claim_request(effect.limit, effect.sweep)
             reply = self._bus.session.run(self._engine.store.claim(request))
         except Exception as error:  # every effect answers; the core backs off
-            self._execution.report("claim", error)
             self._inbox.put(ClaimFailed(error))
         else:
             self._inbox.put(Claims(reply, effect.limit, time.monotonic() - began))
@@ -250,27 +271,20 @@ class SyncWorker(WorkerBase):
         try:
             report = self._bus.session.run(self._engine.store.settle(effect.batch))
         except Exception as error:  # every effect answers; the core keeps the batch
-            self._execution.report("settle", error)
             self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._inbox.put(Settled(report))
 
     # A slot's work: in its own thread.
 
-    def _work(self, slot: Slot, claimed: Claimed) -> None:
+    def _work(self, slot: Slot, claimed: Claimed) -> Settlement:
         begun = self._execution.begin(claimed)
         if isinstance(begun, Settlement):
-            self._finish(slot, begun)
-            return
+            return begun
         slot.began = time.monotonic()
-        timeout = begun.handler.timeout
-        slot.deadline = None if timeout is None else slot.began + timeout
+        slot.deadline = slot.began + (begun.handler.timeout or self.settings.stuck_after)
         slot.call = begun
-        if timeout is not None:
-            self._inbox.put(None)
-        settlement = self._execute(begun)
-        slot.call = slot.deadline = None
-        self._finish(slot, settlement)
+        return self._execute(begun)
 
     def _execute(self, call: Call) -> Settlement:
         began = time.perf_counter()
@@ -294,15 +308,6 @@ class SyncWorker(WorkerBase):
                 raise _AsyncTimeout from None
             raise
 
-    def _finish(self, slot: Slot, settlement: Settlement) -> None:
-        with self._finishing:
-            if slot.abandoned:
-                return
-            first = not self._finished
-            self._finished.append(settlement)
-        if first:
-            self._inbox.put(None)
-
     def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
         self._engine.hub.unregister(self._waiter)
@@ -311,8 +316,6 @@ class SyncWorker(WorkerBase):
         self._settles.close()
         self._loop.close()
         self._keeper.stop()
-        self._running = False
-        self._stopped.set()
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
