@@ -25,6 +25,7 @@ from commandbus.errors import (
     LeaseLost,
     PayloadError,
     PermanentCommandError,
+    PoolExhausted,
     QueueFull,
     RetryAfter,
     SchemaOutdated,
@@ -34,11 +35,13 @@ from commandbus.errors import (
 )
 from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
 from commandbus.runtimes.asyncio.worker import Worker
+from commandbus.runtimes.watchdog import WorkerWatchdog
 from commandbus.settings import BusSettings, WorkerSettings
 from commandbus.store.records import CommandPage, QueueStats
 from commandbus.worker.base import ReceivedCommand
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry, handler
+from commandbus.worker.health import HealthReport, HealthState, HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 
 __version__ = "0.1.0"
@@ -64,11 +67,15 @@ __all__ = [
     "HandlerContext",
     "HandlerNotFoundError",
     "HandlerRegistry",
+    "HealthReport",
+    "HealthState",
+    "HealthStatus",
     "InvalidArgumentError",
     "InvalidOperationError",
     "LeaseLost",
     "PayloadError",
     "PermanentCommandError",
+    "PoolExhausted",
     "PriorityDelayQueue",
     "QueueFull",
     "QueueStats",
@@ -87,6 +94,7 @@ __all__ = [
     "Worker",
     "WorkerMetrics",
     "WorkerSettings",
+    "WorkerWatchdog",
     "exponential",
     "fixed",
     "handler",

@@ -33,6 +33,8 @@ class HealthReport(msgspec.Struct, frozen=True):
     pool_exhaustions: int
     loop_stalls: int
     last_error: str | None
+    last_stall: str | None
+    """Where the event loop was when it was last found blocked."""
 
 
 class HealthStatus:
@@ -48,6 +50,7 @@ class HealthStatus:
         self._stuck = 0
         self._exhaustions = 0
         self._stalls = 0
+        self._last_stall: str | None = None
         self._last_error: str | None = None
 
     def record_success(self) -> None:
@@ -80,10 +83,11 @@ class HealthStatus:
         with self._lock:
             self._stuck = max(0, self._stuck - 1)
 
-    def record_loop_stall(self) -> None:
-        """The event loop was blocked for longer than it should."""
+    def record_loop_stall(self, frame: str) -> None:
+        """The event loop was blocked for longer than it should, by what runs at `frame`."""
         with self._lock:
             self._stalls += 1
+            self._last_stall = frame
 
     def reset(self) -> None:
         """A new start: after a restart the old threads and connections are no longer ours."""
@@ -119,6 +123,7 @@ class HealthStatus:
                 self._exhaustions,
                 self._stalls,
                 self._last_error,
+                self._last_stall,
             )
 
     def to_dict(self) -> dict[str, Any]:

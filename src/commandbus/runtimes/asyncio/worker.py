@@ -14,6 +14,7 @@ from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.offload import Crew
+from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
@@ -117,6 +118,7 @@ class Worker(WorkerBase):
 
     async def _run_once(self) -> None:
         self._begin_anew()
+        assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
         self._timer: asyncio.TimerHandle | None = None
@@ -130,6 +132,7 @@ class Worker(WorkerBase):
             self._on_leases_gone,
         )
         self._keeper.start()
+        self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
             self._post(Tick())
             await self._pump()
@@ -226,6 +229,9 @@ class Worker(WorkerBase):
 
     def _on_leases_gone(self, lease_ids: list[int]) -> None:
         self._post_from_anywhere(LeasesGone(lease_ids))
+
+    def _on_stall(self, stall: LoopStall) -> None:
+        self.health_status.record_loop_stall(stall.frame)
 
     def _set_timer(self) -> None:
         deadline = self._core.deadline()
@@ -396,6 +402,7 @@ class Worker(WorkerBase):
             self._timer.cancel()
         self._crew.close()
         await asyncio.to_thread(self._keeper.stop)
+        await asyncio.to_thread(self._stalls.stop)
 
 
 def _since(began: float) -> int:

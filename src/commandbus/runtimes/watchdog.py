@@ -1,0 +1,98 @@
+"""`WorkerWatchdog`: looks after a worker from a thread of its own, in either runtime."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.worker.base import WorkerBase
+from commandbus.worker.watchdog import RestartPolicy, Verdict
+
+logger = logging.getLogger("commandbus.watchdog")
+
+EXIT_CODE = 75
+"""Ends the process with this when restarts did not help: a temporary failure, for its supervisor."""
+
+
+class WorkerWatchdog:
+    """Restarts a worker that is CRITICAL, without help, and gives up after too many restarts.
+
+    A restart drains what can be drained, leaves stuck threads behind and begins anew with fresh
+    threads and connections, inside the same `run()`. Use it as a context manager around `run()`, or
+    call `start()` and `stop()`. `give_up` replaces the end of the process, for tests and for programs
+    with other plans.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerBase,
+        *,
+        check_interval: Duration = 10.0,
+        hold_off: Duration = 30.0,
+        restarts_max: int = 3,
+        window: Duration = 600.0,
+        give_up: Callable[[str], None] | None = None,
+    ) -> None:
+        self._worker = worker
+        self._interval = as_seconds(check_interval, "check_interval", minimum=0.01)
+        self._policy = RestartPolicy(
+            hold_off=as_seconds(hold_off, "hold_off"),
+            restarts_max=restarts_max,
+            window=as_seconds(window, "window"),
+        )
+        self._give_up = give_up or _exit
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.restarts = 0
+        """How often the worker was restarted."""
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="commandbus-watchdog", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            report = self._worker.health_status.report()
+            reason = "; ".join(report.reasons)
+            match self._policy.judge(report.state, time.monotonic()):
+                case Verdict.RESTART:
+                    self.restarts += 1
+                    self._worker.request_restart(reason)
+                case Verdict.GIVE_UP:
+                    logger.critical("worker %s is still ill: %s", self._worker.name, reason)
+                    self._give_up(reason)
+                    return
+                case Verdict.LEAVE:
+                    pass
+
+
+def _exit(reason: str) -> None:
+    """The supervisor's turn. Threads are stuck, so a tidy exit might never end."""
+    logging.shutdown()
+    os._exit(EXIT_CODE)
