@@ -77,6 +77,8 @@ class WorkerSettings:
     seconds after the length of a lease. A declared handler timeout counts instead, however long."""
     jitter: float = 0.0
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""
+    recycle_after: int | None = None
+    """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
     shutdown_timeout: float = 30.0
     """How long stop() lets running handlers finish."""
 
@@ -86,6 +88,8 @@ class WorkerSettings:
         _collect(problems, lambda: check_poll_interval(self.poll_interval))
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
             problems.append(f"prefetch must be None or a whole number from 0, not {self.prefetch!r}")
+        if self.recycle_after is not None and self.recycle_after < 1:
+            problems.append(f"recycle_after must be None or at least 1, not {self.recycle_after!r}")
         for name, minimum in (
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),

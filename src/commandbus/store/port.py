@@ -104,6 +104,13 @@ class ReadStore(Protocol):
         ...
 
 
+class CheckStore(Protocol):
+    def check(self) -> Op[None]:
+        """Whether the store can be written and has the right schema; run as a write. Raises
+        StoreUnavailable or SchemaOutdated."""
+        ...
+
+
 class QueueStore(Protocol):
     """Whole domains."""
 
@@ -116,5 +123,5 @@ class QueueStore(Protocol):
         ...
 
 
-class Store(CommandStore, ReadStore, QueueStore, Protocol):
+class Store(CommandStore, ReadStore, QueueStore, CheckStore, Protocol):
     capabilities: Capabilities

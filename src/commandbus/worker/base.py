@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -162,6 +163,27 @@ class WorkerBase:
         checked = check_poll_interval(as_seconds(seconds, "poll_interval"))
         self._post_from_anywhere(PollChanged(checked))
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._core.stopping
+
+    def ping(self, timeout: float = 1.0) -> bool:
+        """Whether the worker's loop advances: it must answer within `timeout` seconds. Asks nothing
+        of the store. From any other thread."""
+        if not self._running:
+            return False
+        answered = threading.Event()
+        self._ask(answered.set)
+        return answered.wait(timeout)
+
+    def check_store(self) -> None:
+        """Whether the store can be written and has the right schema; raises what is wrong. Blocks,
+        so under asyncio call it from another thread."""
+        self._engine.session.run(self._engine.store.check())
+
+    def _ask(self, answer: Callable[[], None]) -> None:
+        raise AssertionError("a runtime knows how to reach its own loop")
+
     def _post_from_anywhere(self, event: Event) -> None:
         raise AssertionError("a runtime knows how to reach its own loop")
 
@@ -263,6 +285,7 @@ def settings_from(
     retry_policy: RetryPolicy | None,
     thread_timeout: Duration | None,
     jitter: Duration,
+    recycle_after: int | None,
     shutdown_timeout: Duration,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
@@ -274,5 +297,6 @@ def settings_from(
         retry_policy=retry_policy,
         thread_timeout=None if thread_timeout is None else as_seconds(thread_timeout, "thread_timeout"),
         jitter=as_seconds(jitter, "jitter"),
+        recycle_after=recycle_after,
         shutdown_timeout=as_seconds(shutdown_timeout, "shutdown_timeout"),
     )

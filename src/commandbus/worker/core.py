@@ -76,9 +76,11 @@ class WorkerCore:
         self._settling: list[Settlement] = []
         self._leases: dict[int, int] = {}
         self._lost_members = 0
+        self._taken = 0
         self._claiming = False
         self._may_wait = True
         self._woken_meanwhile = False
+        self._due_meanwhile = inf
         self._look_at = -inf
         self._look_source = "start"
         self._claim_at = -inf
@@ -108,13 +110,15 @@ class WorkerCore:
         """Whether the worker may end: everything is recorded, or patience is at its end."""
         if self._stop_at is None:
             return False
-        busy = self._claiming or self._settling or self.unsettled or self.held
-        if not busy:
-            return True
-        given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
-        if given_up and not (self._claiming or self._settling or self.unsettled):
-            return True
+        if not self._in_flight():
+            given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
+            if given_up or not self.held:
+                return True
         return now >= self._stop_at + GRACE + SETTLE_PATIENCE
+
+    def _in_flight(self) -> bool:
+        """Whether something is on its way to or from the store, or has to go there."""
+        return bool(self._claiming or self._settling or self.unsettled)
 
     def deadline(self) -> float | None:
         """When a Tick is wanted, if nothing happens before."""
@@ -123,7 +127,7 @@ class WorkerCore:
             moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
             if self.held and self._interrupted_at is None:
                 moments.append(self._stop_at)
-            elif self.held and self._interrupted_at is not None:
+            elif self.held and not self._in_flight() and self._interrupted_at is not None:
                 moments.append(self._interrupted_at + GRACE)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
@@ -193,10 +197,15 @@ class WorkerCore:
         if room > 0 and self._may_claim(now):
             self._claiming = True
             self._woken_meanwhile = False
+            self._due_meanwhile = inf
             sweep = now >= self._sweep_at
             if sweep:
                 self._sweep_at = now + SWEEP_INTERVAL
             effects.append(Claim(room, sweep))
+        elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
+            # Only one waiter is told of new work; one that cannot take it passes the news on.
+            self._woken_meanwhile = False
+            effects.append(PassOn())
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
@@ -205,6 +214,8 @@ class WorkerCore:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
+        if self._settings.recycle_after is not None:
+            room = min(room, self._settings.recycle_after - self._taken)
         if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
             return max(0, room)
         return 0
@@ -233,6 +244,7 @@ class WorkerCore:
             self._look_source = "fallback"
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in, "timer")
+            self._look(self._due_meanwhile, "timer")
             return
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
@@ -242,13 +254,18 @@ class WorkerCore:
             self.unsettled += [_release(claimed) for claimed in reply.claimed]
             return
         self.held += len(reply.claimed)
+        self._taken += len(reply.claimed)
         effects.append(Start(reply.claimed))
+        recycle_after = self._settings.recycle_after
+        if recycle_after is not None and self._taken >= recycle_after:
+            self._stop_at = now + self._settings.shutdown_timeout
         if len(reply.claimed) >= event.limit:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
         if event.due_in is not None:
             self._look(now + event.due_in, "timer")
+            self._due_meanwhile = min(self._due_meanwhile, now + event.due_in)
             self._sweep_at = min(self._sweep_at, now + event.due_in)
             return
         self.metrics.woken(event.source)

@@ -45,9 +45,10 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class PassOn(msgspec.Struct, frozen=True):
-    """There was as much work as was asked for, so there may be more: wake one more waiter."""
+    """There may be work that this worker cannot take: wake one more waiter, of these domains or of
+    all that it serves."""
 
-    domains: frozenset[str]
+    domains: frozenset[str] | None = None
 
 
 Effect = Claim | Start | Settle | Withdraw | Interrupt | Forget | PassOn

@@ -139,6 +139,8 @@ class Execution:
             claimed.reply_to,
             claimed.priority,
             as_datetime(claimed.created_at),
+            tuple(payload.decode(claimed.tags)) if claimed.tags else (),
+            payload.decode(claimed.headers) if claimed.headers else {},
         )
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:

@@ -205,6 +205,8 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:
     if "[" not in annotation:
         return Any
     inner = inspect.unwrap(function)
+    if not inspect.isroutine(inner):  # an object with __call__, whose annotations are that method's
+        inner = inspect.unwrap(type(inner).__call__)
     inner = getattr(inner, "__func__", inner)
     names = dict(getattr(inner, "__globals__", {}))
     try:

@@ -28,6 +28,7 @@ from commandbus.store.records import (
     OperatorAction,
     Settlement,
     SettleReport,
+    with_pending,
 )
 from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_lost
 from commandbus.store.trail import Kept
@@ -73,18 +74,18 @@ class MemoryStore(MemoryReads):
             wakes[command.domain] = None if not due_in or not known else min(due_in, known)
         for domain, soonest in wakes.items():
             yield Wake(domain, soonest)
-        if pending is not None and len(results) == 1:
-            results = [Inserted(results[0].command_id, results[0].duplicate, pending)]
-        return results
+        return with_pending(results, commands, pending)
 
-    def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> int | None:
-        pending = None
+    def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> dict[str, int]:
+        """How many will be waiting in each domain, where that is counted."""
+        pending: dict[str, int] = {}
         if capacity.pending_max is not None:
             for name, count in added.items():
-                pending = len(self._state.domain(name).waiting) + count
-                if pending > capacity.pending_max:
+                waiting = len(self._state.domain(name).waiting)
+                pending[name] = waiting + count
+                if pending[name] > capacity.pending_max:
                     raise QueueFull(
-                        f"Domain {name!r} holds {pending - count} waiting commands; {count} more "
+                        f"Domain {name!r} holds {waiting} waiting commands; {count} more "
                         f"would exceed its capacity of {capacity.pending_max}. Try again later, or "
                         "add workers."
                     )
@@ -295,9 +296,13 @@ class MemoryStore(MemoryReads):
             raise CommandNotFoundError(domain, command_id)
         return self._state.commands[seq]
 
+    def check(self) -> Op[None]:
+        yield from ()
+
     def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
         self._state.domain(domain).pause = Pause(reason, self._clock()) if paused else None
-        yield from () if paused else (Wake(domain),)
+        if not paused:
+            yield Wake(domain)
 
     def purge(self, domain: str | None) -> Op[int]:
         yield from ()

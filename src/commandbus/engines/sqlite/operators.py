@@ -99,6 +99,11 @@ class SqliteOperators(SqliteReads):
         if params:
             yield Statement(SQL.insert_audit, params, many=True)
 
+    def check(self) -> Op[None]:
+        # Under the write lock by being a write; the read tells whether the tables are there.
+        yield Statement(SQL.last_seq)
+        yield Statement(SQL.is_paused, ("",))
+
     def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
         since = self._clock() if paused else None
         yield Statement(SQL.set_paused, (domain, since, reason, actor))

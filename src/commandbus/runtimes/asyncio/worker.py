@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
@@ -13,8 +14,10 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
+from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
+from commandbus.runtimes.containment import OverTime, bounded
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
@@ -72,6 +75,7 @@ class Worker(WorkerBase):
         retry_policy: RetryPolicy | None = None,
         thread_timeout: Duration | None = None,
         jitter: Duration = 0.0,
+        recycle_after: int | None = None,
         shutdown_timeout: Duration = 30.0,
         name: str | None = None,
     ) -> None:
@@ -83,6 +87,7 @@ class Worker(WorkerBase):
             retry_policy,
             thread_timeout,
             jitter,
+            recycle_after,
             shutdown_timeout,
         )
         super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
@@ -224,6 +229,10 @@ class Worker(WorkerBase):
         else:
             self._core.handle(event, time.monotonic())
 
+    def _ask(self, answer: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(answer)
+
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))
 
@@ -266,7 +275,7 @@ class Worker(WorkerBase):
             case Forget(lease_ids):
                 self._keeper.forget(lease_ids)
             case PassOn(domains):
-                for domain in domains:
+                for domain in self.domains if domains is None else domains:
                     self._engine.hub.wake(domain, None, "chain")
             case Withdraw(lease_ids):
                 taken, kept = split_by_lease(self._ready, lease_ids)
@@ -356,6 +365,8 @@ class Worker(WorkerBase):
         try:
             if timeout is None:
                 result = await self._invoke(call)
+            elif handler.is_async:
+                result = await bounded(self._invoke(call), timeout)
             else:
                 async with asyncio.timeout(timeout) as limit:
                     result = await self._invoke(call)
@@ -373,10 +384,11 @@ class Worker(WorkerBase):
             if not handler.is_async:
                 self.health_status.record_stuck_thread()
             return None
+        except OverTime:
+            return self._execution.timed_out(call, _since(began))
         except TimeoutError as error:
             if limit is not None and limit.expired():
-                if not handler.is_async:
-                    self.health_status.record_stuck_thread()
+                self.health_status.record_stuck_thread()
                 return self._execution.timed_out(call, _since(began))
             return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
@@ -386,8 +398,9 @@ class Worker(WorkerBase):
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
         if call.handler.is_async:
-            return function(call.command, call.context)
-        return self._crew.call(partial(function, call.command, call.context))
+            return Isolated(function, call.command, call.context)
+        run = copy_context().run
+        return self._crew.call(partial(run, function, call.command, call.context))
 
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""

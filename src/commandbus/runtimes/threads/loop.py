@@ -9,6 +9,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from commandbus.runtimes.containment import contained
+
 
 class LoopThread:
     def __init__(self, name: str) -> None:
@@ -18,12 +20,13 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run a coroutine on the loop; its result is to be read with `uncontained`."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            return asyncio.run_coroutine_threadsafe(contained(coroutine), self._loop)
 
     def close(self) -> None:
         """Cancel what still runs and end the loop."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextvars import copy_context
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
@@ -71,6 +73,7 @@ class SyncWorker(WorkerBase):
         retry_policy: RetryPolicy | None = None,
         thread_timeout: Duration | None = None,
         jitter: Duration = 0.0,
+        recycle_after: int | None = None,
         shutdown_timeout: Duration = 30.0,
         name: str | None = None,
     ) -> None:
@@ -82,11 +85,12 @@ class SyncWorker(WorkerBase):
             retry_policy,
             thread_timeout,
             jitter,
+            recycle_after,
             shutdown_timeout,
         )
         super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
         self._bus = bus
-        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -185,11 +189,13 @@ class SyncWorker(WorkerBase):
                 event = StopRequested(self.settings.shutdown_timeout if not self._core.stopping else 0)
             if finished := self._slots.collect():
                 self._handle(Finished(finished))
-            if event is not None:
+            if callable(event):
+                event()
+            elif event is not None:
                 self._handle(event)
             self._abandon_overdue()
 
-    def _next_event(self) -> Event | None:
+    def _next_event(self) -> Event | Callable[[], None] | None:
         now = time.monotonic()
         moments = [m for m in (self._core.deadline(), self._slots.next_deadline()) if m is not None]
         if self._core.held:
@@ -213,6 +219,9 @@ class SyncWorker(WorkerBase):
             self._inbox.put(event)
         else:
             self._core.handle(event, time.monotonic())
+
+    def _ask(self, answer: Callable[[], None]) -> None:
+        self._inbox.put(answer)
 
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._inbox.put(Woken(source, due_in))
@@ -242,7 +251,7 @@ class SyncWorker(WorkerBase):
             case Forget(lease_ids):
                 self._keeper.forget(lease_ids)
             case PassOn(domains):
-                for domain in domains:
+                for domain in self.domains if domains is None else domains:
                     self._engine.hub.wake(domain, None, "chain")
             case Withdraw(lease_ids):
                 self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
@@ -289,7 +298,8 @@ class SyncWorker(WorkerBase):
     def _execute(self, call: Call) -> Settlement:
         began = time.perf_counter()
         try:
-            outcome = call.handler.function(call.command, call.context)
+            # A context of its own: what a handler leaves in context variables stays with it.
+            outcome = copy_context().run(call.handler.function, call.command, call.context)
             if call.handler.is_async:
                 outcome = self._await(outcome, call.handler.timeout)
         except _AsyncTimeout:
@@ -301,7 +311,7 @@ class SyncWorker(WorkerBase):
     def _await(self, coroutine: Any, timeout: float | None) -> Any:
         future = self._loop.submit(coroutine)
         try:
-            return future.result(timeout)
+            return uncontained(future.result(timeout))
         except FutureTimeout:
             if not future.done():
                 future.cancel()

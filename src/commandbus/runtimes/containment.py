@@ -1,0 +1,68 @@
+"""Keeps a handler's coroutine from ending more than itself.
+
+An event loop lets SystemExit and KeyboardInterrupt of any task end the whole loop, and a coroutine may
+ignore its cancellation for ever. A handler ends its command, not its worker: what escapes is carried
+out of its task as a value, and what does not end is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+CANCEL_SECONDS = 1.0
+"""How long a cancelled handler may tidy up before it is left behind."""
+
+
+class Escaped(msgspec.Struct, frozen=True):
+    """What would have ended the loop."""
+
+    error: BaseException
+
+
+class OverTime(Exception):  # noqa: N818 - a signal between a runtime and this module
+    """The handler did not end in its time; it was cancelled, and perhaps left behind."""
+
+
+async def contained(handling: Awaitable[Any]) -> Any:
+    """The result of a handler, or what tried to escape from it."""
+    try:
+        return await handling
+    except (SystemExit, KeyboardInterrupt) as error:
+        return Escaped(error)
+
+
+def uncontained(result: Any) -> Any:
+    """The result again; what tried to escape is raised here, where it can do no harm."""
+    if isinstance(result, Escaped):
+        raise result.error
+    return result
+
+
+async def bounded(handling: Awaitable[Any], seconds: float) -> Any:
+    """The result of a handler. Raises OverTime after `seconds`, whatever the handler does."""
+    task = asyncio.ensure_future(contained(handling))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _cancel(task)
+        raise
+    if task.done():
+        return uncontained(task.result())
+    await _cancel(task)
+    raise OverTime
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.add_done_callback(_look_at)
+    task.cancel()
+    await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Nobody else asks how a task ended that was given up; asyncio would complain about it."""
+    if not task.cancelled():
+        task.exception()

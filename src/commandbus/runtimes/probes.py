@@ -1,0 +1,179 @@
+"""Probes: small HTTP answers about a worker, for orchestrators; and signs of life for supervisors.
+
+`/livez` says whether the loops advance and never asks the store: a database that is down must not
+make an orchestrator restart a fleet. `/readyz` says whether the worker can do its work: store writable,
+schema right, loop advancing, not draining. `/startupz` says whether it has begun, and `/metrics` is for
+Prometheus.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.errors import CommandBusError
+from commandbus.observe.exposition import CONTENT_TYPE, render
+from commandbus.worker.base import WorkerBase
+
+logger = logging.getLogger("commandbus.probes")
+
+Answer = tuple[bool, dict[str, Any]]
+
+
+def livez(worker: WorkerBase) -> Answer:
+    """The loops advance."""
+    alive = worker.ping(timeout=2.0)
+    return alive, {"live": alive, "health": worker.health_status.to_dict()}
+
+
+def readyz(worker: WorkerBase) -> Answer:
+    """The worker can take work now."""
+    problems: list[str] = []
+    if not worker.is_running:
+        problems.append("the worker is not running")
+    elif worker.is_stopping:
+        problems.append("the worker is draining")
+    elif not worker.ping(timeout=2.0):
+        problems.append("the worker's loop does not advance")
+    try:
+        worker.check_store()
+    except CommandBusError as error:
+        problems.append(str(error))
+    return not problems, {"ready": not problems, "problems": problems}
+
+
+def startupz(worker: WorkerBase) -> Answer:
+    """The worker has begun its loop."""
+    return worker.is_running, {"started": worker.is_running}
+
+
+_PROBES = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
+
+
+class ProbeServer:
+    """Serves the probes of a worker on a port, from threads of its own."""
+
+    def __init__(self, worker: WorkerBase, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        class Handler(_Handler):
+            subject = worker
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="commandbus-probes", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    subject: WorkerBase
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._send(200, CONTENT_TYPE, render(self.subject))
+        elif path in _PROBES:
+            good, body = _PROBES[path](self.subject)
+            self._send(200 if good else 503, "application/json", json.dumps(body))
+        else:
+            known = ", ".join([*_PROBES, "/metrics"])
+            self._send(404, "application/json", json.dumps({"error": f"try {known}"}))
+
+    def _send(self, status: int, kind: str, body: str) -> None:
+        content = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        logger.debug(format, *args)
+
+
+class SignsOfLife:
+    """Tells a supervisor that a worker lives, as long as its loop answers: by touching a file, and by
+    systemd's notifications where systemd asks for them."""
+
+    def __init__(
+        self, worker: WorkerBase, *, file: str | Path | None = None, interval: Duration = 5.0
+    ) -> None:
+        self._worker = worker
+        self._file = None if file is None else Path(file)
+        self._interval = as_seconds(interval, "interval", minimum=0.01)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commandbus-signs", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        notify_systemd("STOPPING=1")
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        ready = False
+        while True:
+            if self._worker.ping(timeout=self._interval):
+                if not ready:
+                    ready = notify_systemd("READY=1") or True
+                notify_systemd("WATCHDOG=1")
+                if self._file is not None:
+                    self._file.touch()
+            if self._stop.wait(self._interval if ready else min(0.1, self._interval)):
+                return
+
+
+def notify_systemd(state: str) -> bool:
+    """Send a state to systemd; False where no systemd listens."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError as error:
+            logger.warning("systemd cannot be told %s: %s", state, error)
+            return False
+    return True

@@ -1,0 +1,113 @@
+"""The judgement over a worker's machinery, without a worker."""
+
+import threading
+
+import pytest
+
+from commandbus import HealthState, HealthStatus
+from commandbus.worker.watchdog import RestartPolicy, Verdict
+
+
+def test_a_new_worker_is_healthy() -> None:
+    health = HealthStatus()
+    assert health.state is HealthState.HEALTHY
+    assert health.reasons == ()
+
+
+def test_ten_failures_in_a_row_degrade() -> None:
+    health = HealthStatus()
+    for _ in range(9):
+        health.record_failure(OSError("down"))
+    assert health.state is HealthState.HEALTHY
+    health.record_failure(OSError("down"))
+    assert health.state is HealthState.DEGRADED
+    assert health.reasons == ("10 failures in a row, the last: OSError: down",)
+
+
+def test_a_success_ends_the_row() -> None:
+    health = HealthStatus()
+    for _ in range(10):
+        health.record_failure("down")
+    health.record_success()
+    assert health.state is HealthState.HEALTHY
+    assert health.report().last_error == "down"
+
+
+def test_three_stuck_threads_are_critical_until_one_returns() -> None:
+    health = HealthStatus()
+    for _ in range(3):
+        health.record_stuck_thread()
+    assert health.state is HealthState.CRITICAL
+    assert "3 threads are stuck" in health.reasons[0]
+    health.record_thread_back()
+    assert health.state is HealthState.HEALTHY
+
+
+def test_five_pool_exhaustions_in_a_row_are_critical() -> None:
+    health = HealthStatus()
+    for _ in range(5):
+        health.record_pool_exhaustion("no connection")
+    assert health.state is HealthState.CRITICAL
+    health.record_success()
+    assert health.state is HealthState.HEALTHY
+
+
+def test_critical_outranks_degraded_and_both_are_told() -> None:
+    health = HealthStatus()
+    for _ in range(10):
+        health.record_pool_exhaustion("no connection")
+    report = health.report()
+    assert report.state is HealthState.CRITICAL
+    assert len(report.reasons) == 2
+
+
+def test_counting_from_many_threads_loses_nothing() -> None:
+    health = HealthStatus()
+
+    def fail() -> None:
+        for _ in range(1000):
+            health.record_failure("x")
+
+    threads = [threading.Thread(target=fail) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert health.report().consecutive_failures == 8000
+
+
+def test_the_report_is_plain_json() -> None:
+    assert HealthStatus().to_dict() == {
+        "state": "HEALTHY",
+        "reasons": (),
+        "consecutive_failures": 0,
+        "stuck_threads": 0,
+        "pool_exhaustions": 0,
+        "loop_stalls": 0,
+        "last_error": None,
+        "last_stall": None,
+    }
+
+
+@pytest.mark.parametrize("state", [HealthState.HEALTHY, HealthState.DEGRADED])
+def test_only_a_critical_worker_is_restarted(state: HealthState) -> None:
+    assert RestartPolicy().judge(state, 0.0) is Verdict.LEAVE
+
+
+def test_restarts_hold_off_and_give_up_in_the_end() -> None:
+    policy = RestartPolicy(hold_off=30, restarts_max=3, window=600)
+    verdicts = [policy.judge(HealthState.CRITICAL, now) for now in (0, 10, 31, 62, 93)]
+    assert verdicts == [
+        Verdict.RESTART,
+        Verdict.LEAVE,
+        Verdict.RESTART,
+        Verdict.RESTART,
+        Verdict.GIVE_UP,
+    ]
+
+
+def test_old_restarts_are_forgotten() -> None:
+    policy = RestartPolicy(hold_off=1, restarts_max=1, window=100)
+    assert policy.judge(HealthState.CRITICAL, 0) is Verdict.RESTART
+    assert policy.judge(HealthState.CRITICAL, 50) is Verdict.GIVE_UP
+    assert policy.judge(HealthState.CRITICAL, 101) is Verdict.RESTART
