@@ -9,7 +9,9 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+from commandbus.domain.reply import REPLY_TYPE, Reply
 from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
+from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.engines.memory.queue import PriorityDelayQueue
 from commandbus.errors import (
     BatchNotFoundError,
@@ -47,6 +49,7 @@ from commandbus.worker.metrics import WorkerMetrics
 __version__ = "0.1.0"
 
 __all__ = [
+    "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",
     "BatchNotFoundError",
@@ -73,6 +76,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidOperationError",
     "LeaseLost",
+    "Misfire",
     "PayloadError",
     "PermanentCommandError",
     "PoolExhausted",
@@ -80,9 +84,12 @@ __all__ = [
     "QueueFull",
     "QueueStats",
     "ReceivedCommand",
+    "Reply",
     "ReplyOutcome",
     "RetryAfter",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleRecord",
     "SchemaOutdated",
     "SendRequest",
     "SendResult",

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import json
-import os
 import socket
 import threading
 import time
@@ -344,8 +343,8 @@ def test_signs_of_life_reach_a_file_and_systemd(
             assert systemd.recv(100) == b"READY=1"
             assert systemd.recv(100) == b"WATCHDOG=1"
             eventually(lambda: (tmp_path / "alive").exists())
-            first = os.stat(tmp_path / "alive").st_mtime_ns
-            eventually(lambda: os.stat(tmp_path / "alive").st_mtime_ns > first)
+            first = (tmp_path / "alive").stat().st_mtime_ns
+            eventually(lambda: (tmp_path / "alive").stat().st_mtime_ns > first)
         rest = []
         while not rest or rest[-1] != b"STOPPING=1":
             rest.append(systemd.recv(100))

@@ -13,19 +13,21 @@ from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.domain.ids import as_id, as_optional_id
-from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
 from commandbus.domain.names import as_name, as_tags, as_text
 from commandbus.domain.priority import Priority, as_priority
+from commandbus.domain.reply import Reply, reply_outcome
 from commandbus.domain.retry import check_max_attempts
 from commandbus.errors import (
     CommandNotFoundError,
     InvalidArgumentError,
     InvalidOperationError,
 )
-from commandbus.operations.scope import Await, Flow, Scope
-from commandbus.store.op import Op
+from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
+from commandbus.store.replies import reply_command
 
 LIMIT_MAX = 1_000
 
@@ -73,7 +75,7 @@ def send(
         tags if isinstance(tags, tuple | list) else list(as_tags(tags)),
         headers,
     )
-    command = _encode(scope, request)
+    command = encode_request(scope, request)
     return _first(_insert(scope, [command]))
 
 
@@ -82,7 +84,7 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
 
     Results come in the order of the requests. Each domain is woken once.
     """
-    return _insert(scope, [_encode(scope, request) for request in requests])
+    return _insert(scope, [encode_request(scope, request) for request in requests])
 
 
 def _insert(scope: Scope, commands: list[NewCommand]) -> Op[list[SendResult]]:
@@ -102,7 +104,7 @@ def _first(op: Op[list[SendResult]]) -> Op[SendResult]:
     return (yield from op)[0]
 
 
-def _encode(scope: Scope, request: SendRequest) -> NewCommand:
+def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
     """Check a request at the door and turn it into what the store keeps."""
     if not isinstance(request, SendRequest):
         raise InvalidArgumentError(f"send_many takes SendRequest objects, not {request!r}.")
@@ -228,9 +230,73 @@ def cancel(
     Raises CommandNotFoundError, or InvalidOperationError when it is running or has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    yield from scope.store.cancel(
-        as_name(domain, "domain"), as_id(command_id, "command_id"), checked, actor
+    wanted = as_id(command_id, "command_id")
+    yield TOGETHER
+    yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    yield from reply_to_sender(scope, domain, wanted)
+
+
+def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """Tell the sender how a command ended that no worker ended; in the same transaction."""
+    record = (yield from scope.store.find(command_id, domain))[0]
+    outcome = reply_outcome(record.status)
+    if record.reply_to is None or outcome is None:
+        return
+    reply = reply_command(
+        record.reply_to,
+        command_id=record.command_id,
+        domain=record.domain,
+        command_type=record.command_type,
+        correlation_id=record.correlation_id,
+        outcome=outcome,
+        result=None if record.result is None else payload.encode(record.result),
+        reason=record.reason,
     )
+    yield from scope.store.insert([reply], Capacity())
+
+
+def request(
+    scope: Scope,
+    /,
+    domain: str,
+    command_type: str,
+    data: Any = None,
+    *,
+    timeout: Duration,
+    **options: Any,
+) -> Flow[Reply]:
+    """Send a command and wait for its reply: outcome, result and error. `options` are those of `send`.
+
+    Raises TimeoutError when the command has not ended after `timeout` seconds, also while it is
+    parked for an operator; it goes on nevertheless, and `wait` can be asked again by its id.
+    """
+    seconds = as_seconds(timeout, "timeout")
+    now = yield Await(0)
+    deadline = now + seconds
+    sent = yield Send(send(scope, domain, command_type, data, **options))
+    while True:
+        record = (yield scope.store.find(sent.command_id, domain))[0]
+        outcome = reply_outcome(record.status)
+        if outcome is not None:
+            error = record.error if outcome is ReplyOutcome.FAILED else None
+            return Reply(
+                record.command_id,
+                domain,
+                command_type,
+                record.correlation_id,
+                outcome,
+                record.result,
+                error.code if error else None,
+                error.message if error else None,
+                error.details if error else None,
+                record.reason,
+            )
+        if now >= deadline:
+            raise TimeoutError(
+                f"Command {sent.command_id} is still {record.status} after {seconds:g} s; it goes on, "
+                "and wait() can be asked again by its id."
+            )
+        now = yield Await(min(1.0, deadline - now))
 
 
 def wait(

@@ -45,6 +45,12 @@ class Await(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Flow = Generator[Op[Any] | Await, Any, T]
+class Send(msgspec.Struct, frozen=True):
+    """A flow's op that writes; a bare op is a read."""
+
+    op: Op[Any]
+
+
+Flow = Generator[Op[Any] | Send | Await, Any, T]
 """Several ops with waiting in between, for use cases that are more than one transaction. Like an op,
 a flow never waits itself: the runtime runs its ops and performs its waits."""

@@ -9,9 +9,9 @@ from commandbus.domain import payload
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_name, as_text
-from commandbus.operations.commands import query_commands
+from commandbus.operations.commands import query_commands, reply_to_sender
 from commandbus.operations.scope import Scope
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import CommandPage, OperatorAction
 
 UNCHANGED: Any = object()
@@ -71,8 +71,7 @@ def operator_cancel(
 ) -> Op[None]:
     """End a parked command as CANCELED, with the reason in its record and audit."""
     checked = as_text(reason, "reason", longest=500)
-    action = OperatorAction("cancel", operator, checked)
-    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+    yield from _end(scope, domain, command_id, OperatorAction("cancel", operator, checked))
 
 
 def operator_complete(
@@ -87,7 +86,15 @@ def operator_complete(
     """End a parked command as COMPLETED with a result that a person vouches for."""
     encoded = None if result is None else payload.encode(result, what="result")
     action = OperatorAction("complete", operator, _reason(reason), result=encoded)
-    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+    yield from _end(scope, domain, command_id, action)
+
+
+def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorAction) -> Op[None]:
+    """An operator ends a command, and its sender is told, in one transaction."""
+    wanted = as_id(command_id, "command_id")
+    yield TOGETHER
+    yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
+    yield from reply_to_sender(scope, domain, wanted)
 
 
 def _reason(reason: str | None) -> str | None:

@@ -37,7 +37,14 @@ class Wake(msgspec.Struct, frozen=True):
     due_in: float | None = None
 
 
-Op = Generator[Statement | Wake, Rows, T]
+class Together(msgspec.Struct, frozen=True):
+    """All statements of this op commit together, also where an engine could commit each by itself.
+    Yielded first, by ops that are put together from several."""
+
+
+TOGETHER = Together()
+
+Op = Generator[Statement | Wake | Together, Rows, T]
 
 
 def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake]) -> T:
@@ -48,8 +55,9 @@ def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake]) ->
     try:
         step = next(op)
         while True:
-            if isinstance(step, Wake):
-                wakes.append(step)
+            if not isinstance(step, Statement):
+                if isinstance(step, Wake):
+                    wakes.append(step)
                 step = op.send(())
                 continue
             try:

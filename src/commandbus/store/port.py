@@ -15,6 +15,7 @@ from uuid import UUID
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.store.capabilities import Capabilities
+from commandbus.store.documents import DocumentStore
 from commandbus.store.op import Op
 from commandbus.store.records import (
     Capacity,
@@ -123,5 +124,5 @@ class QueueStore(Protocol):
         ...
 
 
-class Store(CommandStore, ReadStore, QueueStore, CheckStore, Protocol):
+class Store(CommandStore, ReadStore, QueueStore, DocumentStore, CheckStore, Protocol):
     capabilities: Capabilities

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -49,6 +49,18 @@ class Inserted(msgspec.Struct, frozen=True):
     duplicate: bool
     pending: int | None = None
     """How many were waiting in its domain after the send, where a capacity made it be counted."""
+
+
+def with_pending(
+    results: list[Inserted], commands: Sequence[NewCommand], pending: Mapping[str, int]
+) -> list[Inserted]:
+    """The results of an insert with the depths that were counted for it, by domain."""
+    if not pending:
+        return results
+    return [
+        Inserted(result.command_id, result.duplicate, pending.get(command.domain))
+        for result, command in zip(results, commands, strict=True)
+    ]
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
@@ -102,6 +114,8 @@ class Settlement(msgspec.Struct, frozen=True):
     outcome: Outcome
     ran: int = 0
     """Microseconds between the start and the end of the handler."""
+    sends: tuple[NewCommand, ...] = ()
+    """Commands that follow from it, such as its reply: sent if, and only if, this is recorded."""
 
 
 class SettleReport(msgspec.Struct, frozen=True):

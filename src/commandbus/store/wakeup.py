@@ -32,6 +32,7 @@ class WakeHub:
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
         self._observers: list[Callable[[], None]] = []
+        self._subscribers: dict[str, list[Callable[[], object]]] = {}
         self._listened = threading.Event()
 
     def register(self, domains: Iterable[str], callback: WakeCallback) -> Waiter:
@@ -44,7 +45,7 @@ class WakeHub:
         """Forget a waiter. If it was woken and leaves without claiming, another one is told."""
         with self._lock:
             self._waiters = [other for other in self._waiters if other is not waiter]
-        for domain in waiter.domains:
+        for domain in sorted(waiter.domains):
             self.wake(domain, None, "chain")
 
     def arm(self, waiter: Waiter) -> None:
@@ -69,9 +70,24 @@ class WakeHub:
                     break
             if not self._observers and not any(waiter.armed for waiter in self._waiters):
                 self._listened.clear()
+            subscribers = tuple(self._subscribers.get(domain, ()))
         for waiter in chosen:
             waiter.callback(source, due_in or None)
-        return bool(chosen)
+        for tell in subscribers:
+            tell()
+        return bool(chosen or subscribers)
+
+    def subscribe(self, topic: str, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call back whenever a topic is woken in this process, all subscribers each time; returns
+        how to stop. For services, which share a topic instead of competing for a domain."""
+        with self._lock:
+            self._subscribers.setdefault(topic, []).append(callback)
+
+        def stop() -> None:
+            with self._lock:
+                self._subscribers[topic].remove(callback)
+
+        return stop
 
     def wake_all(self, source: str) -> None:
         """Every waiter claims once: after a reconnect, when something may have been missed."""

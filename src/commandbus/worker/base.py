@@ -28,7 +28,7 @@ from commandbus.errors import (
 )
 from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.op import Op
-from commandbus.store.records import Claimed, ClaimRequest, Settlement
+from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.session import Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
@@ -42,7 +42,7 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution
+from commandbus.worker.execution import CaughtException, Execution, settlement_of
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
@@ -257,8 +257,7 @@ class WorkerBase:
 
     def _settle_by_hand(self, received: ReceivedCommand, outcome: Outcome) -> Op[None]:
         claimed = received.claimed
-        settlement = Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome)
-        report = yield from self._engine.store.settle([settlement])
+        report = yield from self._engine.store.settle([settlement_of(claimed, outcome)])
         if report.lost:
             raise LeaseLost(
                 f"The lease on command {claimed.command_id} (attempt {claimed.attempt}) is gone: it "

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.outcome import (
+    Canceled,
     Outcome,
     Parked,
     Rejected,
     Released,
     RetryLater,
+    Succeeded,
     as_result,
     decide_failure,
     decide_unknown_handler,
 )
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import PayloadError, PermanentCommandError, TransientCommandError
-from commandbus.store.records import Claimed, Settlement
+from commandbus.store.records import Claimed, NewCommand, Settlement
+from commandbus.store.replies import reply_command
 from commandbus.store.session import Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
@@ -220,4 +224,35 @@ class Execution:
         return self._policy.max_attempts if self._policy is not None else self._max_attempts
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
-        return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran)
+        return settlement_of(claimed, outcome, ran)
+
+
+def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
+    """What is to be recorded; with its reply, if somebody wants one and the command ends by it."""
+    sends = () if claimed.reply_to is None else _reply(claimed, claimed.reply_to, outcome)
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran, sends)
+
+
+def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewCommand, ...]:
+    told: dict[str, Any]
+    match outcome:
+        case Succeeded(result):
+            told = {"outcome": ReplyOutcome.SUCCESS, "result": result}
+        case Rejected(failure):
+            told = {"outcome": ReplyOutcome.FAILED, "failure": failure}
+        case Canceled(reason):
+            told = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
+        case Parked() | RetryLater() | Released():
+            return ()
+        case _:
+            assert_never(outcome)
+    return (
+        reply_command(
+            reply_to,
+            command_id=claimed.command_id,
+            domain=claimed.domain,
+            command_type=claimed.command_type,
+            correlation_id=claimed.correlation_id,
+            **told,
+        ),
+    )

@@ -8,6 +8,7 @@ from uuid import UUID
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.engines.memory.heaps import TwoHeaps
+from commandbus.store.documents import Document
 from commandbus.store.records import NewCommand
 from commandbus.store.settling import Member, OutcomeRow
 from commandbus.store.trail import Kept
@@ -69,6 +70,7 @@ class State:
     by_id: dict[UUID, dict[str, int]] = field(default_factory=dict)
     domains: dict[str, Domain] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
+    documents: dict[tuple[str, str], Document] = field(default_factory=dict)
     unique: dict[tuple[str, str], int] = field(default_factory=dict)
     last_seq: int = 0
     last_lease: int = 0

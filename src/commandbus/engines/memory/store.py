@@ -13,6 +13,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after
 from commandbus.domain.moment import SECOND, Clock, as_datetime
+from commandbus.engines.memory.documents import MemoryDocuments
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
@@ -30,11 +31,12 @@ from commandbus.store.records import (
     SettleReport,
     with_pending,
 )
+from commandbus.store.replies import replies_to_expired
 from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_lost
 from commandbus.store.trail import Kept
 
 
-class MemoryStore(MemoryReads):
+class MemoryStore(MemoryReads, MemoryDocuments):
     capabilities = Capabilities(
         durable=False, many_processes=False, caller_transactions=False, needs_migration=False
     )
@@ -117,16 +119,19 @@ class MemoryStore(MemoryReads):
         count = len(request.domains)
         for position in range(count):
             name = request.domains[(self._turn + position) % count]
-            self._claim_from(name, request, now, claimed)
+            yield from self._claim_from(name, request, now, claimed)
         return ClaimReply(claimed, None if claimed else self._next_due_in(request, now), rescued)
 
-    def _claim_from(self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]) -> None:
+    def _claim_from(
+        self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]
+    ) -> Op[None]:
         domain = self._state.domain(name)
         if domain.pause is not None:
             return
         domain.heaps.promote(now)
         lease_id = self._state.last_lease + 1
         members: dict[int, Member] = {}
+        expired: list[NewCommand] = []
         while len(claimed) < request.limit and domain.heaps.ready:
             entry = domain.heaps.pop()
             if domain.waiting.get(entry.seq) is not entry:
@@ -136,6 +141,7 @@ class MemoryStore(MemoryReads):
             expires_at = stored.command.expires_at
             if expires_at is not None and expires_at <= now:
                 self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
+                expired.append(stored.command)
                 continue
             stored.lease_id = lease_id
             keyed = stored.command.unique_key is not None
@@ -146,6 +152,7 @@ class MemoryStore(MemoryReads):
             self._state.last_lease = lease_id
             until = now + int(request.lease_seconds * SECOND)
             self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
+        yield from self.insert(replies_to_expired(expired), Capacity())
 
     def _next_due_in(self, request: ClaimRequest, now: int) -> float | None:
         moments: list[float] = [
@@ -161,6 +168,7 @@ class MemoryStore(MemoryReads):
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         now, writes = self._clock(), Writes()
         lost: list[int] = []
+        sends: list[NewCommand] = []
         for settlement in batch:
             lease = self._state.leases.get(settlement.lease_id)
             member = lease.members.get(settlement.seq) if lease and lease.until > now else None
@@ -171,10 +179,12 @@ class MemoryStore(MemoryReads):
                     lost.append(settlement.seq)
                 continue
             plan(writes, settlement, member, lease.worker, lease.claimed_at)
+            sends += settlement.sends
             del lease.members[settlement.seq]
             if not lease.members:
                 del self._state.leases[settlement.lease_id]
         yield from self._write(writes, now)
+        yield from self.insert(sends, Capacity())
         return SettleReport(tuple(lost))
 
     def _reclaim(self, now: int) -> Op[int]:

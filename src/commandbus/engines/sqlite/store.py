@@ -6,12 +6,15 @@ ranges are taken by key range, and sequences are given out without asking row by
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND, Clock
+from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
@@ -27,17 +30,20 @@ from commandbus.store.records import (
     NewCommand,
     Settlement,
     SettleReport,
+    with_pending,
 )
+from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, Member, OutcomeRow, Writes, plan, plan_lost
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 
+_SEQ_MAX = 2**63 - 1
 _PROMOTE_MAX = 10_000
 """Due commands promoted per claim and domain, so that a flood does not hold the lock for seconds."""
 
 
-class SqliteStore(SqliteOperators):
+class SqliteStore(SqliteOperators, SqliteDocuments):
     capabilities = Capabilities(
         durable=True, many_processes=True, caller_transactions=True, needs_migration=False
     )
@@ -88,7 +94,7 @@ class SqliteStore(SqliteOperators):
         try:
             yield Statement(SQL.insert_command, rows, many=True)
         except UniqueViolation:
-            yield from self._name_duplicate(new)
+            yield from self._name_duplicate(new, first)
             raise
         for statement, params in (
             (SQL.insert_queue, ready),
@@ -100,9 +106,7 @@ class SqliteStore(SqliteOperators):
                 yield Statement(statement, params, many=True)
         for domain, soonest in wakes.items():
             yield Wake(domain, soonest)
-        if pending is not None and len(results) == 1:
-            return [Inserted(results[0].command_id, results[0].duplicate, pending)]
-        return results
+        return with_pending(results, commands, pending)
 
     def _without_held_keys(
         self, commands: Sequence[NewCommand]
@@ -111,6 +115,7 @@ class SqliteStore(SqliteOperators):
         results: list[Inserted] = []
         new: list[NewCommand] = []
         held: dict[tuple[str, str | None], Inserted] = {}
+        ids: set[tuple[bytes, str]] = set()
         for command in commands:
             key = (command.domain, command.unique_key)
             if command.unique_key is not None:
@@ -118,34 +123,40 @@ class SqliteStore(SqliteOperators):
                     rows = yield Statement(SQL.key_holder, key)
                     if rows:
                         held[key] = Inserted(as_id(rows[0][0]), duplicate=True)
+                own_id = (command.command_id.bytes, command.domain)
                 if key in held:
+                    # A repeated send is told by its id first, whoever holds the key.
+                    if own_id in ids or (yield Statement(SQL.has_id, (*own_id, _SEQ_MAX))):
+                        raise DuplicateCommandError(command.domain, command.command_id)
                     results.append(held[key])
                     continue
+                ids.add(own_id)
                 held[key] = Inserted(command.command_id, duplicate=True)
             new.append(command)
             results.append(Inserted(command.command_id, duplicate=False))
         return results, new
 
-    def _check_capacity(self, new: Sequence[NewCommand], capacity: Capacity) -> Op[int | None]:
+    def _check_capacity(self, new: Sequence[NewCommand], capacity: Capacity) -> Op[dict[str, int]]:
+        """How many will be waiting in each domain, where that is counted."""
+        pending: dict[str, int] = {}
         if capacity.pending_max is None:
-            return None
-        pending = None
-        for domain in {command.domain for command in new}:
-            count = sum(1 for command in new if command.domain == domain)
+            return pending
+        for domain, count in Counter(command.domain for command in new).items():
             rows = yield Statement(SQL.count_pending, (domain, capacity.pending_max + 1))
-            pending = rows[0][0] + count
-            if pending > capacity.pending_max:
+            pending[domain] = rows[0][0] + count
+            if pending[domain] > capacity.pending_max:
                 raise QueueFull(
-                    f"Domain {domain!r} holds {pending - count} waiting commands; {count} more would "
+                    f"Domain {domain!r} holds {rows[0][0]} waiting commands; {count} more would "
                     f"exceed its capacity of {capacity.pending_max}. Try again later, or add workers."
                 )
         return pending
 
-    def _name_duplicate(self, new: Sequence[NewCommand]) -> Op[None]:
+    def _name_duplicate(self, new: Sequence[NewCommand], first: int) -> Op[None]:
+        """Say which one is a duplicate; those before it in the bulk are in the table by now."""
         seen = set()
         for command in new:
             key = (command.command_id.bytes, command.domain)
-            if key in seen or (yield Statement(SQL.has_id, key)):
+            if key in seen or (yield Statement(SQL.has_id, (*key, first))):
                 raise DuplicateCommandError(command.domain, command.command_id)
             seen.add(key)
 
@@ -193,6 +204,8 @@ class SqliteStore(SqliteOperators):
                     yield from self._end_waiting(
                         domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
                     )
+                    if row[10] is not None:
+                        yield from self.insert([_reply_to_expired(domain, row)], Capacity())
                 else:
                     fit.append(row)
             if not fit:
@@ -223,6 +236,7 @@ class SqliteStore(SqliteOperators):
         leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
         domains: dict[int, str] = {}
         keyed: list[int] = []
+        sends: list[NewCommand] = []
         for settlement in batch:
             seq = settlement.seq
             lease, members = leases.get(settlement.lease_id, (None, {}))
@@ -234,6 +248,7 @@ class SqliteStore(SqliteOperators):
             if member.keyed:
                 keyed.append(seq)
             plan(writes, settlement, member, lease[2], lease[3])
+            sends += settlement.sends
             del members[seq]
         touched = {s.lease_id for s in batch} & leases.keys()
         for lease_id in touched:
@@ -244,6 +259,8 @@ class SqliteStore(SqliteOperators):
             else:
                 yield Statement(SQL.delete_lease, (lease_id,))
         yield from self._write(writes, domains, keyed, now)
+        if sends:
+            yield from self.insert(sends, Capacity())
         return SettleReport((yield from self._really_lost(lost)))
 
     def _really_lost(self, lost: Sequence[Settlement]) -> Op[tuple[int, ...]]:
@@ -317,6 +334,19 @@ class SqliteStore(SqliteOperators):
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True
+
+
+def _reply_to_expired(domain: str, row: Any) -> NewCommand:
+    """Of a row of the query `head`."""
+    return reply_command(
+        row[10],
+        command_id=as_id(row[6]),
+        domain=domain,
+        command_type=row[5],
+        correlation_id=as_id(row[8]),
+        outcome=ReplyOutcome.CANCELED,
+        reason="EXPIRED",
+    )
 
 
 def _soonest(writes: Writes, domains: dict[int, str]) -> dict[str, float | None]:

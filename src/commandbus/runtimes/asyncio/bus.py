@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, troubleshooting
+from commandbus.operations import commands, queues, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 from commandbus.runtimes.base import BusBase
@@ -65,11 +65,19 @@ class CommandBus(BusBase, _Sending):
     query_commands = awaiting(commands.query_commands, read=True)
     get_audit_trail = awaiting(commands.get_audit_trail, read=True)
     wait = awaiting_flow(commands.wait)
+    request = awaiting_flow(commands.request)
     pause = awaiting(queues.pause)
     resume = awaiting(queues.resume)
     stats = awaiting(queues.stats, read=True)
     list_domains = awaiting(queues.list_domains, read=True)
     purge = awaiting(queues.purge)
+    put_schedule = awaiting(schedules.put_schedule)
+    get_schedule = awaiting(schedules.get_schedule, read=True)
+    list_schedules = awaiting(schedules.list_schedules, read=True)
+    enable_schedule = awaiting(schedules.enable_schedule)
+    disable_schedule = awaiting(schedules.disable_schedule)
+    delete_schedule = awaiting(schedules.delete_schedule)
+    trigger_schedule = awaiting(schedules.trigger_schedule)
 
 
 class BusWithin(_Sending):

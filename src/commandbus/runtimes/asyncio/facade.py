@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from commandbus.operations.scope import Await, Flow, Scope
+from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.store.op import Op
 from commandbus.store.session import AsyncSession
 from commandbus.store.wakeup import WakeHub
@@ -62,6 +62,8 @@ def awaiting_flow(
                         await _wait(news, step.seconds)
                     news.clear()
                     step = flow.send(time.monotonic())
+                elif isinstance(step, Send):
+                    step = flow.send(await host.session.run(step.op))
                 else:
                     step = flow.send(await host.session.run(step, read=True))
         except StopIteration as done:

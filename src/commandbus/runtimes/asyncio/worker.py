@@ -16,8 +16,10 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.offload import Crew
+from commandbus.runtimes.asyncio.services import Services
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import OverTime, bounded
+from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
@@ -137,6 +139,8 @@ class Worker(WorkerBase):
             self._on_leases_gone,
         )
         self._keeper.start()
+        self._services = Services(self._bus, [Scheduler()])
+        self._services.start()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
             self._post(Tick())
@@ -414,6 +418,7 @@ class Worker(WorkerBase):
         if self._timer is not None:
             self._timer.cancel()
         self._crew.close()
+        await self._services.stop()
         await asyncio.to_thread(self._keeper.stop)
         await asyncio.to_thread(self._stalls.stop)
 

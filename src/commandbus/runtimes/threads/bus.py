@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, troubleshooting
+from commandbus.operations import commands, queues, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.base import BusBase
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
@@ -65,11 +65,19 @@ class SyncCommandBus(BusBase, _Sending):
     query_commands = blocking(commands.query_commands, read=True)
     get_audit_trail = blocking(commands.get_audit_trail, read=True)
     wait = blocking_flow(commands.wait)
+    request = blocking_flow(commands.request)
     pause = blocking(queues.pause)
     resume = blocking(queues.resume)
     stats = blocking(queues.stats, read=True)
     list_domains = blocking(queues.list_domains, read=True)
     purge = blocking(queues.purge)
+    put_schedule = blocking(schedules.put_schedule)
+    get_schedule = blocking(schedules.get_schedule, read=True)
+    list_schedules = blocking(schedules.list_schedules, read=True)
+    enable_schedule = blocking(schedules.enable_schedule)
+    disable_schedule = blocking(schedules.disable_schedule)
+    delete_schedule = blocking(schedules.delete_schedule)
+    trigger_schedule = blocking(schedules.trigger_schedule)
 
 
 class SyncBusWithin(_Sending):

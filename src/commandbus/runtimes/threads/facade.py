@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from commandbus.operations.scope import Await, Flow, Scope
+from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.store.op import Op
 from commandbus.store.session import Session
 from commandbus.store.wakeup import WakeHub
@@ -58,6 +58,8 @@ def blocking_flow(
                         news.wait(step.seconds)
                     news.clear()
                     step = flow.send(time.monotonic())
+                elif isinstance(step, Send):
+                    step = flow.send(host.session.run(step.op))
                 else:
                     step = flow.send(host.session.run(step, read=True))
         except StopIteration as done:

@@ -16,7 +16,9 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
+from commandbus.runtimes.threads.services import SyncServices
 from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
@@ -131,6 +133,8 @@ class SyncWorker(WorkerBase):
             lambda lease_ids: self._inbox.put(LeasesGone(lease_ids)),
         )
         self._keeper.start()
+        self._services = SyncServices(self._bus, [Scheduler()])
+        self._services.start()
         try:
             self._slots.resize(self._core.concurrency)
             self._handle(Tick())
@@ -325,6 +329,7 @@ class SyncWorker(WorkerBase):
         self._claims.close()
         self._settles.close()
         self._loop.close()
+        self._services.stop()
         self._keeper.stop()
 
 

@@ -10,7 +10,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: has_id
 -- Only asked when an insert was refused, to name the culprit.
-select 1 from commandbus_command where command_id = ? and domain = ?
+select 1 from commandbus_command where command_id = ? and domain = ? and seq < ?
 
 -- name: insert_queue
 insert into commandbus_queue (domain, priority, seq, attempts, crashes, releases, available_at)

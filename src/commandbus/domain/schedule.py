@@ -1,0 +1,117 @@
+"""Schedules: when a command is to be sent, again and again.
+
+Pure: a schedule says which moments (slots) are its own; sending exactly one command per slot is the
+business of operations/schedules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid5
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from commandbus.domain.names import as_name
+from commandbus.errors import ConfigurationError
+
+_NAMESPACE = UUID("6f1f7c52-6a43-5d0e-9a53-0d1a3c7f5b21")
+_LOOKBACKS = (timedelta(minutes=5), timedelta(days=1), timedelta(days=366), timedelta(days=3660))
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Misfire(StrEnum):
+    """What happens to slots that passed while nobody was there to send."""
+
+    SKIP = "skip"
+    """They are dropped."""
+    ONCE = "once"
+    """One command stands for all of them, with the newest slot."""
+    ALL = "all"
+    """Each gets its command."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Send a command at every slot: `cron` (five fields, in `timezone`, daylight saving as Debian's
+    cron does) or `every` so many seconds, counted from a fixed beginning."""
+
+    name: str
+    domain: str
+    command_type: str
+    data: Any = None
+    cron: str | None = None
+    every: float | None = None
+    timezone: str = "UTC"
+    misfire: Misfire = Misfire.ONCE
+    priority: str | int | None = None
+    enabled: bool = True
+
+    def checked(self) -> Schedule:
+        """Itself, or ConfigurationError that says what is wrong with it."""
+        as_name(self.name, "schedule")
+        if (self.cron is None) == (self.every is None):
+            raise ConfigurationError(f"Schedule {self.name!r} needs either cron or every.")
+        if self.every is not None and not 1 <= self.every <= 366 * 86_400:
+            raise ConfigurationError(f"every must be between 1 second and a year, not {self.every!r}.")
+        try:
+            Misfire(self.misfire)
+        except ValueError:
+            known = ", ".join(Misfire)
+            raise ConfigurationError(f"misfire must be one of {known}, not {self.misfire!r}.") from None
+        next(self.slots_after(_BEGINNING))
+        return self
+
+    def slots_after(self, moment: datetime) -> Iterator[datetime]:
+        """The slots after a moment, in order, in UTC."""
+        if self.every is not None:
+            step = timedelta(seconds=self.every)
+            slot = _BEGINNING + step * ((moment - _BEGINNING) // step + 1)
+            while True:
+                yield slot
+                slot += step
+        try:
+            local = moment.astimezone(ZoneInfo(self.timezone))
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ConfigurationError(
+                f"Unknown time zone {self.timezone!r}; use a name such as Europe/Berlin (systems "
+                "without zone data need the package tzdata)."
+            ) from None
+        try:
+            slots = CronSim(self.cron or "", local)
+            for slot in slots:
+                yield slot.astimezone(UTC)
+        except CronSimError as error:
+            raise ConfigurationError(
+                f"{self.cron!r} is not a cron expression: {error}. Write five fields: minute, hour, "
+                "day of month, month, day of week."
+            ) from None
+
+    def newest_slot(self, first: datetime, moment: datetime) -> datetime:
+        """The last slot that is not after a moment, given one that is not. Looked for from near to
+        far, because years of slots may lie between."""
+        for lookback in _LOOKBACKS:
+            newest = None
+            for slot in self.slots_after(max(first, moment - lookback)):
+                if slot > moment:
+                    break
+                newest = slot
+            if newest is not None:
+                return newest
+        return first
+
+    def command_id(self, slot: datetime) -> UUID:
+        """The id of a slot's command: the same whoever computes it."""
+        return uuid5(_NAMESPACE, f"{self.domain}|{self.name}|{slot.isoformat()}")
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True):
+    """A schedule and how it is doing."""
+
+    schedule: Schedule
+    next_run: datetime | None
+    last_run: datetime | None
+    last_command_id: UUID | None

@@ -1,0 +1,46 @@
+"""The SQLite engine's documents."""
+
+from __future__ import annotations
+
+from commandbus.domain.moment import Clock
+from commandbus.store.documents import Document
+from commandbus.store.op import Op, Statement
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "documents.sql")
+
+
+class SqliteDocuments:
+    _clock: Clock
+
+    def now(self) -> Op[int]:
+        yield from ()
+        return self._clock()
+
+    def get_document(self, kind: str, key: str) -> Op[Document | None]:
+        rows = yield Statement(SQL.get, (kind, key))
+        return Document(*rows[0]) if rows else None
+
+    def put_document(self, document: Document) -> Op[bool]:
+        place = (document.kind, document.key)
+        content = (document.status, document.due_at, document.body)
+        if document.version == 0:
+            return bool((yield Statement(SQL.add, place + content)))
+        return bool((yield Statement(SQL.change, (*content, *place, document.version))))
+
+    def delete_document(self, kind: str, key: str) -> Op[bool]:
+        return bool((yield Statement(SQL.remove, (kind, key))))
+
+    def list_documents(
+        self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Op[list[Document]]:
+        rows = yield Statement(SQL.list, (kind, status, after, limit))
+        return [Document(*row) for row in rows]
+
+    def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:
+        rows = yield Statement(SQL.due, (kind, self._clock(), limit))
+        return [Document(*row) for row in rows]
+
+    def next_document_due(self, kind: str) -> Op[int | None]:
+        rows = yield Statement(SQL.next_due, (kind,))
+        return rows[0][0]  # type: ignore[no-any-return]

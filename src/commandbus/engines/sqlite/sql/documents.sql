@@ -1,0 +1,26 @@
+-- name: get
+select kind, key, version, status, due_at, body from commandbus_document where kind = ? and key = ?
+
+-- name: add
+-- Only if nobody was first.
+insert into commandbus_document (kind, key, version, status, due_at, body) values (?, ?, 1, ?, ?, ?)
+on conflict do nothing returning version
+
+-- name: change
+-- Only the version that the writer has seen.
+update commandbus_document set version = version + 1, status = ?, due_at = ?, body = ?
+where kind = ? and key = ? and version = ? returning version
+
+-- name: remove
+delete from commandbus_document where kind = ? and key = ? returning version
+
+-- name: list
+select kind, key, version, status, due_at, body from commandbus_document
+where kind = ?1 and (?2 is null or status = ?2) and (?3 is null or key > ?3) order by key limit ?4
+
+-- name: due
+select kind, key, version, status, due_at, body from commandbus_document
+where kind = ? and due_at <= ? order by due_at, key limit ?
+
+-- name: next_due
+select min(due_at) from commandbus_document where kind = ? and due_at is not null

@@ -1,0 +1,214 @@
+"""Schedules: kept in the store, and exactly one command per slot from a fleet of any size.
+
+A schedule is a document whose due time is its next slot. Whoever finds it due moves it to the slot
+after and sends, in one transaction that only one process can win; a crash before the commit leaves the
+slot to the next who looks.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.command import SendRequest
+from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
+from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
+from commandbus.errors import InvalidOperationError
+from commandbus.operations.commands import encode_request
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import TOGETHER, Op, Wake
+from commandbus.store.records import Capacity, NewCommand
+
+KIND = "schedule"
+TOPIC = "commandbus.schedules"
+"""Woken when schedules change, so that schedulers of this process look at once."""
+GRACE = 60 * SECOND
+"""A slot that is later than this was missed, and the misfire policy applies."""
+CATCH_UP_MAX = 1_000
+"""Slots sent in one go by Misfire.ALL."""
+
+
+class _Body(msgspec.Struct):
+    schedule: Schedule
+    last_run: int | None = None
+    last_command_id: UUID | None = None
+
+
+class TickReport(msgspec.Struct, frozen=True):
+    sent: int
+    next_due_in: float | None
+    """Seconds until the next slot of any schedule."""
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+def put_schedule(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
+    """Create a schedule or replace the one with its name. Its first slot is the next one from now;
+    replacing with the same times keeps the planned slot. Raises ConfigurationError."""
+    schedule.checked()
+    encode_request(scope, _request(schedule, None))
+    return _put(scope, schedule)
+
+
+def _put(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
+    yield TOGETHER
+    present = yield from scope.store.get_document(KIND, schedule.name)
+    body = _Body(schedule)
+    due_at: int | None = None
+    if present is not None:
+        before = _decoder.decode(present.body)
+        body.last_run, body.last_command_id = before.last_run, before.last_command_id
+        if _times(before.schedule) == _times(schedule):
+            due_at = present.due_at
+    if schedule.enabled and due_at is None:
+        due_at = yield from _next_from_now(scope, schedule)
+    if not schedule.enabled:
+        due_at = None
+    yield from _write(scope, body, due_at, present.version if present else 0)
+    return _record(body, due_at)
+
+
+def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
+    """A schedule with its next and last run, or None."""
+    document = yield from scope.store.get_document(KIND, name)
+    return None if document is None else _record(_decoder.decode(document.body), document.due_at)
+
+
+def list_schedules(scope: Scope) -> Op[list[ScheduleRecord]]:
+    """All schedules by name, with their next and last runs."""
+    records: list[ScheduleRecord] = []
+    after: str | None = None
+    while True:
+        page = yield from scope.store.list_documents(KIND, after=after)
+        records += [_record(_decoder.decode(d.body), d.due_at) for d in page]
+        if not page:
+            return records
+        after = page[-1].key
+
+
+def enable_schedule(scope: Scope, name: str) -> Op[None]:
+    """Let a schedule send again, from its next slot on."""
+    yield from _switch(scope, name, True)
+
+
+def disable_schedule(scope: Scope, name: str) -> Op[None]:
+    """Stop a schedule; it stays in the list and sends nothing until it is enabled."""
+    yield from _switch(scope, name, False)
+
+
+def delete_schedule(scope: Scope, name: str) -> Op[bool]:
+    """Forget a schedule; False when there was none."""
+    return (yield from scope.store.delete_document(KIND, name))
+
+
+def trigger_schedule(scope: Scope, name: str) -> Op[UUID]:
+    """Send a schedule's command now, beside its slots; returns the command's id."""
+    yield TOGETHER
+    body, _ = yield from _require(scope, name)
+    command = encode_request(scope, _request(body.schedule, None))
+    yield from scope.store.insert([command], Capacity())
+    return command.command_id
+
+
+def tick(scope: Scope) -> Op[TickReport]:
+    """Send what is due: the whole work of a scheduler, to be repeated by anyone at any time."""
+    yield TOGETHER
+    now = yield from scope.store.now()
+    sent = 0
+    for document in (yield from scope.store.due_documents(KIND)):
+        sent += yield from _fire(scope, document, now)
+    following = yield from scope.store.next_document_due(KIND)
+    due_in = None if following is None else max(0.0, (following - now) / SECOND)
+    return TickReport(sent, due_in)
+
+
+def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
+    body = _decoder.decode(document.body)
+    schedule = body.schedule
+    slots, following = _due_slots(schedule, document.due_at or now, now)
+    commands = [encode_request(scope, _request(schedule, slot)) for slot in slots]
+    if commands:
+        body.last_run = as_microseconds(slots[-1], "slot")
+        body.last_command_id = commands[-1].command_id
+    if not (yield from _write(scope, body, following, document.version)):
+        return 0
+    new: list[NewCommand] = []
+    for command in commands:
+        # Only a schedule that was deleted and made anew can meet its own slot again.
+        known = yield from scope.store.find(command.command_id, command.domain)
+        new += [] if known else [command]
+    if new:
+        yield from scope.store.insert(new, Capacity())
+    return len(new)
+
+
+def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime], int]:
+    """The slots to send now, by the misfire policy, and the slot after them."""
+    begin, moment = as_datetime(first), as_datetime(now)
+    if schedule.misfire is Misfire.ALL:
+        slots = [begin]
+        for slot in schedule.slots_after(begin):
+            if slot > moment or len(slots) >= CATCH_UP_MAX:
+                return slots, as_microseconds(slot, "slot")
+            slots.append(slot)
+    newest = schedule.newest_slot(begin, moment)
+    following = as_microseconds(next(schedule.slots_after(newest)), "slot")
+    if schedule.misfire is Misfire.SKIP and now - as_microseconds(newest, "slot") > GRACE:
+        return [], following
+    return [newest], following
+
+
+def _switch(scope: Scope, name: str, enabled: bool) -> Op[None]:
+    yield TOGETHER
+    body, version = yield from _require(scope, name)
+    body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
+    due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
+    yield from _write(scope, body, due_at, version)
+
+
+def _require(scope: Scope, name: str) -> Op[tuple[_Body, int]]:
+    document = yield from scope.store.get_document(KIND, name)
+    if document is None:
+        raise InvalidOperationError(f"There is no schedule {name!r}; create it with put_schedule.")
+    return _decoder.decode(document.body), document.version
+
+
+def _write(scope: Scope, body: _Body, due_at: int | None, version: int) -> Op[bool]:
+    yield Wake(TOPIC)
+    encoded = msgspec.json.encode(body).decode()
+    status = "enabled" if body.schedule.enabled else "disabled"
+    document = Document(KIND, body.schedule.name, version, status, due_at, encoded)
+    return (yield from scope.store.put_document(document))
+
+
+def _next_from_now(scope: Scope, schedule: Schedule) -> Op[int]:
+    now = yield from scope.store.now()
+    return as_microseconds(next(schedule.slots_after(as_datetime(now))), "slot")
+
+
+def _request(schedule: Schedule, slot: datetime | None) -> SendRequest:
+    return SendRequest(
+        schedule.domain,
+        schedule.command_type,
+        schedule.data,
+        command_id=None if slot is None else schedule.command_id(slot),
+        priority=schedule.priority,
+        headers={"schedule": schedule.name} | ({"slot": slot.isoformat()} if slot else {}),
+    )
+
+
+def _times(schedule: Schedule) -> tuple[object, ...]:
+    return schedule.cron, schedule.every, schedule.timezone, schedule.enabled
+
+
+def _record(body: _Body, due_at: int | None) -> ScheduleRecord:
+    return ScheduleRecord(
+        body.schedule,
+        None if due_at is None else as_datetime(due_at),
+        None if body.last_run is None else as_datetime(body.last_run),
+        body.last_command_id,
+    )

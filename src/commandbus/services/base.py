@@ -1,0 +1,24 @@
+"""What a service is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+
+
+class Service(Protocol):
+    """Something to be done from time to time, by any number of processes at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topic(self) -> str:
+        """What wakes it before its time, inside the process."""
+        ...
+
+    def work(self, scope: Scope) -> Op[float]:
+        """Do what is due, in one transaction; returns the seconds until it wants to run again."""
+        ...

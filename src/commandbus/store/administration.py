@@ -1,0 +1,48 @@
+"""Looking after a store: creating it, checking it, finding out what ails it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing a doctor looked at."""
+
+    subject: str
+    level: Level
+    value: str
+    advice: str = ""
+    """What to do about it; empty when nothing needs doing."""
+
+
+class Administration(Protocol):
+    """What an engine offers to its administrator. Nothing here needs an open bus."""
+
+    def upgrade(self) -> str:
+        """Bring the store to this version, creating what is missing; returns the version's name.
+        Repeating it is harmless. Raises SchemaOutdated when the store is newer than this program."""
+        ...
+
+    def verify(self) -> str:
+        """Check without changing anything that the store has this version; returns its name.
+        Raises SchemaOutdated, or StoreUnavailable."""
+        ...
+
+    def sql(self) -> str:
+        """The statements that `upgrade` would run on an empty store, for other migration tools."""
+        ...
+
+    def doctor(self) -> list[Finding]:
+        """Look at everything that could hurt, and say what to do about it."""
+        ...
