@@ -85,7 +85,7 @@ def test_a_stuck_thread_is_replaced_and_its_command_redelivered_once(bus: SyncCo
         assert (record.status, record.attempts) == (CommandStatus.COMPLETED, 2)
         assert worker.health_status.report().stuck_threads == 1
         trail = bus.get_audit_trail(sent.command_id)
-        failures = [event.details["error"].code for event in trail if event.event_type == "FAILED"]
+        failures = [event.details["error"]["code"] for event in trail if event.event_type == "FAILED"]
         assert failures == ["THREAD_TIMEOUT"]
         hanging.let_go.set()
         eventually(lambda: worker.health_status.report().stuck_threads == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, schedules, troubleshooting
+from commandbus.operations import commands, queues, redrive, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 from commandbus.runtimes.base import BusBase
@@ -98,3 +98,5 @@ class TroubleshootingQueue:
     operator_retry = awaiting(troubleshooting.operator_retry)
     operator_cancel = awaiting(troubleshooting.operator_cancel)
     operator_complete = awaiting(troubleshooting.operator_complete)
+    group_failures = awaiting_flow(redrive.group_failures)
+    bulk = awaiting_flow(redrive.bulk)

@@ -57,15 +57,12 @@ def awaiting_flow(
         try:
             step = next(flow)
             while True:
-                if isinstance(step, Await):
-                    if step.seconds > 0:
-                        await _wait(news, step.seconds)
-                    news.clear()
-                    step = flow.send(time.monotonic())
-                elif isinstance(step, Send):
-                    step = flow.send(await host.session.run(step.op))
+                try:
+                    answer = await _perform(step, host, news)
+                except Exception as error:  # the flow decides; unhandled, it comes straight back
+                    step = flow.throw(error)
                 else:
-                    step = flow.send(await host.session.run(step, read=True))
+                    step = flow.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         finally:
@@ -73,6 +70,17 @@ def awaiting_flow(
             flow.close()
 
     return call
+
+
+async def _perform(step: Any, host: Host, news: asyncio.Event) -> Any:
+    if isinstance(step, Await):
+        if step.seconds > 0:
+            await _wait(news, step.seconds)
+        news.clear()
+        return time.monotonic()
+    if isinstance(step, Send):
+        return await host.session.run(step.op)
+    return await host.session.run(step, read=True)
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> None:

@@ -108,11 +108,12 @@ class Worker(WorkerBase):
 
     async def run(self) -> None:
         """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
+        if not self._may_run():
+            return
+        # No await since the right to run was taken, so nobody has seen the worker without these.
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._news = asyncio.Event()
-        if not self._may_run():
-            return
         try:
             await self._run_once()
             while self._restart_reason is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, schedules, troubleshooting
+from commandbus.operations import commands, queues, redrive, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.base import BusBase
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
@@ -98,3 +98,5 @@ class SyncTroubleshootingQueue:
     operator_retry = blocking(troubleshooting.operator_retry)
     operator_cancel = blocking(troubleshooting.operator_cancel)
     operator_complete = blocking(troubleshooting.operator_complete)
+    group_failures = blocking_flow(redrive.group_failures)
+    bulk = blocking_flow(redrive.bulk)

@@ -53,15 +53,12 @@ def blocking_flow(
         try:
             step = next(flow)
             while True:
-                if isinstance(step, Await):
-                    if step.seconds > 0:
-                        news.wait(step.seconds)
-                    news.clear()
-                    step = flow.send(time.monotonic())
-                elif isinstance(step, Send):
-                    step = flow.send(host.session.run(step.op))
+                try:
+                    answer = _perform(step, host, news)
+                except Exception as error:  # the flow decides; unhandled, it comes straight back
+                    step = flow.throw(error)
                 else:
-                    step = flow.send(host.session.run(step, read=True))
+                    step = flow.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         finally:
@@ -69,3 +66,14 @@ def blocking_flow(
             flow.close()
 
     return call
+
+
+def _perform(step: Any, host: Host, news: threading.Event) -> Any:
+    if isinstance(step, Await):
+        if step.seconds > 0:
+            news.wait(step.seconds)
+        news.clear()
+        return time.monotonic()
+    if isinstance(step, Send):
+        return host.session.run(step.op)
+    return host.session.run(step, read=True)

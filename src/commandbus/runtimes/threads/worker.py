@@ -97,8 +97,10 @@ class SyncWorker(WorkerBase):
 
     def run(self) -> None:
         """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
+        self._check_can_run()
         self._stopped.clear()
         if not self._may_run():
+            self._stopped.set()
             return
         try:
             self._run_once()

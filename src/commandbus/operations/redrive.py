@@ -1,0 +1,177 @@
+"""Many parked commands at once: grouped by what went wrong, acted upon with preview and progress."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.ids import as_id
+from commandbus.domain.lifecycle import PARKED
+from commandbus.errors import CommandBusError, InvalidArgumentError
+from commandbus.operations.commands import query_commands
+from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
+from commandbus.store.op import Op
+
+PAGE = 500
+
+
+class FailureGroup(msgspec.Struct, frozen=True):
+    """Parked commands that failed in the same way: same type, same exception, same place."""
+
+    fingerprint: str
+    domain: str
+    command_type: str
+    error_code: str
+    exception: str | None
+    frame: str | None
+    message: str
+    """Of the newest one."""
+    count: int
+    oldest: datetime
+    newest: datetime
+    example: UUID
+
+
+class BulkReport(msgspec.Struct, frozen=True):
+    """What a bulk action did; with preview, only what it would have done."""
+
+    matched: int
+    done: int
+    refused: int
+    """Those that were not parked any more when their turn came."""
+    stopped: bool
+
+
+def fingerprint(record: CommandRecord) -> str:
+    """Equal for commands that failed in the same way; the message does not count, since it often
+    carries ids."""
+    error = record.error
+    parts = (
+        record.domain,
+        record.command_type,
+        *((error.code, error.exception, error.frame) if error else ()),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def group_failures(
+    scope: Scope, domain: str | None = None, command_type: str | None = None
+) -> Flow[list[FailureGroup]]:
+    """Parked commands grouped by how they failed, largest group first."""
+    groups: dict[str, list[CommandRecord]] = {}
+    for record in (yield from _parked(scope, domain, command_type)):
+        groups.setdefault(fingerprint(record), []).append(record)
+    found = [_group(key, records) for key, records in groups.items()]
+    return sorted(found, key=lambda group: (-group.count, group.fingerprint))
+
+
+def bulk(
+    scope: Scope,
+    action: str,
+    *,
+    operator: str | None = None,
+    reason: str | None = None,
+    command_ids: Iterable[UUID | str] | None = None,
+    domain: str | None = None,
+    command_type: str | None = None,
+    error_code: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    result: Any = None,
+    preview: bool = False,
+    progress: Callable[[int, int], bool | None] | None = None,
+) -> Flow[BulkReport]:
+    """Retry, cancel or complete many parked commands: those named, or those that meet all conditions.
+
+    `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
+    many there are. `progress` is called with (done so far, matched) after each; returning False stops.
+    Each command is its own transaction, so what is done stays done. Raises InvalidArgumentError when
+    neither ids nor any condition is given, or a cancel has no reason.
+    """
+    build = _builder(action, operator, reason, result)
+    if command_ids is None and not any((domain, command_type, error_code, group)):
+        raise InvalidArgumentError(
+            "Say which: command_ids, or at least one of domain, command_type, error_code, group."
+        )
+    wanted = None if command_ids is None else {as_id(one, "command_ids") for one in command_ids}
+    chosen = [
+        record
+        for record in (yield from _parked(scope, domain, command_type))
+        if (wanted is None or record.command_id in wanted)
+        and (error_code is None or record.error_code == error_code)
+        and (group is None or fingerprint(record) == group)
+    ][:limit]
+    if preview:
+        return BulkReport(len(chosen), 0, 0, stopped=False)
+    done = refused = 0
+    for record in chosen:
+        try:
+            yield Send(build(scope, record))
+            done += 1
+        except CommandBusError:
+            refused += 1
+        if progress is not None and progress(done + refused, len(chosen)) is False:
+            return BulkReport(len(chosen), done, refused, stopped=True)
+    return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+def _builder(
+    action: str, operator: str | None, reason: str | None, result: Any
+) -> Callable[[Scope, CommandRecord], Op[None]]:
+    match action:
+        case "retry":
+            return lambda scope, record: operator_retry(
+                scope, record.domain, record.command_id, operator=operator, reason=reason
+            )
+        case "cancel":
+            if not reason:
+                raise InvalidArgumentError("Cancelling needs a reason, for the audit.")
+            return lambda scope, record: operator_cancel(
+                scope, record.domain, record.command_id, reason, operator=operator
+            )
+        case "complete":
+            return lambda scope, record: operator_complete(
+                scope, record.domain, record.command_id, result, operator=operator, reason=reason
+            )
+        case _:
+            raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")
+
+
+def _parked(scope: Scope, domain: str | None, command_type: str | None) -> Flow[list[CommandRecord]]:
+    """All parked commands that meet the conditions, newest first, read page by page."""
+    records: list[CommandRecord] = []
+    cursor: str | None = None
+    while True:
+        page = yield query_commands(
+            scope, domain=domain, command_type=command_type, status=PARKED, after=cursor, limit=PAGE
+        )
+        records += page.commands
+        cursor = page.next
+        if cursor is None:
+            return records
+
+
+def _group(key: str, records: list[CommandRecord]) -> FailureGroup:
+    newest = records[0]
+    error = newest.error
+    ended = [record.finished_at or record.created_at for record in records]
+    return FailureGroup(
+        key,
+        newest.domain,
+        newest.command_type,
+        newest.error_code or "",
+        error.exception if error else None,
+        error.frame if error else None,
+        newest.error_message or "",
+        len(records),
+        min(ended),
+        max(ended),
+        newest.command_id,
+    )
