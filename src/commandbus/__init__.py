@@ -9,6 +9,7 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+from commandbus.domain.presence import Reason, Why, WorkerInfo
 from commandbus.domain.reply import REPLY_TYPE, Reply
 from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
@@ -38,7 +39,7 @@ from commandbus.errors import (
 from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.watchdog import WorkerWatchdog
-from commandbus.settings import BusSettings, WorkerSettings
+from commandbus.settings import VERSION, BusSettings, WorkerSettings
 from commandbus.store.records import CommandPage, QueueStats
 from commandbus.worker.base import ReceivedCommand
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -46,7 +47,7 @@ from commandbus.worker.handlers import HandlerRegistry, handler
 from commandbus.worker.health import HealthReport, HealthState, HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "REPLY_TYPE",
@@ -84,6 +85,7 @@ __all__ = [
     "QueueFull",
     "QueueStats",
     "ReceivedCommand",
+    "Reason",
     "Reply",
     "ReplyOutcome",
     "RetryAfter",
@@ -98,7 +100,9 @@ __all__ = [
     "SyncHandlerContext",
     "TransientCommandError",
     "TroubleshootingQueue",
+    "Why",
     "Worker",
+    "WorkerInfo",
     "WorkerMetrics",
     "WorkerSettings",
     "WorkerWatchdog",

@@ -17,6 +17,7 @@ from commandbus.errors import CommandBusError, ConfigurationError
 if TYPE_CHECKING:
     from commandbus.domain.command import SendRequest
 
+VERSION = "0.1.0"
 DEFAULT_URL = "sqlite:///commandbus.db"
 
 

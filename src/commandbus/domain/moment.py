@@ -15,6 +15,7 @@ Clock = Callable[[], int]
 Duration = float | timedelta
 """Seconds (floats allowed) or a timedelta."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 LONGEST = 100 * 366 * 86_400
 """No delay is longer than a century: a larger number is a unit mixed up."""
@@ -25,8 +26,7 @@ def system_clock() -> int:
 
 
 def as_datetime(microseconds: int) -> datetime:
-    seconds, rest = divmod(microseconds, SECOND)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+    return EPOCH + timedelta(microseconds=microseconds)
 
 
 def as_optional_datetime(microseconds: int | None) -> datetime | None:
@@ -42,7 +42,7 @@ def as_microseconds(moment: datetime, name: str) -> int:
             f"{name}={moment.isoformat()} has no time zone; pass an aware datetime such as "
             "datetime.now(timezone.utc)."
         )
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
 
 

@@ -316,7 +316,7 @@ def wait(
     now = yield Await(0)
     deadline = None if seconds is None else now + seconds
     while True:
-        record = _only((yield scope.store.find(wanted, domain)), wanted, domain)
+        record = only_one((yield scope.store.find(wanted, domain)), wanted, domain)
         if record.status in FINAL or record.status is PARKED:
             return _complete(scope, record)
         left = 1.0 if deadline is None else min(1.0, deadline - now)
@@ -328,7 +328,8 @@ def wait(
         now = yield Await(left)
 
 
-def _only(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:
+def only_one(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:
+    """The one command that an id without a domain means."""
     if not records:
         raise CommandNotFoundError(domain, command_id)
     if len(records) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commandbus.operations.schedules import TOPIC, tick
+from commandbus.operations.schedules import KIND, TOPIC, tick
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -15,7 +15,7 @@ class Scheduler:
     topic = TOPIC
 
     def work(self, scope: Scope) -> Op[float]:
-        report = yield from tick(scope)
-        if report.next_due_in is None:
+        if (yield from scope.store.next_document_due(KIND)) is None:
             return WITHOUT
-        return min(WITH_SCHEDULES, report.next_due_in)
+        report = yield from tick(scope)
+        return min(WITH_SCHEDULES, report.next_due_in or 0.0)

@@ -100,6 +100,11 @@ class ReadStore(Protocol):
 
     def stats(self, domain: str) -> Op[QueueStats]: ...
 
+    def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
+        """How many ready commands of the domain come before this one, counted no further than the
+        limit."""
+        ...
+
     def domains(self) -> Op[list[str]]:
         """Every domain that was ever sent to or paused, by name."""
         ...

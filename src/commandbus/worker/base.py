@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.outcome import Outcome, Released, as_result
+from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import (
     ConfigurationError,
@@ -26,7 +28,7 @@ from commandbus.errors import (
     PoolExhausted,
     TransientCommandError,
 )
-from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
+from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.session import Engine
@@ -130,6 +132,22 @@ class WorkerBase:
         logger.error("restarting worker %s: %s", self.name, reason)
         self._restart_reason = reason
         self._post_from_anywhere(StopRequested(patience))
+
+    def _presence(self, runtime: str) -> WorkerInfo:
+        """What the fleet is told about this worker."""
+        now = datetime.now(UTC)
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            runtime=runtime,
+            domains=self.domains,
+            command_types=tuple(self.registry.registered_handlers()),
+            concurrency=self._core.concurrency,
+            started_at=now,
+            seen_at=now,
+            version=VERSION,
+        )
 
     @property
     def metrics(self) -> WorkerMetrics:

@@ -57,6 +57,12 @@ SLOW_HANDLER = 0.01
 """Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
 
 
+STOPPING = "the worker is stopping"
+HOARD_SECONDS = 1.0
+"""Commands that were claimed ahead are given back when nothing has finished for this long: a slow
+command came among fast ones, and other workers may be free."""
+
+
 class WorkerCore:
     def __init__(
         self,
@@ -90,6 +96,7 @@ class WorkerCore:
         self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
+        self._progress_at = -inf
         self._stop_at: float | None = None
         self._interrupted_at: float | None = None
 
@@ -133,12 +140,15 @@ class WorkerCore:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._settle_at)
+        if self.held > self.concurrency and self._stop_at is None:
+            moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
         match event:
             case Finished():
+                self._progress_at = now
                 self._finished(event)
             case Settled():
                 self._settled(event, now, effects)
@@ -153,7 +163,7 @@ class WorkerCore:
                 self._claim_failures += 1
                 self.metrics.claim_failures += 1
                 self._claim_at = now + self._backoff(self._claim_failures)
-                self._may_wait = True
+                self._may_wait = self._woken_meanwhile = True
             case SettleFailed():
                 self._settle_failed(event, now, effects)
             case Withdrawn():
@@ -184,6 +194,11 @@ class WorkerCore:
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
             effects.append(Interrupt())
+        hoarding = self.held > self.concurrency and now >= self._progress_at + HOARD_SECONDS
+        if hoarding and not self.stopping:
+            self._progress_at = now
+            self._handler_seconds = HOARD_SECONDS
+            effects.append(Withdraw())
         if self.unsettled and not self._settling and now >= self._settle_at:
             count = 1 if self._one_by_one else len(self.unsettled)
             self._settling = self.unsettled[:count]
@@ -251,8 +266,10 @@ class WorkerCore:
         for claimed in reply.claimed:
             self._leases[claimed.lease_id] = self._leases.get(claimed.lease_id, 0) + 1
         if self.stopping:
-            self.unsettled += [_release(claimed) for claimed in reply.claimed]
+            self.unsettled += [_release(claimed, STOPPING) for claimed in reply.claimed]
             return
+        if not self.held:
+            self._progress_at = now
         self.held += len(reply.claimed)
         self._taken += len(reply.claimed)
         effects.append(Start(reply.claimed))
@@ -327,7 +344,8 @@ class WorkerCore:
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self.held -= len(event.claimed)
-        self.unsettled += [_release(claimed) for claimed in event.claimed]
+        reason = STOPPING if self.stopping else "held up behind a slow command"
+        self.unsettled += [_release(claimed, reason) for claimed in event.claimed]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
@@ -354,7 +372,5 @@ class WorkerCore:
         assert waiting <= members, "a command is held that belongs to no lease"
 
 
-def _release(claimed: Claimed) -> Settlement:
-    return Settlement(
-        claimed.seq, claimed.lease_id, claimed.attempt, Released("the worker is stopping")
-    )
+def _release(claimed: Claimed, reason: str) -> Settlement:
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason))

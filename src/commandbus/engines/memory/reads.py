@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
@@ -67,7 +70,7 @@ class MemoryReads:
 
     def stats(self, domain: str) -> Op[QueueStats]:
         yield from ()
-        now, state = self._clock(), self._state.domain(domain)
+        now, state = self._clock(), self._state.look_at(domain)
         ready = [entry for entry in state.waiting.values() if entry.due_at <= now]
         tally = state.tally
         oldest = min((entry.due_at for entry in ready), default=None)
@@ -87,6 +90,14 @@ class MemoryReads:
             paused_reason=state.pause.reason if state.pause else None,
             paused_at=as_datetime(state.pause.at) if state.pause else None,
         )
+
+    def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
+        yield from ()
+        now, waiting = self._clock(), self._state.look_at(domain).waiting.values()
+        place = (priority, seq)
+        ahead = (self._state.commands[e.seq].command.priority for e in waiting if e.due_at <= now)
+        keys = zip(ahead, (e.seq for e in waiting if e.due_at <= now), strict=True)
+        return min(limit, sum(1 for key in keys if key < place))
 
     def domains(self) -> Op[list[str]]:
         yield from ()
@@ -129,14 +140,13 @@ class MemoryReads:
 
     def _record(self, stored: Stored) -> CommandRecord:
         command, outcome = stored.command, stored.outcome
-        entry = self._state.domain(command.domain).waiting.get(stored.seq)
+        entry = self._state.look_at(command.domain).waiting.get(stored.seq)
         lease = self._state.leases[stored.lease_id] if stored.lease_id is not None else None
         member = lease.members[stored.seq] if lease else None
         error = outcome.error if outcome else None
         if outcome is None:
-            error = next(
-                (k.details["error"] for k in reversed(stored.audit) if "error" in k.details), None
-            )
+            noted = (k.details["error"] for k in reversed(stored.audit) if "error" in k.details)
+            error = next((msgspec.convert(last, Failure) for last in noted), None)
         attempts = crashes = 0
         if outcome is not None:
             attempts, crashes = outcome.attempts, outcome.crashes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heappop
 from uuid import UUID
 
 from commandbus.domain.command import Progress
@@ -63,6 +64,12 @@ class Domain:
     tally: dict[CommandStatus, int] = field(default_factory=dict)
     pause: Pause | None = None
 
+    def drop_canceled(self) -> None:
+        """Nobody need wake up for a command that was canceled before it was due."""
+        scheduled = self.heaps.scheduled
+        while scheduled and self.waiting.get(scheduled[0][3].seq) is not scheduled[0][3]:
+            heappop(scheduled)
+
 
 @dataclass(slots=True)
 class State:
@@ -76,7 +83,12 @@ class State:
     last_lease: int = 0
 
     def domain(self, name: str) -> Domain:
+        """A domain to be changed: from now on it exists."""
         found = self.domains.get(name)
         if found is None:
             found = self.domains[name] = Domain()
         return found
+
+    def look_at(self, name: str) -> Domain:
+        """A domain as it is: looking at one that was never sent to leaves no trace."""
+        return self.domains.get(name) or Domain()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
+
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after
@@ -83,7 +85,7 @@ class MemoryStore(MemoryReads, MemoryDocuments):
         pending: dict[str, int] = {}
         if capacity.pending_max is not None:
             for name, count in added.items():
-                waiting = len(self._state.domain(name).waiting)
+                waiting = len(self._state.look_at(name).waiting)
                 pending[name] = waiting + count
                 if pending[name] > capacity.pending_max:
                     raise QueueFull(
@@ -125,7 +127,7 @@ class MemoryStore(MemoryReads, MemoryDocuments):
     def _claim_from(
         self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]
     ) -> Op[None]:
-        domain = self._state.domain(name)
+        domain = self._state.look_at(name)
         if domain.pause is not None:
             return
         domain.heaps.promote(now)
@@ -159,7 +161,8 @@ class MemoryStore(MemoryReads, MemoryDocuments):
             lease.until for lease in self._state.leases.values() if lease.worker != request.worker
         ]
         for name in request.domains:
-            domain = self._state.domain(name)
+            domain = self._state.look_at(name)
+            domain.drop_canceled()
             due = domain.heaps.next_due()
             if due is not None and domain.pause is None:
                 moments.append(due)
@@ -200,7 +203,8 @@ class MemoryStore(MemoryReads, MemoryDocuments):
 
     def _write(self, writes: Writes, now: int) -> Op[None]:
         for audit in writes.audits:
-            self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, audit.details))
+            details = msgspec.to_builtins(audit.details)
+            self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, details))
         for outcome in writes.outcomes:
             self._end(self._state.commands[outcome.seq], outcome, now)
         for row in writes.requeues:

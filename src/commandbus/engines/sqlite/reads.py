@@ -101,6 +101,10 @@ class SqliteReads:
             paused_at=as_optional_datetime(paused_at),
         )
 
+    def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
+        rows = yield Statement(SQL.ahead, (domain, priority, seq, limit))
+        return int(rows[0][0])
+
     def domains(self) -> Op[list[str]]:
         rows = yield Statement(SQL.domains)
         return [row[0] for row in rows]

@@ -44,14 +44,16 @@ def as_claimed(domain: str, lease_id: int, row: Any) -> Claimed:
     """A row of the query `head`, now under lease."""
     seq, priority, attempts, crashes, releases, command_type, command_id, data = row[:8]
     correlation_id, causation_id, reply_to, max_attempts, created_at = row[8:13]
+    own_id = UUID(bytes=command_id)
     return Claimed(
         seq,
         lease_id,
         domain,
         command_type,
-        UUID(bytes=command_id),
+        own_id,
         data,
-        UUID(bytes=correlation_id),
+        # Most commands begin their own correlation; making a UUID costs as much as the rest of this.
+        own_id if correlation_id == command_id else UUID(bytes=correlation_id),
         as_optional_id(causation_id),
         reply_to,
         priority,

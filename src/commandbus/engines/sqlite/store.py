@@ -55,8 +55,13 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
         results, new = yield from self._without_held_keys(commands)
-        pending = yield from self._check_capacity(new, capacity)
         first = (yield Statement(SQL.last_seq))[0][0] + 1
+        try:
+            pending = yield from self._check_capacity(new, capacity)
+        except QueueFull:
+            # A repeated send adds nothing: it is told so, however full the queue is.
+            yield from self._name_duplicate(new, first)
+            raise
         rows, ready, later, keys = [], [], [], []
         wakes: dict[str, float | None] = {}
         for seq, command in enumerate(new, first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, redrive, schedules, troubleshooting
+from commandbus.operations import commands, insight, queues, redrive, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 from commandbus.runtimes.base import BusBase
@@ -71,6 +71,8 @@ class CommandBus(BusBase, _Sending):
     stats = awaiting(queues.stats, read=True)
     list_domains = awaiting(queues.list_domains, read=True)
     purge = awaiting(queues.purge)
+    why = awaiting(insight.why, read=True)
+    list_workers = awaiting(insight.list_workers, read=True)
     put_schedule = awaiting(schedules.put_schedule)
     get_schedule = awaiting(schedules.get_schedule, read=True)
     list_schedules = awaiting(schedules.list_schedules, read=True)

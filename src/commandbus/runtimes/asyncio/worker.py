@@ -6,19 +6,22 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import StoreUnavailable
+from commandbus.errors import CommandBusError, StoreUnavailable
+from commandbus.operations.insight import forget_worker
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.services import Services
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import OverTime, bounded
+from commandbus.services.presence import Presence
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
@@ -140,7 +143,7 @@ class Worker(WorkerBase):
             self._on_leases_gone,
         )
         self._keeper.start()
-        self._services = Services(self._bus, [Scheduler()])
+        self._services = Services(self._bus, [Presence(self._presence("asyncio")), Scheduler()])
         self._services.start()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
@@ -420,6 +423,8 @@ class Worker(WorkerBase):
             self._timer.cancel()
         self._crew.close()
         await self._services.stop()
+        with suppress(CommandBusError):  # the store may be the reason for stopping
+            await self._run_op(forget_worker(self._bus.scope, self.name))
         await asyncio.to_thread(self._keeper.stop)
         await asyncio.to_thread(self._stalls.stop)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, queues, redrive, schedules, troubleshooting
+from commandbus.operations import commands, insight, queues, redrive, schedules, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.base import BusBase
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
@@ -71,6 +71,8 @@ class SyncCommandBus(BusBase, _Sending):
     stats = blocking(queues.stats, read=True)
     list_domains = blocking(queues.list_domains, read=True)
     purge = blocking(queues.purge)
+    why = blocking(insight.why, read=True)
+    list_workers = blocking(insight.list_workers, read=True)
     put_schedule = blocking(schedules.put_schedule)
     get_schedule = blocking(schedules.get_schedule, read=True)
     list_schedules = blocking(schedules.list_schedules, read=True)

@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import StoreUnavailable
+from commandbus.errors import CommandBusError, StoreUnavailable
+from commandbus.operations.insight import forget_worker
 from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.services import SyncServices
 from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.services.presence import Presence
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
@@ -135,7 +138,7 @@ class SyncWorker(WorkerBase):
             lambda lease_ids: self._inbox.put(LeasesGone(lease_ids)),
         )
         self._keeper.start()
-        self._services = SyncServices(self._bus, [Scheduler()])
+        self._services = SyncServices(self._bus, [Presence(self._presence("threads")), Scheduler()])
         self._services.start()
         try:
             self._slots.resize(self._core.concurrency)
@@ -332,6 +335,8 @@ class SyncWorker(WorkerBase):
         self._settles.close()
         self._loop.close()
         self._services.stop()
+        with suppress(CommandBusError):  # the store may be the reason for stopping
+            self._run_op(forget_worker(self._bus.scope, self.name))
         self._keeper.stop()
 
 

@@ -37,6 +37,11 @@ select
     (select paused_at from commandbus_domain where domain = ?1),
     (select paused_reason from commandbus_domain where domain = ?1)
 
+-- name: ahead
+-- Along the index, and no further than anyone wants to know.
+select count(*) from (select 1 from commandbus_queue
+    where domain = ? and (priority, seq) < (?, ?) limit ?)
+
 -- name: tally
 select status, n from commandbus_tally where domain = ?
 

@@ -1,0 +1,43 @@
+"""Workers as the fleet sees them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """A worker that reported itself lately."""
+
+    name: str
+    host: str
+    pid: int
+    runtime: str
+    domains: tuple[str, ...]
+    command_types: tuple[tuple[str, str], ...]
+    """(domain, command type) of its handlers."""
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    version: str
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One reason why a command is not running (any more, or yet)."""
+
+    code: str
+    text: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    """The answer to "why is this not running": in words, and as data."""
+
+    command_id: str
+    domain: str
+    status: str
+    summary: str
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        return self.summary

@@ -1,0 +1,126 @@
+"""Answers for people: who is at work, and why a command is not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.ids import as_id
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.presence import Reason, Why, WorkerInfo
+from commandbus.operations.commands import only_one
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
+
+KIND = "worker"
+HEARTBEAT = 60.0
+"""Seconds between two reports of a worker."""
+FORGOTTEN_AFTER = 2.5 * HEARTBEAT
+AHEAD_MAX = 10_000
+
+_decoder = msgspec.json.Decoder(WorkerInfo)
+
+
+def report_worker(scope: Scope, info: WorkerInfo, version: int) -> Op[int]:
+    """Say that a worker lives; `version` is what the last report returned, 0 for the first."""
+    now = yield from scope.store.now()
+    info = msgspec.structs.replace(info, seen_at=as_datetime(now))
+    until = now + int(FORGOTTEN_AFTER * SECOND)
+    body = msgspec.json.encode(info).decode()
+    if (yield from scope.store.put_document(Document(KIND, info.name, version, "live", until, body))):
+        return version + 1
+    present = yield from scope.store.get_document(KIND, info.name)
+    return present.version if present else 0
+
+
+def forget_worker(scope: Scope, name: str) -> Op[None]:
+    """A worker has ended in order."""
+    yield from scope.store.delete_document(KIND, name)
+
+
+def forget_dead_workers(scope: Scope) -> Op[int]:
+    """Drop workers that have not reported themselves for long; returns how many."""
+    dead = yield from scope.store.due_documents(KIND)
+    for document in dead:
+        yield from scope.store.delete_document(KIND, document.key)
+    return len(dead)
+
+
+def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
+    """The workers that reported themselves lately, by name."""
+    now = yield from scope.store.now()
+    found: list[WorkerInfo] = []
+    after: str | None = None
+    while page := (yield from scope.store.list_documents(KIND, after=after)):
+        found += [_decoder.decode(d.body) for d in page if d.due_at is not None and d.due_at > now]
+        after = page[-1].key
+    return found
+
+
+def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> Op[Why]:
+    """Why a command is not running: paused, scheduled, nobody there who knows its type, others ahead
+    of it, running, parked or ended; in words and as data. Raises CommandNotFoundError."""
+    wanted = as_id(command_id, "command_id")
+    record = only_one((yield from scope.store.find(wanted, domain)), wanted, domain)
+    if record.status is CommandStatus.PENDING:
+        reasons = yield from _why_waiting(scope, record)
+    else:
+        reasons = [_why_not_waiting(record)]
+    summary = "; ".join(reason.text for reason in reasons)
+    return Why(str(record.command_id), record.domain, record.status, summary, tuple(reasons))
+
+
+def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
+    reasons: list[Reason] = []
+    now = as_datetime((yield from scope.store.now()))
+    stats = yield from scope.store.stats(record.domain)
+    if stats.paused:
+        because = f": {stats.paused_reason}" if stats.paused_reason else ""
+        reasons.append(Reason("PAUSED", f"domain {record.domain!r} is paused{because}"))
+    if record.due_at > now:
+        text = f"it is scheduled for {_moment(record.due_at)}"
+        if record.attempts:
+            text += f", after attempt {record.attempts} failed with {record.error_code}"
+        reasons.append(Reason("SCHEDULED", text))
+    workers = yield from list_workers(scope)
+    serving = [worker for worker in workers if record.domain in worker.domains]
+    if not serving:
+        reasons.append(Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}"))
+    elif not any((record.domain, record.command_type) in w.command_types for w in serving):
+        text = f"none of {len(serving)} live workers has a handler for {record.command_type!r}"
+        reasons.append(Reason("NO_HANDLER", text))
+    if record.due_at <= now:
+        ahead = yield from scope.store.count_ahead(
+            record.domain, record.priority, record.sequence, AHEAD_MAX
+        )
+        if ahead:
+            more = "at least " if ahead >= AHEAD_MAX else ""
+            reasons.append(Reason("AHEAD", f"{more}{ahead} commands are ahead of it"))
+    if not reasons:
+        reasons.append(Reason("NEXT", "nothing is in its way: it is next"))
+    return reasons
+
+
+def _why_not_waiting(record: CommandRecord) -> Reason:
+    if record.status is CommandStatus.IN_PROGRESS:
+        since = _moment(record.started_at) if record.started_at else "just now"
+        return Reason(
+            "RUNNING",
+            f"it has been running since {since} on {record.worker}, attempt {record.attempts}",
+        )
+    if record.status is PARKED:
+        because = f"{record.error_code}: {record.error_message}" if record.error else record.reason
+        return Reason("PARKED", f"it is parked for an operator ({record.reason}) because of {because}")
+    assert record.status in FINAL
+    ended = _moment(record.finished_at) if record.finished_at else "before"
+    because = f" ({record.error_code or record.reason})" if record.error or record.reason else ""
+    return Reason("ENDED", f"it ended {record.status}{because} at {ended}")
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

@@ -1,0 +1,28 @@
+"""Reports a worker to the fleet, and forgets those that are gone."""
+
+from __future__ import annotations
+
+from commandbus.domain.presence import WorkerInfo
+from commandbus.operations.insight import HEARTBEAT, forget_dead_workers, report_worker
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+
+SWEEP_EVERY = 10
+"""Reports between two looks for workers that are gone."""
+
+
+class Presence:
+    name = "presence"
+    topic = "commandbus.workers"
+
+    def __init__(self, info: WorkerInfo) -> None:
+        self._info = info
+        self._version = 0
+        self._reports = 0
+
+    def work(self, scope: Scope) -> Op[float]:
+        self._version = yield from report_worker(scope, self._info, self._version)
+        if self._reports % SWEEP_EVERY == 0:
+            yield from forget_dead_workers(scope)
+        self._reports += 1
+        return HEARTBEAT
