@@ -6,6 +6,7 @@ This module is the asyncio side; `commandbus.sync` is the same for threads.
 from __future__ import annotations
 
 from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
 from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
@@ -16,6 +17,7 @@ from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.engines.memory.queue import PriorityDelayQueue
 from commandbus.errors import (
     BatchNotFoundError,
+    BreakerOpen,
     BusinessRuleException,
     CommandBusError,
     CommandNotFoundError,
@@ -54,8 +56,12 @@ __all__ = [
     "AuditEvent",
     "AuditEventType",
     "BatchNotFoundError",
+    "BreakerOpen",
+    "BreakerSnapshot",
+    "BreakerState",
     "BusSettings",
     "BusinessRuleException",
+    "CircuitBreaker",
     "Command",
     "CommandBus",
     "CommandBusError",

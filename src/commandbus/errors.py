@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -162,7 +163,8 @@ class BusinessRuleException(HandlerError):  # noqa: N818 - public name
 class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
     """Raised by a handler to run again after `seconds` without using an attempt."""
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
+        seconds = _in_seconds(seconds)
         super().__init__(f"snoozed for {seconds:g} s{': ' + reason if reason else ''}")
         self.seconds = seconds
         self.reason = reason
@@ -171,18 +173,35 @@ class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
         return type(self), (self.seconds, self.reason)
 
 
+class BreakerOpen(Snooze):
+    """A target does not answer, so it is not called. Left uncaught in a handler, its command comes
+    back when the breaker lets a probe through, without using an attempt."""
+
+    def __init__(self, target: str, seconds: float) -> None:
+        super().__init__(seconds, f"the breaker of {target!r} is open")
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.target, self.seconds)
+
+
 class RetryAfter(TransientCommandError):  # noqa: N818 - a request, not a mistake
     """A transient failure whose other side said when to come back; overrides the backoff once."""
 
     def __init__(
         self,
-        seconds: float,
+        seconds: float | timedelta,
         code: str = "RETRY_AFTER",
         message: str = "",
         details: dict[str, Any] | None = None,
     ) -> None:
+        seconds = _in_seconds(seconds)
         super().__init__(code, message or f"asked to come back in {seconds:g} s", details)
         self.seconds = seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.code, self.message, self.details)
+
+
+def _in_seconds(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -45,11 +45,13 @@ def classify(error: BaseException) -> Failure:
     Never raises, whatever the exception does in its `__str__` or carries in its details.
     """
     kind = FailureKind.TRANSIENT
-    code = type(error).__name__
+    code = _clean(type(error).__name__, 100)
     details: Any = None
     message = _text_of(error)
     if isinstance(error, HandlerError):
-        code, message = _clean(str(error.code), 100), _clean(str(error.message))
+        # A subclass may have forgotten to call __init__ of its base.
+        code = _text_of(getattr(error, "code", code), 100)
+        message = _text_of(getattr(error, "message", message))
         details = _details_of(error)
         if isinstance(error, BusinessRuleException):
             kind = FailureKind.BUSINESS_RULE
@@ -60,17 +62,19 @@ def classify(error: BaseException) -> Failure:
         code=code,
         message=message,
         details=details,
-        exception=f"{type(error).__module__}.{type(error).__qualname__}",
+        exception=_clean(f"{type(error).__module__}.{type(error).__qualname__}", 400),
         traceback=_traceback_of(error),
         frame=_frame_of(error.__traceback__),
     )
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(told: object, longest: int = MESSAGE_CHARACTERS_MAX) -> str:
     try:
-        return _clean(str(error))
+        return _clean(str(told), longest)
     except Exception as broken:  # a handler's exception class may be broken; its command must not be
-        return f"<the text of {type(error).__name__} cannot be read: {type(broken).__name__}>"
+        return _clean(
+            f"<the text of {type(told).__name__} cannot be read: {type(broken).__name__}>", longest
+        )
 
 
 def _traceback_of(error: BaseException) -> str:
@@ -93,7 +97,8 @@ def _frame_of(trace: TracebackType | None) -> str | None:
 
 def _details_of(error: HandlerError) -> Any:
     try:
-        return payload.decode(payload.encode(error.details, what="details", bytes_max=8_192))
+        details = getattr(error, "details", None)
+        return payload.decode(payload.encode(details, what="details", bytes_max=8_192))
     except PayloadError as refused:
         return {"refused": str(refused)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -51,7 +50,7 @@ def as_seconds(duration: Duration, name: str, *, minimum: float = 0.0) -> float:
     seconds: object = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgumentError(f"{name} must be seconds or a timedelta, not {duration!r}.")
-    if not math.isfinite(seconds) or seconds < minimum or seconds > LONGEST:
+    if not minimum <= seconds <= LONGEST:
         raise InvalidArgumentError(
             f"{name} must be between {minimum:g} and {LONGEST:,} seconds, not {duration!r}."
         )

@@ -35,8 +35,8 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
 
 
 def as_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tags, str):
-        raise InvalidArgumentError(f"tags must be a list of texts, not the text {tags!r}.")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidArgumentError(f"tags must be a list of texts, not {tags!r}.")
     return tuple(dict.fromkeys(as_text(tag, "tag", longest=100) for tag in tags))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from commandbus.domain.failure import Failure, FailureKind, classify
+from commandbus.domain.moment import LONGEST
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import RetryAfter, Snooze
 
@@ -59,7 +60,7 @@ def decide_failure(
 ) -> Outcome:
     """What follows from an exception: the error matrix of the bus, in one place."""
     if isinstance(error, Snooze):
-        return Released(reason=str(error)[:500], delay=max(0.0, float(error.seconds)))
+        return Released(reason=str(error)[:500], delay=_bounded(error.seconds))
     failure = classify(error)
     match failure.kind:
         case FailureKind.BUSINESS_RULE:
@@ -71,8 +72,16 @@ def decide_failure(
             if attempt - crashes >= max_attempts:
                 return Parked(failure, reason="EXHAUSTED")
             if isinstance(error, RetryAfter):
-                return RetryLater(failure, delay=max(0.0, float(error.seconds)))
-            return RetryLater(failure, delay=policy.delay(attempt - crashes))
+                return RetryLater(failure, delay=_bounded(error.seconds))
+            try:
+                return RetryLater(failure, delay=_bounded(policy.delay(attempt - crashes)))
+            except Exception:  # a schedule is the user's own code; an operator sees what it was for
+                return Parked(failure, reason="BACKOFF_FAILED")
+
+
+def _bounded(seconds: float) -> float:
+    """A wait that every store can keep, whatever was asked for; what is no number waits not at all."""
+    return min(float(seconds), float(LONGEST)) if seconds > 0 else 0.0
 
 
 def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Outcome:

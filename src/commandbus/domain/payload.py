@@ -53,7 +53,10 @@ def decode(text: str | bytes) -> Any:
 def _as_plain(value: object, what: str) -> object:
     dump = getattr(value, "model_dump", None)  # pydantic, without importing it
     if callable(dump):
-        return dump(mode="json")
+        try:
+            return dump(mode="json")
+        except Exception as error:  # a model's serializers are the user's own code
+            raise PayloadError(f"{what} of type {type(value).__name__} refuses: {error}.") from error
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from commandbus.connect import create_engine
+from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.gates import Gates
+from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
+from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, resolve_url
 from commandbus.store.session import Engine
@@ -34,6 +39,13 @@ class BusBase:
         self.settings = BusSettings(**settings)
         self.scope = Scope(self.engine.store, self.settings)
         self.hub = self.engine.hub
+        self.gates = Gates(partial(self.hub.wake, BREAKERS, None, "breaker"))
+
+    def breaker(self, target: str | CircuitBreaker) -> Guard:
+        """Guard a block of code: `with bus.breaker("bank"):` or `async with …` raises BreakerOpen
+        while the target does not answer, and counts how the block ends."""
+        rule = CircuitBreaker(target) if isinstance(target, str) else target
+        return Guard(self.gates, rule)
 
     @property
     def url(self) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
@@ -79,6 +80,7 @@ class WorkerBase:
         self,
         engine: Engine,
         bus_max_attempts: int,
+        gates: Gates,
         domain: str | Iterable[str],
         registry: HandlerRegistry | None,
         settings: WorkerSettings,
@@ -100,6 +102,7 @@ class WorkerBase:
             self.name,
             policy=settings.retry_policy,
             max_attempts=bus_max_attempts,
+            gates=gates,
         )
         self._running = False
         self._restart_reason: str | None = None
@@ -309,11 +312,16 @@ def settings_from(
     return WorkerSettings(
         concurrency=concurrency,
         prefetch=prefetch,
-        poll_interval=as_seconds(poll_interval, "poll_interval"),
-        visibility_timeout=as_seconds(visibility_timeout, "visibility_timeout"),
+        poll_interval=_in_seconds(poll_interval),
+        visibility_timeout=_in_seconds(visibility_timeout),
         retry_policy=retry_policy,
-        thread_timeout=None if thread_timeout is None else as_seconds(thread_timeout, "thread_timeout"),
-        jitter=as_seconds(jitter, "jitter"),
+        thread_timeout=None if thread_timeout is None else _in_seconds(thread_timeout),
+        jitter=_in_seconds(jitter),
         recycle_after=recycle_after,
-        shutdown_timeout=as_seconds(shutdown_timeout, "shutdown_timeout"),
+        shutdown_timeout=_in_seconds(shutdown_timeout),
     )
+
+
+def _in_seconds(duration: Duration) -> float:
+    """Unchecked: the settings name everything that is wrong at once."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -13,6 +13,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.outcome import (
@@ -28,7 +29,11 @@ from commandbus.domain.outcome import (
     decide_unknown_handler,
 )
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import PayloadError, PermanentCommandError, TransientCommandError
+from commandbus.errors import (
+    PayloadError,
+    PermanentCommandError,
+    TransientCommandError,
+)
 from commandbus.store.records import Claimed, NewCommand, Settlement
 from commandbus.store.replies import reply_command
 from commandbus.store.session import Engine
@@ -70,12 +75,14 @@ class Execution:
         *,
         policy: RetryPolicy | None,
         max_attempts: int,
+        gates: Gates,
     ) -> None:
         self._engine = engine
         self._registry = registry
         self._worker = worker
         self._policy = policy
         self._max_attempts = max_attempts
+        self._gates = gates
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
@@ -90,6 +97,11 @@ class Execution:
                 "parked" if isinstance(outcome, Parked) else "given back",
             )
             return self._settlement(claimed, outcome)
+        if handler.breaker is not None:
+            wait = self._gates.allow(handler.breaker)
+            if wait > 0:
+                reason = f"the breaker of {handler.breaker.target!r} is open"
+                return self._settlement(claimed, Released(reason, wait))
         try:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
@@ -149,6 +161,8 @@ class Execution:
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""
+        if call.handler.breaker is not None:
+            self._gates.ended(call.handler.breaker.target, None)
         try:
             outcome: Outcome = as_result(result, payload.encode)
         except PayloadError as error:
@@ -160,6 +174,8 @@ class Execution:
 
     def failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         """The handler raised."""
+        if call.handler.breaker is not None:
+            self._gates.ended(call.handler.breaker.target, error)
         return self._settlement(call.claimed, self._judge(call.claimed, call.handler, error), ran)
 
     def timed_out(self, call: Call, ran: int) -> Settlement:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.command import Command
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
@@ -39,6 +40,7 @@ class Handler:
     payload_type: Any
     retry: RetryPolicy | None = None
     timeout: float | None = None
+    breaker: CircuitBreaker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class _Mark:
     command_type: str
     retry: RetryPolicy | None
     timeout: Duration | None
+    breaker: CircuitBreaker | str | None
 
 
 def handler(
@@ -57,12 +60,13 @@ def handler(
     *,
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
+    breaker: CircuitBreaker | str | None = None,
 ) -> Callable[[Function], Function]:
     """Mark a method as the handler of a command type; `registry.register_instance(obj)` then
     registers all marked methods of an object."""
 
     def mark(function: Function) -> Function:
-        setattr(function, _MARK, _Mark(domain, command_type, retry, timeout))
+        setattr(function, _MARK, _Mark(domain, command_type, retry, timeout, breaker))
         return function
 
     return mark
@@ -85,12 +89,14 @@ class HandlerRegistry:
         *,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
+        breaker: CircuitBreaker | str | None = None,
     ) -> Callable[[Function], Function]:
         """Register the decorated function. `retry` overrides the worker's policy, `timeout` bounds
-        each run in seconds."""
+        each run in seconds; with `breaker` (a target's name, or a CircuitBreaker for other numbers)
+        commands are put off, without using an attempt, while that target does not answer."""
 
         def decorate(function: Function) -> Function:
-            self.register(domain, command_type, function, retry=retry, timeout=timeout)
+            self.register(domain, command_type, function, retry=retry, timeout=timeout, breaker=breaker)
             return function
 
         return decorate
@@ -103,6 +109,7 @@ class HandlerRegistry:
         *,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
+        breaker: CircuitBreaker | str | None = None,
     ) -> Handler:
         """Register a function or bound method.
 
@@ -125,6 +132,7 @@ class HandlerRegistry:
             payload_type=payload_type,
             retry=retry,
             timeout=None if timeout is None else as_seconds(timeout, "timeout", minimum=0.001),
+            breaker=CircuitBreaker(breaker) if isinstance(breaker, str) else breaker,
         )
         self._handlers[key] = registered
         return registered
@@ -138,7 +146,12 @@ class HandlerRegistry:
             if isinstance(mark, _Mark):
                 method = getattr(instance, name)
                 self.register(
-                    mark.domain, mark.command_type, method, retry=mark.retry, timeout=mark.timeout
+                    mark.domain,
+                    mark.command_type,
+                    method,
+                    retry=mark.retry,
+                    timeout=mark.timeout,
+                    breaker=mark.breaker,
                 )
                 found.append((mark.domain, mark.command_type))
         if not found:
@@ -186,7 +199,8 @@ def _payload_type(function: Callable[..., Any]) -> Any:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     required = [p for p in positional if p.default is p.empty]
-    if (len(positional) < 2 and not variadic) or len(required) > 2:
+    named = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    if (len(positional) < 2 and not variadic) or len(required) > 2 or named:
         raise ConfigurationError(
             f"{_name_of(function)} must accept exactly (command, context), not "
             f"{inspect.signature(function)}."

@@ -5,7 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, insight, queues, redrive, schedules, troubleshooting
+from commandbus.operations import (
+    breakers,
+    commands,
+    insight,
+    queues,
+    redrive,
+    schedules,
+    troubleshooting,
+)
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 from commandbus.runtimes.base import BusBase
@@ -73,6 +81,10 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(insight.list_workers, read=True)
+    list_breakers = awaiting(breakers.list_breakers, read=True)
+    get_breaker = awaiting(breakers.get_breaker, read=True)
+    open_breaker = awaiting(breakers.open_breaker)
+    reset_breaker = awaiting(breakers.reset_breaker)
     put_schedule = awaiting(schedules.put_schedule)
     get_schedule = awaiting(schedules.get_schedule, read=True)
     list_schedules = awaiting(schedules.list_schedules, read=True)

@@ -21,8 +21,7 @@ from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.services import Services
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import OverTime, bounded
-from commandbus.services.presence import Presence
-from commandbus.services.scheduler import Scheduler
+from commandbus.services.standard import standard_services
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
@@ -95,7 +94,9 @@ class Worker(WorkerBase):
             recycle_after,
             shutdown_timeout,
         )
-        super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
+        super().__init__(
+            bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
+        )
         self._bus = bus
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
@@ -143,7 +144,9 @@ class Worker(WorkerBase):
             self._on_leases_gone,
         )
         self._keeper.start()
-        self._services = Services(self._bus, [Presence(self._presence("asyncio")), Scheduler()])
+        self._services = Services(
+            self._bus, standard_services(self._presence("asyncio"), self._bus.gates)
+        )
         self._services.start()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:

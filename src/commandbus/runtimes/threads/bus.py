@@ -5,7 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from commandbus.operations import commands, insight, queues, redrive, schedules, troubleshooting
+from commandbus.operations import (
+    breakers,
+    commands,
+    insight,
+    queues,
+    redrive,
+    schedules,
+    troubleshooting,
+)
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.base import BusBase
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
@@ -73,6 +81,10 @@ class SyncCommandBus(BusBase, _Sending):
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
     list_workers = blocking(insight.list_workers, read=True)
+    list_breakers = blocking(breakers.list_breakers, read=True)
+    get_breaker = blocking(breakers.get_breaker, read=True)
+    open_breaker = blocking(breakers.open_breaker)
+    reset_breaker = blocking(breakers.reset_breaker)
     put_schedule = blocking(schedules.put_schedule)
     get_schedule = blocking(schedules.get_schedule, read=True)
     list_schedules = blocking(schedules.list_schedules, read=True)

@@ -20,8 +20,7 @@ from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.services import SyncServices
 from commandbus.runtimes.threads.slots import Slot, Slots
-from commandbus.services.presence import Presence
-from commandbus.services.scheduler import Scheduler
+from commandbus.services.standard import standard_services
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
@@ -93,7 +92,9 @@ class SyncWorker(WorkerBase):
             recycle_after,
             shutdown_timeout,
         )
-        super().__init__(bus.engine, bus.settings.max_attempts, domain, registry, settings, name)
+        super().__init__(
+            bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
+        )
         self._bus = bus
         self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
@@ -138,7 +139,9 @@ class SyncWorker(WorkerBase):
             lambda lease_ids: self._inbox.put(LeasesGone(lease_ids)),
         )
         self._keeper.start()
-        self._services = SyncServices(self._bus, [Presence(self._presence("threads")), Scheduler()])
+        self._services = SyncServices(
+            self._bus, standard_services(self._presence("threads"), self._bus.gates)
+        )
         self._services.start()
         try:
             self._slots.resize(self._core.concurrency)

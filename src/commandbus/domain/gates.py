@@ -1,0 +1,121 @@
+"""The breakers of a process, safe to use from any thread, and what is to be told to the fleet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+
+from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.errors import BusinessRuleException, RetryAfter, Snooze
+
+ACTIVE_SECONDS = 5.0
+"""So long after its last call a breaker counts as in use, and the fleet's view of it is followed."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A breaker of this process changed, and the fleet does not know yet."""
+
+    target: str
+    state: BreakerState
+    seconds: float
+    failures: int
+
+
+class Gates:
+    """`tell` is called when the fleet should be told or asked soon; from any thread, not blocking."""
+
+    def __init__(
+        self, tell: Callable[[], object], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tell = tell
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._used_at: dict[str, float] = {}
+        self._seen: dict[str, int] = {}
+        self._changes: dict[str, Change] = {}
+
+    def allow(self, rule: CircuitBreaker) -> float:
+        """0 when a call to the rule's target may be made, else the seconds to wait."""
+        with self._lock:
+            breaker = self._breakers.get(rule.target)
+            if breaker is None:
+                # The process has its own copy, so that one rule can serve several buses.
+                breaker = self._breakers[rule.target] = CircuitBreaker(
+                    rule.target,
+                    threshold=rule.threshold,
+                    cooldown=rule.cooldown,
+                    probes=rule.probes,
+                )
+            now = self._monotonic()
+            asleep = self._used_at.get(rule.target, -inf) < now - ACTIVE_SECONDS
+            self._used_at[rule.target] = now
+            seconds = breaker.allow(now)
+        if asleep:
+            self._tell()
+        return seconds
+
+    def ended(self, target: str, error: BaseException | None) -> None:
+        """A call that was allowed ended. A refusal of the business is an answer, too; everything else
+        that was raised says that the target ails."""
+        if error is None or isinstance(error, BusinessRuleException | Snooze):
+            self.succeeded(target)
+        else:
+            self.failed(target, error.seconds if isinstance(error, RetryAfter) else None)
+
+    def succeeded(self, target: str) -> None:
+        with self._lock:
+            breaker = self._breakers[target]
+            if breaker.succeeded(self._monotonic()):
+                self._changes[target] = Change(target, breaker.state, 0.0, 0)
+                self._tell()
+
+    def failed(self, target: str, retry_after: float | None = None) -> None:
+        """`retry_after`: the target itself said when to come back."""
+        with self._lock:
+            now, breaker = self._monotonic(), self._breakers[target]
+            changed = breaker.failed(now)
+            if retry_after is not None:
+                breaker.open(retry_after, now)
+                changed = True
+            if changed:
+                seconds = breaker.remaining(now)
+                self._changes[target] = Change(target, breaker.state, seconds, breaker.failures)
+                self._tell()
+
+    def take_changes(self) -> list[Change]:
+        with self._lock:
+            changes, self._changes = list(self._changes.values()), {}
+            return changes
+
+    def put_back(self, changes: list[Change]) -> None:
+        """They could not be told; newer ones count more."""
+        with self._lock:
+            for change in changes:
+                self._changes.setdefault(change.target, change)
+
+    def in_use(self) -> list[str]:
+        """Targets that were called lately or are not closed: those whose state must be followed."""
+        with self._lock:
+            recent = self._monotonic() - ACTIVE_SECONDS
+            return [
+                target
+                for target, breaker in self._breakers.items()
+                if self._used_at[target] >= recent or breaker.state is not BreakerState.CLOSED
+            ]
+
+    def follow(self, target: str, version: int, state: BreakerState, seconds: float) -> None:
+        """The fleet's view: taken over when it is newer than what was seen before."""
+        with self._lock:
+            if version <= self._seen.get(target, 0) or target not in self._breakers:
+                return
+            self._seen[target] = version
+            breaker, now = self._breakers[target], self._monotonic()
+            if state is BreakerState.CLOSED:
+                breaker.close()
+            elif breaker.state is BreakerState.CLOSED or breaker.remaining(now) < seconds:
+                breaker.open(seconds, now)

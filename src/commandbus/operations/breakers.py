@@ -1,0 +1,123 @@
+"""Circuit breakers as the fleet shares them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from commandbus.domain.breaker import BreakerSnapshot, BreakerState
+from commandbus.domain.gates import Gates
+from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
+from commandbus.domain.names import as_name
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import TOGETHER, Op
+
+KIND = "breaker"
+TOPIC = "commandbus.breakers"
+
+
+class _Body(msgspec.Struct, frozen=True):
+    failures: int
+    changed_at: int
+    changed_by: str
+    reason: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+def list_breakers(scope: Scope) -> Op[list[BreakerSnapshot]]:
+    """Every breaker that ever opened, by target."""
+    now = yield from scope.store.now()
+    found: list[BreakerSnapshot] = []
+    after: str | None = None
+    while page := (yield from scope.store.list_documents(KIND, after=after)):
+        found += [_snapshot(document, now) for document in page]
+        after = page[-1].key
+    return found
+
+
+def get_breaker(scope: Scope, target: str) -> Op[BreakerSnapshot | None]:
+    """What the fleet knows about a target; None when its breaker never opened."""
+    now = yield from scope.store.now()
+    document = yield from scope.store.get_document(KIND, as_name(target, "target"))
+    return None if document is None else _snapshot(document, now)
+
+
+def open_breaker(
+    scope: Scope,
+    target: str,
+    cooldown: Duration = 300.0,
+    *,
+    operator: str = "operator",
+    reason: str | None = None,
+) -> Op[None]:
+    """Let nothing through to a target for `cooldown` seconds; all processes follow within a second."""
+    seconds = as_seconds(cooldown, "cooldown", minimum=0.001)
+    yield from _put(scope, target, BreakerState.OPEN, seconds, 0, operator, reason)
+
+
+def reset_breaker(
+    scope: Scope, target: str, *, operator: str = "operator", reason: str | None = None
+) -> Op[None]:
+    """Close a breaker by hand; all processes follow within a second."""
+    yield from _put(scope, target, BreakerState.CLOSED, 0.0, 0, operator, reason)
+
+
+def share(scope: Scope, gates: Gates, worker: str) -> Op[None]:
+    """Tell the fleet what this process found, and follow what others found."""
+    changes = gates.take_changes()
+    try:
+        for change in changes:
+            yield from _put(
+                scope, change.target, change.state, change.seconds, change.failures, worker, None
+            )
+    except BaseException:
+        gates.put_back(changes)
+        raise
+    for target in gates.in_use():
+        document = yield from scope.store.get_document(KIND, target)
+        if document is not None:
+            now = yield from scope.store.now()
+            left = ((document.due_at or now) - now) / SECOND
+            open_now = document.status == BreakerState.OPEN and left > 0
+            state = BreakerState.OPEN if open_now else BreakerState.CLOSED
+            if open_now or document.status == BreakerState.CLOSED:
+                gates.follow(target, document.version, state, left)
+
+
+def _put(
+    scope: Scope,
+    target: str,
+    state: BreakerState,
+    seconds: float,
+    failures: int,
+    by: str,
+    reason: str | None,
+) -> Op[None]:
+    name = as_name(target, "target")
+    while True:
+        yield TOGETHER
+        now = yield from scope.store.now()
+        present = yield from scope.store.get_document(KIND, name)
+        body = msgspec.json.encode(_Body(failures, now, by, reason)).decode()
+        until = now + int(seconds * SECOND) if state is BreakerState.OPEN else None
+        version = present.version if present else 0
+        if (yield from scope.store.put_document(Document(KIND, name, version, state, until, body))):
+            return
+
+
+def _snapshot(document: Document, now: int) -> BreakerSnapshot:
+    body = _decoder.decode(document.body)
+    state = BreakerState(document.status)
+    if state is BreakerState.OPEN and (document.due_at or 0) <= now:
+        state = BreakerState.HALF_OPEN
+    return BreakerSnapshot(
+        document.key,
+        state,
+        body.failures,
+        None if document.due_at is None else as_datetime(document.due_at),
+        as_datetime(body.changed_at),
+        body.changed_by,
+        body.reason,
+    )

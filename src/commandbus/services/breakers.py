@@ -1,0 +1,23 @@
+"""Shares a process's breakers with the fleet."""
+
+from __future__ import annotations
+
+from commandbus.domain.gates import Gates
+from commandbus.operations.breakers import TOPIC, share
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+
+WHILE_IN_USE, IDLE = 0.5, 60.0
+
+
+class BreakerSharing:
+    name = "breakers"
+    topic = TOPIC
+
+    def __init__(self, gates: Gates, worker: str) -> None:
+        self._gates = gates
+        self._worker = worker
+
+    def work(self, scope: Scope) -> Op[float]:
+        yield from share(scope, self._gates, self._worker)
+        return WHILE_IN_USE if self._gates.in_use() else IDLE

@@ -1,0 +1,14 @@
+"""The services that every worker runs beside its handlers."""
+
+from __future__ import annotations
+
+from commandbus.domain.gates import Gates
+from commandbus.domain.presence import WorkerInfo
+from commandbus.services.base import Service
+from commandbus.services.breakers import BreakerSharing
+from commandbus.services.presence import Presence
+from commandbus.services.scheduler import Scheduler
+
+
+def standard_services(info: WorkerInfo, gates: Gates) -> list[Service]:
+    return [Presence(info), Scheduler(), BreakerSharing(gates, info.name)]
