@@ -5,16 +5,9 @@ This module is the asyncio side; `commandbus.sync` is the same for threads.
 
 from __future__ import annotations
 
-from commandbus.domain.audit import AuditEvent, AuditEventType
-from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
-from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
-from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
-from commandbus.domain.presence import Reason, Why, WorkerInfo
-from commandbus.domain.reply import REPLY_TYPE, Reply
-from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
-from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
-from commandbus.engines.memory.queue import PriorityDelayQueue
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from commandbus.errors import (
     BatchNotFoundError,
     BreakerOpen,
@@ -38,18 +31,69 @@ from commandbus.errors import (
     StoreUnavailable,
     TransientCommandError,
 )
-from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
-from commandbus.runtimes.asyncio.worker import Worker
-from commandbus.runtimes.watchdog import WorkerWatchdog
-from commandbus.settings import VERSION, BusSettings, WorkerSettings
-from commandbus.store.records import CommandPage, QueueStats
-from commandbus.worker.base import ReceivedCommand
-from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.handlers import HandlerRegistry, handler
-from commandbus.worker.health import HealthReport, HealthState, HealthStatus
-from commandbus.worker.metrics import WorkerMetrics
+from commandbus.settings import VERSION
+
+if TYPE_CHECKING:
+    from commandbus.domain.audit import AuditEvent, AuditEventType
+    from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
+    from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
+    from commandbus.domain.failure import Failure, FailureKind
+    from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+    from commandbus.domain.presence import Reason, Why, WorkerInfo
+    from commandbus.domain.reply import REPLY_TYPE, Reply
+    from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
+    from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
+    from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+    from commandbus.runtimes.asyncio.worker import Worker
+    from commandbus.runtimes.watchdog import WorkerWatchdog
+    from commandbus.settings import BusSettings, WorkerSettings
+    from commandbus.store.records import CommandPage, QueueStats
+    from commandbus.worker.base import ReceivedCommand
+    from commandbus.worker.context import HandlerContext, SyncHandlerContext
+    from commandbus.worker.handlers import HandlerRegistry, handler
+    from commandbus.worker.health import HealthReport, HealthState, HealthStatus
+    from commandbus.worker.metrics import WorkerMetrics
 
 __version__ = VERSION
+
+# Names are imported when they are first used, so that a program pays only for what it uses, and the
+# command line answers at once.
+_HOMES = {
+    "commandbus.domain.audit": "AuditEvent AuditEventType",
+    "commandbus.domain.breaker": "BreakerSnapshot BreakerState CircuitBreaker",
+    "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
+    "commandbus.domain.failure": "Failure FailureKind",
+    "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
+    "commandbus.domain.presence": "Reason Why WorkerInfo",
+    "commandbus.domain.reply": "REPLY_TYPE Reply",
+    "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
+    "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
+    "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
+    "commandbus.runtimes.asyncio.worker": "Worker",
+    "commandbus.runtimes.watchdog": "WorkerWatchdog",
+    "commandbus.settings": "BusSettings WorkerSettings",
+    "commandbus.store.records": "CommandPage QueueStats",
+    "commandbus.worker.base": "ReceivedCommand",
+    "commandbus.worker.context": "HandlerContext SyncHandlerContext",
+    "commandbus.worker.handlers": "HandlerRegistry handler",
+    "commandbus.worker.health": "HealthReport HealthState HealthStatus",
+    "commandbus.worker.metrics": "WorkerMetrics",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "REPLY_TYPE",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
+from commandbus.store.administration import Administration
 from commandbus.store.session import Engine
 
 
@@ -31,10 +33,48 @@ def create_engine(
             from commandbus.engines.sqlite import SqliteEngine
 
             return SqliteEngine(url, clock=clock)
+        case "postgresql" | "postgres":
+            _need_psycopg()
+            from commandbus.engines.postgres import PostgresEngine
+
+            return PostgresEngine(url, migrate=migrate)
         case _:
             raise ConfigurationError(
                 f"Unknown engine in {_without_secrets(url)!r}; use memory://, sqlite:///file.db or "
                 "postgresql://user@host/database."
+            )
+
+
+def create_administration(url: str) -> Administration:
+    """What an administrator can do to the store of a URL; nothing is opened yet."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from commandbus.engines.sqlite.doctor import SqliteAdministration
+
+            return SqliteAdministration(url)
+        case "postgresql" | "postgres":
+            _need_psycopg()
+            from commandbus.engines.postgres.administration import PostgresAdministration
+
+            return PostgresAdministration(url)
+        case "memory":
+            raise ConfigurationError(
+                "memory:// lives inside one process and has nothing to look after; name an SQLite file "
+                "or a PostgreSQL database."
+            )
+        case _:
+            raise ConfigurationError(
+                f"Unknown engine in {_without_secrets(url)!r}; use sqlite:///file.db or "
+                "postgresql://user@host/database."
+            )
+
+
+def _need_psycopg() -> None:
+    for name in ("psycopg", "psycopg_pool"):
+        if find_spec(name) is None:
+            raise ConfigurationError(
+                f"postgresql:// needs the package {name}, which is not installed; "
+                "`pip install durable-commandbus[postgres]` brings it."
             )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.payload import PAYLOAD_BYTES_MAX
-from commandbus.domain.priority import LABELS
+from commandbus.domain.priority import LABELS, as_priority
 from commandbus.domain.retry import RetryPolicy, check_max_attempts
 from commandbus.errors import CommandBusError, ConfigurationError
 
@@ -49,8 +49,9 @@ class BusSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 problems.append(f"{name} must be a whole number of at least 1, not {value!r}")
-        if isinstance(self.default_priority, str) and self.default_priority not in self.priorities:
-            problems.append(f"default_priority {self.default_priority!r} is not among priorities")
+        for value in self.priorities.values():
+            _collect(problems, partial(as_priority, value, {}))
+        _collect(problems, lambda: as_priority(self.default_priority, self.priorities))
         if self.warn_depth is not None and self.max_pending is None:
             problems.append("warn_depth needs max_pending, because only then sends are counted")
         _collect(problems, lambda: check_max_attempts(self.max_attempts))
@@ -89,16 +90,22 @@ class WorkerSettings:
         _collect(problems, lambda: check_poll_interval(self.poll_interval))
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
             problems.append(f"prefetch must be None or a whole number from 0, not {self.prefetch!r}")
+        if not isinstance(self.prefetch_max, int) or self.prefetch_max < 0:
+            problems.append(f"prefetch_max must be a whole number from 0, not {self.prefetch_max!r}")
+        if self.retry_policy is not None and not isinstance(self.retry_policy, RetryPolicy):
+            problems.append(f"retry_policy must be a RetryPolicy, not {self.retry_policy!r}")
         if self.recycle_after is not None and self.recycle_after < 1:
             problems.append(f"recycle_after must be None or at least 1, not {self.recycle_after!r}")
         for name, minimum in (
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),
             ("jitter", 0.0),
-            ("stuck_after", 0.1),
+            ("thread_timeout", 0.1),
             ("shutdown_timeout", 0.0),
         ):
-            _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
+            value = getattr(self, name)
+            if value is not None or name != "thread_timeout":
+                _collect(problems, partial(as_seconds, value, name, minimum=minimum))
         _raise(problems)
 
     @property

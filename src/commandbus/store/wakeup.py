@@ -6,8 +6,11 @@ itself *before* the claim that may come back empty, so a command that arrives in
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
+
+logger = logging.getLogger("commandbus")
 
 WakeCallback = Callable[[str, float | None], None]
 """Called with the source of the wake-up and, for work that is not due yet, the seconds until then.
@@ -72,9 +75,9 @@ class WakeHub:
                 self._listened.clear()
             subscribers = tuple(self._subscribers.get(domain, ()))
         for waiter in chosen:
-            waiter.callback(source, due_in or None)
-        for tell in subscribers:
-            tell()
+            _tell(waiter.callback, source, due_in or None)
+        for subscriber in subscribers:
+            _tell(subscriber)
         return bool(chosen or subscribers)
 
     def subscribe(self, topic: str, callback: Callable[[], object]) -> Callable[[], None]:
@@ -94,7 +97,7 @@ class WakeHub:
         with self._lock:
             waiters = list(self._waiters)
         for waiter in waiters:
-            waiter.callback(source, None)
+            _tell(waiter.callback, source, None)
 
     def armed_domains(self) -> set[str]:
         """The domains that someone in this process waits for right now."""
@@ -133,4 +136,11 @@ class WakeHub:
         with self._lock:
             observers = tuple(self._observers)
         for callback in observers:
-            callback()
+            _tell(callback)
+
+
+def _tell(callback: Callable[..., object], *news: object) -> None:
+    try:
+        callback(*news)
+    except Exception:  # whoever listens may be gone, its event loop closed; the commit stands
+        logger.warning("a wake-up could not be delivered", exc_info=True)

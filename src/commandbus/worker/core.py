@@ -97,6 +97,8 @@ class WorkerCore:
         self._one_by_one = False
         self._handler_seconds: float | None = None
         self._progress_at = -inf
+        self._held_up = False
+        """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
         self._stop_at: float | None = None
         self._interrupted_at: float | None = None
 
@@ -149,6 +151,7 @@ class WorkerCore:
         match event:
             case Finished():
                 self._progress_at = now
+                self._held_up = False
                 self._finished(event)
             case Settled():
                 self._settled(event, now, effects)
@@ -198,6 +201,7 @@ class WorkerCore:
         if hoarding and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
+            self._held_up = True
             effects.append(Withdraw())
         if self.unsettled and not self._settling and now >= self._settle_at:
             count = 1 if self._one_by_one else len(self.unsettled)
@@ -237,6 +241,8 @@ class WorkerCore:
 
     def _prefetch(self) -> int:
         settings = self._settings
+        if self._held_up:
+            return 0
         if settings.prefetch is not None:
             return settings.prefetch
         seconds = self._handler_seconds

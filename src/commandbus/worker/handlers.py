@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator
@@ -219,6 +220,8 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:
     if "[" not in annotation:
         return Any
     inner = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
     if not inspect.isroutine(inner):  # an object with __call__, whose annotations are that method's
         inner = inspect.unwrap(type(inner).__call__)
     inner = getattr(inner, "__func__", inner)

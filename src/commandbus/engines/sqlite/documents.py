@@ -34,7 +34,9 @@ class SqliteDocuments:
     def list_documents(
         self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
     ) -> Op[list[Document]]:
-        rows = yield Statement(SQL.list, (kind, status, after, limit))
+        rows = yield Statement(
+            SQL.list, {"kind": kind, "status": status, "after": after, "limit": limit}
+        )
         return [Document(*row) for row in rows]
 
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:

@@ -106,11 +106,15 @@ class SqliteEngine:
             check_same_thread=False,
             cached_statements=256,
         )
-        # The log is folded back by the write lane, under the lock of all processes.
-        connection.execute("pragma journal_mode = wal")
-        connection.execute(f"pragma synchronous = {self._synchronous}")
-        connection.execute("pragma wal_autocheckpoint = 0")
-        connection.execute("pragma temp_store = memory")
+        try:
+            # The log is folded back by the write lane, under the lock of all processes.
+            connection.execute("pragma journal_mode = wal")
+            connection.execute(f"pragma synchronous = {self._synchronous}")
+            connection.execute("pragma wal_autocheckpoint = 0")
+            connection.execute("pragma temp_store = memory")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _connect_readonly(self) -> sqlite3.Connection:

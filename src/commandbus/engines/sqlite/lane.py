@@ -50,6 +50,8 @@ class Lane:
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._pid = os.getpid()
         self._closed = False
+        self._closing = threading.Lock()
+        """What is submitted before the end is put before it, and so is answered."""
         self.connection = connect()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -61,21 +63,24 @@ class Lane:
                 "This bus was opened before a fork and cannot be used in the child process, because "
                 "SQLite connections must not be shared; open a bus of its own in the child."
             )
-        if self._closed:
-            op.close()
-            raise InvalidOperationError("The bus is closed; open it again before using it.")
         order = _Order(op)
-        self._orders.put(order)
+        with self._closing:
+            if self._closed:
+                op.close()
+                raise InvalidOperationError("The bus is closed; open it again before using it.")
+            self._orders.put(order)
         return order.future
 
     def close(self) -> None:
         """Finish what was submitted, then end the thread and the connection."""
-        if self._closed:
+        if self._pid != os.getpid():
+            self._closed = True
             return
-        self._closed = True
-        if self._pid == os.getpid():
-            self._orders.put(None)
-            self._thread.join()
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._orders.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
         try:

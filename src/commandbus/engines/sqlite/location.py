@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -23,19 +24,22 @@ _NETWORK = frozenset(
         "lustre",
     }
 )
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""Spaces and the like in a mount point, as the kernel writes them."""
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL", "off": "OFF", "extra": "EXTRA"}
 
 
 def parse(url: str) -> tuple[Path, str]:
     """The file and the synchronous mode of `sqlite:///file.db?synchronous=full`."""
     parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc or not path.startswith("/") or path in ("/", "/:memory:"):
+    path = unquote(parts.path)  # a # in a name is written %23
+    odd = parts.netloc or parts.fragment or "\0" in path
+    if odd or not path.startswith("/") or path in ("/", "/:memory:"):
         raise ConfigurationError(
             f"{url!r} names no SQLite file: write sqlite:///jobs.db for a file in the current folder, "
             "sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file at all."
         )
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = _SYNCHRONOUS.get(options.pop("synchronous", "full").lower())
     if synchronous is None or options:
         raise ConfigurationError(
@@ -84,7 +88,7 @@ def filesystem_of(folder: Path, mounts: str = "/proc/self/mounts") -> str:
         fields = line.split()
         if len(fields) < 3:
             continue
-        point = Path(fields[1].encode().decode("unicode_escape"))
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[1]))
         if resolved.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), fields[2]
     return kind

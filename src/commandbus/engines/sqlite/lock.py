@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from commandbus.errors import ConfigurationError
+
 try:
     import fcntl
 except ImportError:  # not on this system; SQLite's own lock is correct, only slower under contention
@@ -22,7 +24,13 @@ class WriteLock:
     """Held around each write transaction. The kernel lets go of it when its process dies."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The lock file {path} cannot be opened ({error.strerror}); the folder of the SQLite "
+                "file must be writable for this user."
+            ) from error
 
     def __enter__(self) -> None:
         if fcntl is not None:

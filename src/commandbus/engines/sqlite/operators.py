@@ -18,7 +18,7 @@ from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 
-_CHOSEN = "select seq from commandbus_command where ?1 is null or domain = ?1"
+_CHOSEN = "select seq from commandbus_command where :domain is null or domain = :domain"
 _TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
 
 
@@ -111,12 +111,14 @@ class SqliteOperators(SqliteReads):
             yield Wake(domain)
 
     def purge(self, domain: str | None) -> Op[int]:
-        rows = yield Statement(f"select count(*) from ({_CHOSEN})", (domain,))
+        rows = yield Statement(f"select count(*) from ({_CHOSEN})", {"domain": domain})
         for table in _TABLES_BY_SEQ:
-            yield Statement(f"delete from commandbus_{table} where seq in ({_CHOSEN})", (domain,))
+            yield Statement(
+                f"delete from commandbus_{table} where seq in ({_CHOSEN})", {"domain": domain}
+            )
         for table in ("lease", "tally", "domain"):
-            chosen = f"delete from commandbus_{table} where ?1 is null or domain = ?1"
-            yield Statement(chosen, (domain,))
+            chosen = f"delete from commandbus_{table} where :domain is null or domain = :domain"
+            yield Statement(chosen, {"domain": domain})
         return int(rows[0][0])
 
 

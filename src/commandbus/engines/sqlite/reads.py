@@ -20,6 +20,8 @@ from commandbus.store.trail import Facts, Kept, compose
 SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
 ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
 
+_BY_ID = "where c.command_id = :id and (:domain is null or c.domain = :domain) order by c.seq"
+
 Running = dict[int, tuple[str, int, Member]]
 
 
@@ -30,8 +32,8 @@ class SqliteReads:
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         return (
             yield from self._records(
-                "where c.command_id = ?1 and (?2 is null or c.domain = ?2) order by c.seq",
-                (command_id.bytes, domain),
+                _BY_ID,
+                {"id": command_id.bytes, "domain": domain},
             )
         )
 
@@ -62,13 +64,13 @@ class SqliteReads:
         }
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
-        rows = yield Statement(SQL.parked, (domain, command_type))
+        rows = yield Statement(SQL.parked, {"domain": domain, "command_type": command_type})
         return int(rows[0][0])
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         rows = yield Statement(
-            f"{SQL.records} where c.command_id = ?1 and (?2 is null or c.domain = ?2) order by c.seq",
-            (command_id.bytes, domain),
+            f"{SQL.records} {_BY_ID}",
+            {"id": command_id.bytes, "domain": domain},
         )
         running = yield from self._running()
         events: list[AuditEvent] = []
@@ -82,7 +84,7 @@ class SqliteReads:
 
     def stats(self, domain: str) -> Op[QueueStats]:
         now = self._clock()
-        row = (yield Statement(SQL.stats, (domain, now)))[0]
+        row = (yield Statement(SQL.stats, {"domain": domain, "now": now}))[0]
         tally = dict((yield Statement(SQL.tally, (domain,))))
         ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]

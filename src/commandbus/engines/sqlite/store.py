@@ -147,7 +147,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
         if capacity.pending_max is None:
             return pending
         for domain, count in Counter(command.domain for command in new).items():
-            rows = yield Statement(SQL.count_pending, (domain, capacity.pending_max + 1))
+            rows = yield Statement(
+                SQL.count_pending, {"domain": domain, "limit": capacity.pending_max + 1}
+            )
             pending[domain] = rows[0][0] + count
             if pending[domain] > capacity.pending_max:
                 raise QueueFull(
@@ -182,7 +184,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
             yield from self._claim_from(domain, request, now, claimed)
         if claimed:
             return ClaimReply(claimed, None, rescued)
-        moment = yield Statement(SQL.next_moment, (request.worker, as_json(request.domains)))
+        moment = yield Statement(
+            SQL.next_moment, {"worker": request.worker, "domains": as_json(request.domains)}
+        )
         due_in = None if moment[0][0] is None else max(0.0, (moment[0][0] - now) / SECOND)
         return ClaimReply([], due_in, rescued)
 

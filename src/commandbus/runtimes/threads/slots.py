@@ -58,7 +58,7 @@ class Slots:
     def start(self, claimed: list[Claimed]) -> None:
         with self._changed:
             self._ready.extend(claimed)
-            self._changed.notify(len(claimed))
+            self._changed.notify()
 
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
         """Take back what no thread has begun."""
@@ -130,10 +130,17 @@ class Slots:
                 self._finished.append(settlement)
                 if len(self._finished) == 1:
                     self._on_finished()
+            woken = False
             while True:
                 if slot.abandoned or len(self._members) > self._size:
                     self._members.discard(slot)
                     return None
                 if self._ready:
-                    return self._ready.popleft()
+                    claimed = self._ready.popleft()
+                    # One wakes the next: fast handlers leave most threads asleep, slow ones do not
+                    # keep the others waiting, and a hundred never fight over a handful of commands.
+                    if woken and self._ready:
+                        self._changed.notify()
+                    return claimed
+                woken = True
                 self._changed.wait()

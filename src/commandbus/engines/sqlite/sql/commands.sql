@@ -38,8 +38,8 @@ delete from commandbus_unique_key where (domain, unique_key) in (
 
 -- name: count_pending
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.
-select (select count(*) from (select 1 from commandbus_queue where domain = ?1 limit ?2))
-     + (select count(*) from (select 1 from commandbus_scheduled where domain = ?1 limit ?2))
+select (select count(*) from (select 1 from commandbus_queue where domain = :domain limit :limit))
+     + (select count(*) from (select 1 from commandbus_scheduled where domain = :domain limit :limit))
 
 -- name: is_paused
 select 1 from commandbus_domain where domain = ? and paused_at is not null
@@ -77,11 +77,11 @@ returning lease_id
 -- name: next_moment
 -- When an idle worker should look again: the next due command or the end of someone else's lease.
 select min(moment) from (
-    select min(until) as moment from commandbus_lease where worker <> ?1
+    select min(until) as moment from commandbus_lease where worker <> :worker
     union all
     select (select s.due_at from commandbus_scheduled s where s.domain = wanted.value
             order by s.due_at limit 1)
-    from json_each(?2) wanted
+    from json_each(:domains) wanted
     where not exists (select 1 from commandbus_domain d
                       where d.domain = wanted.value and d.paused_at is not null))
 

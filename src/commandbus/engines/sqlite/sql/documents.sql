@@ -16,7 +16,8 @@ delete from commandbus_document where kind = ? and key = ? returning version
 
 -- name: list
 select kind, key, version, status, due_at, body from commandbus_document
-where kind = ?1 and (?2 is null or status = ?2) and (?3 is null or key > ?3) order by key limit ?4
+where kind = :kind and (:status is null or status = :status) and (:after is null or key > :after)
+order by key limit :limit
 
 -- name: due
 select kind, key, version, status, due_at, body from commandbus_document

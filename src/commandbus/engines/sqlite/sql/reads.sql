@@ -20,22 +20,22 @@ left join commandbus_progress p on p.seq = c.seq
 -- name: parked
 -- Parked commands, by way of the index of what did not simply complete.
 select count(*) from commandbus_outcome o join commandbus_command c on c.seq = o.seq
-where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (?1 is null or c.domain = ?1)
-    and (?2 is null or c.command_type = ?2)
+where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :domain)
+    and (:command_type is null or c.command_type = :command_type)
 
 -- name: audit
 select kind, at, details from commandbus_audit where seq = ? order by id
 
 -- name: stats
 select
-    (select count(*) from commandbus_queue where domain = ?1),
-    (select count(*) from commandbus_scheduled where domain = ?1 and due_at > ?2),
-    (select count(*) from commandbus_scheduled where domain = ?1 and due_at <= ?2),
-    (select coalesce(sum(json_array_length(members)), 0) from commandbus_lease where domain = ?1),
-    (select min(available_at) from commandbus_queue where domain = ?1),
-    (select min(due_at) from commandbus_scheduled where domain = ?1),
-    (select paused_at from commandbus_domain where domain = ?1),
-    (select paused_reason from commandbus_domain where domain = ?1)
+    (select count(*) from commandbus_queue where domain = :domain),
+    (select count(*) from commandbus_scheduled where domain = :domain and due_at > :now),
+    (select count(*) from commandbus_scheduled where domain = :domain and due_at <= :now),
+    (select coalesce(sum(json_array_length(members)), 0) from commandbus_lease where domain = :domain),
+    (select min(available_at) from commandbus_queue where domain = :domain),
+    (select min(due_at) from commandbus_scheduled where domain = :domain),
+    (select paused_at from commandbus_domain where domain = :domain),
+    (select paused_reason from commandbus_domain where domain = :domain)
 
 -- name: ahead
 -- Along the index, and no further than anyone wants to know.

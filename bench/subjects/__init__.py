@@ -1,0 +1,1 @@
+"""One file per thing that is measured; each has a function `subjects`."""

@@ -1,0 +1,33 @@
+"""What the parts of the PostgreSQL store share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from commandbus.engines.postgres.bounds import Bounds
+from commandbus.engines.postgres.leases import Leases
+from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.sleepers import Sleepers
+from commandbus.engines.postgres.statements import queries
+from commandbus.store.wakeup import WakeHub
+
+
+class PostgresBase:
+    def __init__(
+        self,
+        location: Location,
+        hub: WakeHub,
+        process: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schema = location.schema
+        self._sql = queries(location.schema)
+        self._notify = location.notify
+        self._hub = hub
+        self._process = process
+        self._monotonic = monotonic
+        self._leases = Leases()
+        self._bounds = Bounds()
+        self.sleepers = Sleepers()

@@ -1,0 +1,231 @@
+"""Taking commands: due work promoted, expired leases taken back, the first rows put under a lease."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.bounds import EVERYTHING
+from commandbus.engines.postgres.leases import Held, Seat, members_of
+from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
+from commandbus.engines.postgres.statements import Atomic, Boundary, Listening
+from commandbus.errors import StoreUnavailable
+from commandbus.store.op import Op, Statement
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
+from commandbus.store.replies import reply_command
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
+
+logger = logging.getLogger("commandbus.postgres")
+
+_RESCUE_ROUNDS = 20
+
+
+class PostgresClaiming(PostgresSettling):
+    _turn = 0
+
+    def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        rescued = (yield from self._sweep(request)) if request.sweep else 0
+        claimed = yield from self._claim_in_turn(request)
+        if claimed:
+            yield from self._stay_awake(request.worker, claimed)
+            return ClaimReply(claimed, None, rescued)
+        look_in = None
+        if self._notify:
+            fell_asleep, look_in = yield from self._fall_asleep(request)
+            if fell_asleep:
+                # Whatever was sent before senders could know of us is visible to this claim.
+                claimed = yield from self._claim_in_turn(request)
+                if claimed:
+                    return ClaimReply(claimed, None, rescued)
+        rows = yield Atomic(self._sql.next_moment, (texts(request.domains), request.worker))
+        moments = [m for m in (rows[0][0], look_in) if m is not None]
+        due_in = max(0.0, min(moments) / SECOND) if moments else None
+        return ClaimReply([], due_in, rescued)
+
+    def _claim_in_turn(self, request: ClaimRequest) -> Op[list[Claimed]]:
+        """From all domains of a request, beginning with another one each time."""
+        claimed: list[Claimed] = []
+        self._turn += 1
+        count = len(request.domains)
+        for position in range(count):
+            domain = request.domains[(self._turn + position) % count]
+            try:
+                yield from self._claim_from(domain, request, claimed)
+            except StoreUnavailable as error:
+                # What was claimed before is ours, and must not wait for its lease to end.
+                if not claimed:
+                    raise
+                logger.warning("a claim from %s failed: %s", domain, error)
+            if len(claimed) >= request.limit:
+                break
+        return claimed
+
+    def _claim_from(self, domain: str, request: ClaimRequest, claimed: list[Claimed]) -> Op[None]:
+        duration = int(request.lease_seconds * SECOND)
+        while (wanted := request.limit - len(claimed)) > 0:
+            began = self._monotonic()
+            ranges = self._bounds.ranges(domain, began)
+            rows = yield Atomic(
+                self._sql.claim,
+                (domain, wanted, request.worker, *(ranges or EVERYTHING), duration),
+            )
+            if ranges is None:
+                now = self._monotonic()
+                self._bounds.walked(domain, now, now - began)
+            if not rows:
+                self._bounds.forget(domain)
+                if ranges is None:
+                    return
+                continue
+            self._bounds.took(domain, [(row[3], row[0]) for row in rows])
+            ended = self._admit(domain, request.worker, rows, claimed)
+            if ended:
+                yield from self._end_unclaimable(domain, request.worker, rows[0], ended)
+            else:
+                return
+
+    def _admit(
+        self, domain: str, worker: str, rows: Any, claimed: list[Claimed]
+    ) -> list[tuple[Any, str]]:
+        """Rows of the query `claim` as commands under lease; returns those that are none: expired,
+        or without their command."""
+        seats: dict[int, Seat] = {}
+        refused: list[tuple[Any, str]] = []
+        for row in rows:
+            (
+                seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
+                command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
+                tags, headers, expired,
+            ) = row  # fmt: skip
+            seats[seq] = (attempts + 1, crashes, releases, keyed, priority)
+            if expired or command_type is None:
+                refused.append((row, "EXPIRED" if expired else "ORPHAN"))
+                continue
+            if correlation_id is None:
+                correlation_id = command_id
+            command = Claimed(
+                seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
+                reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
+                releases,
+            )  # fmt: skip
+            claimed.append(command)
+        self._leases.keep(Held(rows[0][1], domain, worker, rows[0][2], 0, seats))
+        return refused
+
+    def _end_unclaimable(
+        self, domain: str, worker: str, first: Any, refused: list[tuple[Any, str]]
+    ) -> Op[None]:
+        """End expired commands as CANCELED. A queue row without a command is only noted, for
+        operators: the tables were changed by hand, and it must not be in a worker's way."""
+        writes = Writes()
+        for row, reason in refused:
+            seq, attempts, crashes = row[0], row[4], row[5]
+            if reason == "EXPIRED":
+                canceled = CommandStatus.CANCELED
+                writes.outcomes.append(
+                    OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
+                )
+                writes.audits.append(AuditRow(seq, AuditEventType.EXPIRED, {"reason": reason}))
+            else:
+                failure = Failure(
+                    FailureKind.PERMANENT,
+                    "ORPHAN",
+                    f"Queue row {seq} of domain {domain!r} has no command; it was changed by hand.",
+                )
+                writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
+        held = self._leases.get(first[1])
+        assert held is not None
+        replies = [_reply_to_expired(domain, row) for row, _ in refused if row[13] is not None]
+        try:
+            yield from self._write_under(held, [row[0] for row, _ in refused], writes, replies)
+        except StoreUnavailable as error:
+            # They stay under the lease and come back with its end; the rest of it is good.
+            logger.warning("could not end %d expired commands: %s", len(refused), error)
+
+    def _sweep(self, request: ClaimRequest) -> Op[int]:
+        rows = yield Atomic(self._sql.sweep, (texts(request.domains),))
+        rescued = 0
+        if rows[0][0]:
+            for _ in range(_RESCUE_ROUNDS):
+                count = yield from self._rescue()
+                rescued += count
+                if not count:
+                    break
+        return rescued
+
+    def _rescue(self) -> Op[int]:
+        """Take back what expired leases still held; in one transaction, with what it leads to."""
+        rescued = 0
+        for lease_id, domain, worker, claimed_at, seqs, unusual in (
+            yield Statement(self._sql.take_expired)
+        ):
+            priorities = dict((yield Statement(self._sql.priorities, (integers(seqs),))))
+            members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
+            writes = Writes()
+            for member in members:
+                plan_lost(writes, member, lease_id, worker, claimed_at)
+            keyed = {member.seq for member in members if member.keyed}
+            yield from self._write(domain, worker, writes, priorities, keyed)
+            self._leases.forget([lease_id])
+            rescued += len(members)
+        yield Boundary()
+        return rescued
+
+    def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
+        """Tell senders that this process sleeps, if somebody here will wait for being told. Returns
+        whether that is news, and in how many microseconds to look again if it was not possible."""
+        news, look_in = False, None
+        waiting = self._hub.armed_domains()
+        if waiting and not self.sleepers.listening.is_set():
+            yield Listening()
+            if not self.sleepers.listening.is_set():
+                self.sleepers.missed = True
+                return False, None
+        now = self._monotonic()
+        for domain in request.domains:
+            self.sleepers.idle(domain, request.worker, now)
+            if domain not in waiting or self.sleepers.is_asleep(domain):
+                continue
+            duration = int(ASLEEP_SECONDS * SECOND)
+            if (yield Atomic(self._sql.sleep, (domain, self._process, duration))):
+                self.sleepers.asleep(domain)
+                news = True
+            else:
+                again = int(self.sleepers.refused(domain) * SECOND)
+                look_in = again if look_in is None else min(again, look_in)
+        return news, look_in
+
+    def _stay_awake(self, worker: str, claimed: list[Claimed]) -> Op[None]:
+        """Once this process has been busy for a while, senders need not notify."""
+        if not self._notify:
+            return
+        now = self._monotonic()
+        domains = {claimed[0].domain, claimed[-1].domain}
+        busy = [domain for domain in domains if self.sleepers.found(domain, worker, now)]
+        if not busy:
+            return
+        for domain in busy:
+            self.sleepers.awake(domain)
+        try:
+            yield Atomic(self._sql.awaken, (texts(busy), self._process))
+        except StoreUnavailable as error:
+            logger.debug("could not say that %s is busy: %s", busy, error)
+
+
+def _reply_to_expired(domain: str, row: Any) -> NewCommand:
+    """Of a row of the query `claim`."""
+    return reply_command(
+        row[13],
+        command_id=row[9],
+        domain=domain,
+        command_type=row[8],
+        correlation_id=row[11] or row[9],
+        outcome=ReplyOutcome.CANCELED,
+        reason="EXPIRED",
+    )

@@ -1,0 +1,93 @@
+"""How an op becomes transactions: decided here once, waited for in the sessions.
+
+`conduct` turns an op into the statements that really go to the server: atomic ones as they are, the
+others between BEGIN and COMMIT, which are added before the first of them. A session performs what is
+yielded, blocking or awaiting, and throws in what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.store.op import Op, Rows, Statement, Together, Wake
+
+T = TypeVar("T")
+
+BEGIN = Statement("begin isolation level read committed")
+COMMIT = Statement("commit")
+ROLLBACK = Statement("rollback")
+
+Steps = Generator[Statement, Rows, T]
+
+
+def conduct(op: Op[T], wakes: list[Wake], *, own: bool = True) -> Steps[T]:
+    """Run an op in transactions of its own, or with `own=False` inside one that is somebody else's;
+    wake-ups are collected, to be told after the commit."""
+    transaction = _Transaction(own)
+    try:
+        step = next(op)
+        while True:
+            if isinstance(step, Wake):
+                wakes.append(step)
+                step = op.send(())
+                continue
+            try:
+                rows = yield from transaction.perform(step)
+            except Exception as error:  # the op decides; unhandled, it comes straight back
+                yield from transaction.undo(error)
+                step = op.throw(error)
+            else:
+                step = op.send(rows)
+    except StopIteration as done:
+        yield from transaction.commit()
+        return done.value  # type: ignore[no-any-return]
+    except Exception as error:
+        yield from transaction.undo(error)
+        raise
+    finally:
+        op.close()
+
+
+class _Transaction:
+    """The transaction of an op, begun when a statement needs one.
+
+    An error undoes it before the op learns of the error: what an op does after catching one begins
+    anew. Only where everything belongs together, nothing can follow.
+    """
+
+    def __init__(self, own: bool) -> None:
+        self._own = own
+        self._begun = False
+        self._together = False
+        self._doom: Exception | None = None
+
+    def perform(self, step: Statement | Together) -> Steps[Rows]:
+        if isinstance(step, Together):
+            self._together = True
+            return ()
+        if isinstance(step, Boundary):
+            if not self._together:
+                yield from self.commit()
+            return ()
+        if self._doom is not None:
+            raise self._doom
+        if self._own and not self._begun and (self._together or not isinstance(step, Atomic)):
+            yield BEGIN
+            self._begun = True
+        return (yield step)
+
+    def commit(self) -> Steps[None]:
+        if self._doom is not None:
+            raise self._doom
+        if self._begun:
+            self._begun = False
+            yield COMMIT
+
+    def undo(self, error: Exception) -> Steps[None]:
+        if self._together or not self._own:
+            self._doom = error
+        if self._begun:
+            self._begun = False
+            yield ROLLBACK

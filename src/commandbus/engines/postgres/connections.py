@@ -1,0 +1,250 @@
+"""Connections: how they are made, what runs on them, and when they are thrown away."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+from psycopg import AsyncRawCursor, RawCursor, adapt
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
+
+from commandbus.engines.postgres.conduct import ROLLBACK
+from commandbus.engines.postgres.failures import is_fatal, translate
+from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.statements import Copy, Shared, bind
+from commandbus.errors import CommandBusError, InvalidOperationError, StoreUnavailable
+from commandbus.store.op import Rows, Statement
+
+POOL_SECONDS = 30.0
+"""How long an op waits for a connection, and so for a server that is away."""
+LIFETIME_SECONDS = 3600.0
+RECONNECT_SECONDS = 4.0
+"""Tries to reconnect grow apart; after so long they begin anew, so none waits for many seconds."""
+
+
+def adapters() -> adapt.AdaptersMap:
+    """Whole numbers always as bigint: a parameter whose type changed with its value would make the
+    server prepare the same statement again."""
+    adapted = adapt.AdaptersMap(psycopg.adapters)
+    adapted.register_dumper(int, Int8Dumper)
+    return adapted
+
+
+class _Context:
+    """What psycopg wants around adapters."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        self.adapters = adapters()
+
+
+def _settings(location: Location) -> dict[str, Any]:
+    return {
+        "autocommit": True,
+        "prepare_threshold": 0 if location.prepare else None,
+        "context": _Context(),
+    }
+
+
+def blocking_pool(location: Location, size: int) -> ConnectionPool[Any]:
+    return ConnectionPool(
+        location.conninfo,
+        kwargs=_settings(location) | {"cursor_factory": RawCursor},
+        min_size=0,
+        max_size=size,
+        open=False,
+        name="commandbus",
+        timeout=POOL_SECONDS,
+        max_lifetime=LIFETIME_SECONDS,
+        reconnect_timeout=RECONNECT_SECONDS,
+        num_workers=1,
+    )
+
+
+def awaiting_pool(location: Location, size: int) -> AsyncConnectionPool[Any]:
+    return AsyncConnectionPool(
+        location.conninfo,
+        kwargs=_settings(location) | {"cursor_factory": AsyncRawCursor},
+        min_size=0,
+        max_size=size,
+        open=False,
+        name="commandbus",
+        timeout=POOL_SECONDS,
+        max_lifetime=LIFETIME_SECONDS,
+        reconnect_timeout=RECONNECT_SECONDS,
+        num_workers=1,
+    )
+
+
+class Line:
+    """A connection for one op: taken from the pool when first needed, given back at the end."""
+
+    def __init__(self, pool: ConnectionPool[Any], origin: str) -> None:
+        self._pool = pool
+        self._origin = origin
+        self._connection: psycopg.Connection[Any] | None = None
+        self._broken = False
+
+    @property
+    def in_use(self) -> bool:
+        return self._connection is not None
+
+    def execute(self, statement: Statement) -> Rows:
+        if self._broken and statement is ROLLBACK:
+            return ()
+        try:
+            if self._connection is None:
+                self._connection = self._take()
+            return run_blocking(self._connection.cursor(), statement, self._origin)
+        except CommandBusError:
+            raise
+        except BaseException as error:
+            self._broken = self._broken or _breaks(error)
+            raise _as_ours(error) from error
+
+    def _take(self) -> psycopg.Connection[Any]:
+        while True:
+            connection: psycopg.Connection[Any] = self._pool.getconn()
+            if is_alive(connection):
+                return connection
+            connection.close()
+            self._pool.putconn(connection)
+
+    def release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._broken or not is_idle(connection):
+                connection.close()
+            self._pool.putconn(connection)
+
+
+class AsyncLine:
+    """The same for asyncio."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any], origin: str) -> None:
+        self._pool = pool
+        self._origin = origin
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._broken = False
+
+    @property
+    def in_use(self) -> bool:
+        return self._connection is not None
+
+    async def execute(self, statement: Statement) -> Rows:
+        if self._broken and statement is ROLLBACK:
+            return ()
+        try:
+            if self._connection is None:
+                self._connection = await self._take()
+            return await run_awaiting(self._connection.cursor(), statement, self._origin)
+        except CommandBusError:
+            raise
+        except BaseException as error:
+            self._broken = self._broken or _breaks(error)
+            raise _as_ours(error) from error
+
+    async def _take(self) -> psycopg.AsyncConnection[Any]:
+        while True:
+            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn()
+            if is_alive(connection):
+                return connection
+            await connection.close()
+            await self._pool.putconn(connection)
+
+    async def release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._broken or not is_idle(connection):
+                await connection.close()
+            await self._pool.putconn(connection)
+
+
+def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
+    """Execute one statement; rows come as tuples."""
+    if isinstance(statement, Copy):
+        with cursor.copy(statement.sql.encode()) as copy:
+            for block in _blocks(statement.params):
+                copy.write(block)
+        return ()
+    cursor.execute(*bound(statement, origin))
+    return cursor.fetchall() if cursor.description else ()
+
+
+async def run_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, origin: str) -> Rows:
+    if isinstance(statement, Copy):
+        async with cursor.copy(statement.sql.encode()) as copy:
+            for block in _blocks(statement.params):
+                await copy.write(block)
+        return ()
+    await cursor.execute(*bound(statement, origin))
+    return await cursor.fetchall() if cursor.description else ()
+
+
+def bound(statement: Statement, origin: str) -> tuple[bytes, list[Any] | None]:
+    """What goes to psycopg."""
+    sql, params = statement.sql, statement.params
+    if isinstance(statement, Shared):
+        sql, params = statement.plain()
+    return sql.encode(), bind(params, origin) or None
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_BLOCK_ROWS = 500
+
+
+def _blocks(rows: Iterable[tuple[Any, ...]]) -> Iterable[bytes]:
+    """Rows in COPY's text format, some hundreds at a time: several times faster than row by row."""
+    lines: list[str] = []
+    for row in rows:
+        lines.append("\t".join([_field(value) for value in row]))
+        if len(lines) >= _BLOCK_ROWS:
+            lines.append("")
+            yield "\n".join(lines).encode()
+            lines = []
+    if lines:
+        lines.append("")
+        yield "\n".join(lines).encode()
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return "\\N"
+    return value.translate(_ESCAPES) if type(value) is str else str(value)
+
+
+def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether nothing has arrived on an idle connection: a server that closes it says so before, and
+    that is seen without asking."""
+    if connection.closed:
+        return False
+    watch = select.poll()
+    watch.register(connection.pgconn.socket, select.POLLIN)
+    return not watch.poll(0)
+
+
+def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return connection.info.transaction_status is TransactionStatus.IDLE
+
+
+def _breaks(error: BaseException) -> bool:
+    """Whether the connection is unusable: it is lost, or nobody knows what it is doing."""
+    if isinstance(error, psycopg.Error):
+        return is_fatal(error)
+    return not isinstance(error, PoolTimeout | PoolClosed)
+
+
+def _as_ours(error: BaseException) -> BaseException:
+    if isinstance(error, PoolTimeout):
+        return StoreUnavailable(
+            f"No connection to PostgreSQL within {POOL_SECONDS:g} s: the server is away, or all "
+            "connections of the pool are in use (raise pool_size in the URL). Nothing was changed."
+        )
+    if isinstance(error, PoolClosed):
+        return InvalidOperationError("The bus is closed; open it again before using it.")
+    return translate(error) if isinstance(error, psycopg.Error) else error

@@ -1,0 +1,184 @@
+"""What ails a PostgreSQL database, as far as the bus is concerned, and what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import RawCursor, sql
+
+from commandbus.engines.postgres import location as locations
+from commandbus.engines.postgres import schema as schemas
+from commandbus.engines.postgres.failures import translate
+from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.statements import channel_of, in_schema
+from commandbus.errors import CommandBusError
+from commandbus.store.administration import Finding, Level
+from commandbus.store.sql_files import load
+
+OLDEST = 15
+SNAPSHOT_SECONDS = 300
+DEAD_ROWS = 200_000
+CLOCK_SECONDS = 1.0
+NOTIFY_SHARE = 0.5
+CONNECTION_SHARE = 0.8
+LISTEN_SECONDS = 3.0
+
+_OK, _WARNING, _ERROR = Level.OK, Level.WARNING, Level.ERROR
+
+
+def doctor(dsn: str, schema: str | None = None) -> list[Finding]:
+    """Everything that could hurt: version, schema, durability, old snapshots, dead rows, the queue of
+    notifications, clocks, connections, and whether LISTEN delivers."""
+    place = locations.parse(dsn)
+    if schema is not None:
+        place = msgspec.structs.replace(place, schema=locations.check_schema(schema))
+    try:
+        connection = psycopg.connect(place.conninfo, autocommit=True, cursor_factory=RawCursor)
+    except psycopg.Error as error:
+        return [Finding("server", _ERROR, "not reachable", str(translate(error)))]
+    with connection:
+        return list(_Examination(connection, place, dsn).findings())
+
+
+class _Examination:
+    def __init__(self, connection: psycopg.Connection[Any], place: Location, dsn: str) -> None:
+        self._connection = connection
+        self._place = place
+        self._dsn = dsn
+        self._sql = load("commandbus.engines.postgres.sql", "doctor.sql")
+
+    def findings(self) -> Iterator[Finding]:
+        looks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+            ("server", self._version),
+            ("schema", self._schema),
+            ("durability", self._durability),
+            ("snapshots", self._snapshots),
+            ("hot tables", self._hot_tables),
+            ("autovacuum", self._autovacuum),
+            ("sequence", self._sequence),
+            ("notifications", self._notifications),
+            ("clock", self._clock),
+            ("connections", self._connections),
+            ("listen", self._listen),
+        )
+        for subject, look in looks:
+            try:
+                yield look()
+            except psycopg.Error as error:
+                yield Finding(subject, _ERROR, "cannot be examined", str(translate(error)))
+
+    def _row(self, name: str, *params: Any) -> Any:
+        query = in_schema(getattr(self._sql, name), self._place.schema)
+        return self._connection.execute(query.encode(), params or None).fetchone()
+
+    def _version(self) -> Finding:
+        number = self._connection.info.server_version
+        value = f"PostgreSQL {number // 10_000}.{number % 10_000}"
+        if number // 10_000 >= OLDEST:
+            return Finding("server", _OK, value)
+        return Finding("server", _ERROR, value, f"The bus needs PostgreSQL {OLDEST} or newer.")
+
+    def _schema(self) -> Finding:
+        try:
+            newest = schemas.verify(self._dsn, self._place.schema)[-1]
+        except CommandBusError as error:
+            return Finding("schema", _ERROR, f"{self._place.schema}, not usable", str(error))
+        size = self._row("size", self._place.schema)[0]
+        return Finding("schema", _OK, f"{self._place.schema}, {newest}, {size}")
+
+    def _durability(self) -> Finding:
+        fsync, commit, standbys, in_recovery = self._row("durability")
+        value = (
+            f"fsync={fsync}, synchronous_commit={commit}, synchronous standbys: {standbys or 'none'}"
+        )
+        if in_recovery:
+            return Finding("durability", _ERROR, value, "This is a standby; connect to the primary.")
+        if fsync != "on" or commit == "off":
+            advice = "Acknowledged commands can be lost in a crash; switch both on."
+            return Finding("durability", _WARNING, value, advice)
+        if not standbys:
+            value += "; a fail-over to an asynchronous standby can lose the newest commands"
+        return Finding("durability", _OK, value)
+
+    def _snapshots(self) -> Finding:
+        row = self._row("oldest_snapshot")
+        if row is None:
+            return Finding("snapshots", _OK, "none is held")
+        who, seconds = row
+        value = f"{who}, for {seconds:,.0f} s"
+        if seconds < SNAPSHOT_SECONDS:
+            return Finding("snapshots", _OK, value)
+        advice = "It keeps vacuum from removing dead rows, and claims get slower; end it."
+        return Finding("snapshots", _WARNING, value, advice)
+
+    def _hot_tables(self) -> Finding:
+        rows = self._connection.execute(
+            in_schema(self._sql.hot_tables, self._place.schema).encode(), [self._place.schema]
+        ).fetchall()
+        value = "; ".join(
+            f"{name}: {live:,} live, {dead:,} dead, {last}" for name, live, dead, last in rows
+        )
+        if any(dead > max(DEAD_ROWS, 5 * live) for _, live, dead, _ in rows):
+            advice = "Vacuum does not keep up: look at snapshots above, and at autovacuum's settings."
+            return Finding("hot tables", _WARNING, value, advice)
+        return Finding("hot tables", _OK, value)
+
+    def _autovacuum(self) -> Finding:
+        (mode,) = self._row("autovacuum")
+        if mode == "on":
+            return Finding("autovacuum", _OK, "on")
+        return Finding("autovacuum", _ERROR, mode, "The hot tables live from it: switch it on.")
+
+    def _sequence(self) -> Finding:
+        (last,) = self._row("sequence")
+        return Finding("sequence", _OK, f"{last or 0:,} of 9.2 quintillion commands")
+
+    def _notifications(self) -> Finding:
+        (share,) = self._row("notifications")
+        value = f"{share:.1%} of the queue is in use"
+        if share < NOTIFY_SHARE:
+            return Finding("notifications", _OK, value)
+        advice = "A session listens and does not read; when the queue is full, commits fail. End it."
+        return Finding("notifications", _WARNING, value, advice)
+
+    def _clock(self) -> Finding:
+        began = time.time()
+        (server,) = self._row("clock")
+        offset = float(server) - (began + time.time()) / 2
+        value = f"the server is {abs(offset) * 1000:.0f} ms {'ahead of' if offset > 0 else 'behind'} us"
+        if abs(offset) < CLOCK_SECONDS:
+            return Finding("clock", _OK, value)
+        advice = "Only the server's clock counts, so nothing breaks; but times in logs will not fit."
+        return Finding("clock", _WARNING, value, advice)
+
+    def _connections(self) -> Finding:
+        used, allowed, ours = self._row("connections")
+        value = f"{used} of {allowed} in use, {ours} of them by buses"
+        if used < CONNECTION_SHARE * allowed:
+            return Finding("connections", _OK, value)
+        advice = "Lower pool_size in the URLs, or raise max_connections."
+        return Finding("connections", _WARNING, value, advice)
+
+    def _listen(self) -> Finding:
+        """Notify ourselves from a second connection, as a sender would."""
+        if not self._place.notify:
+            return Finding("listen", _OK, "switched off in the URL; workers look at their interval")
+        channel = channel_of(self._place.schema)
+        self._connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        token = f"doctor doctor {time.time_ns()}"
+        with psycopg.connect(self._place.conninfo, autocommit=True) as other:
+            began = time.perf_counter()
+            other.execute("select pg_notify(%s, %s)", (channel, token))
+            for heard in self._connection.notifies(timeout=LISTEN_SECONDS):
+                if heard.payload == token:
+                    took = (time.perf_counter() - began) * 1000
+                    return Finding("listen", _OK, f"delivered in {took:.1f} ms")
+        advice = (
+            "There seems to be a pooler in transaction mode between us: connect directly, or add "
+            "pooler=on to the URL and accept that idle workers look at their poll interval only."
+        )
+        return Finding("listen", _ERROR, f"not delivered within {LISTEN_SECONDS:g} s", advice)

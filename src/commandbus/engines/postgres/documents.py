@@ -1,0 +1,44 @@
+"""The PostgreSQL engine's documents."""
+
+from __future__ import annotations
+
+from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.statements import Atomic
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
+
+
+class PostgresDocuments(PostgresBase):
+    def now(self) -> Op[int]:
+        rows = yield Atomic(self._sql.now)
+        return int(rows[0][0])
+
+    def get_document(self, kind: str, key: str) -> Op[Document | None]:
+        rows = yield Atomic(self._sql.get_document, (kind, key))
+        return Document(*rows[0]) if rows else None
+
+    def put_document(self, document: Document) -> Op[bool]:
+        place = (document.kind, document.key)
+        content = (document.status, document.due_at, document.body)
+        if document.version == 0:
+            return bool((yield Atomic(self._sql.add_document, place + content)))
+        change = (*place, *content, document.version)
+        return bool((yield Atomic(self._sql.change_document, change)))
+
+    def delete_document(self, kind: str, key: str) -> Op[bool]:
+        return bool((yield Atomic(self._sql.remove_document, (kind, key))))
+
+    def list_documents(
+        self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Op[list[Document]]:
+        rows = yield Atomic(self._sql.list_documents, (kind, status, after, limit))
+        return [Document(*row) for row in rows]
+
+    def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:
+        rows = yield Atomic(self._sql.due_documents, (kind, limit))
+        return [Document(*row) for row in rows]
+
+    def next_document_due(self, kind: str) -> Op[int | None]:
+        rows = yield Atomic(self._sql.next_document_due, (kind,))
+        due: int | None = rows[0][0]
+        return due

@@ -1,0 +1,102 @@
+"""PostgreSQL's errors in the words of the bus; none of psycopg's own crosses the port.
+
+One table says what an SQLSTATE means, for psycopg and asyncpg alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commandbus.errors import (
+    CommandBusError,
+    ConfigurationError,
+    InvalidArgumentError,
+    SchemaOutdated,
+    StoreUnavailable,
+)
+
+
+class UniqueViolation(CommandBusError):  # noqa: N818 - never leaves the engine
+    """An insert hit a unique index; `detail` is the server's description of the key."""
+
+    def __init__(self, message: str, constraint: str, detail: str) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+        self.detail = detail
+
+
+class NotifyRefused(StoreUnavailable):
+    """The server's queue of notifications is full: the same without a notification may pass."""
+
+
+_MESSAGES = {
+    "08": "The connection to PostgreSQL was lost",
+    "57P": "PostgreSQL is shutting down or starting up",
+    "53": "PostgreSQL is out of resources",
+    "25006": "PostgreSQL is read-only: it is a standby, or was demoted by a fail-over",
+    "40001": "Another transaction was in the way; nothing was changed",
+    "40P01": "PostgreSQL resolved a deadlock; nothing was changed",
+    "55P03": "A lock was not available; nothing was changed",
+    "57014": "PostgreSQL cancelled the statement, because it took too long; nothing was changed",
+    "25P03": "The transaction was idle for too long; nothing was changed",
+    "58": "PostgreSQL reports trouble with its disk",
+    "XX": "PostgreSQL reports an internal error",
+}
+
+# After these, what the connection knows about the server is wrong: it is not used again.
+_FATAL = ("08", "57P", "25006", "25P03", "XX")
+
+_MISSING = ("42P01", "3F000", "42883", "42703", "42704")
+
+
+def sqlstate_of(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def translate(error: Exception) -> CommandBusError:
+    """An error of a driver as one of ours."""
+    state, text = sqlstate_of(error), _text(error)
+    if state == "23505":
+        return UniqueViolation(text, *_violated(error))
+    if state == "54000" and "NOTIFY" in text:
+        return NotifyRefused(
+            f"PostgreSQL's queue of notifications is full ({text}); nothing was changed. Find the "
+            "session that listens and never reads, see `commandbus db doctor`, or add notify=off to "
+            "the URL."
+        )
+    if state in _MISSING:
+        return SchemaOutdated(
+            f"The database lacks tables of this version ({text}); run `commandbus db upgrade`, or open "
+            "the bus with migrate=True."
+        )
+    if state.startswith("28") or state == "3D000":
+        return ConfigurationError(f"PostgreSQL refuses the connection: {text}. Check the URL.")
+    if state == "42501":
+        return ConfigurationError(
+            f"The database role may not do this ({text}); grant it the rights it needs."
+        )
+    if state.startswith("22"):
+        return InvalidArgumentError(f"PostgreSQL cannot keep a value: {text}.")
+    for prefix, meaning in _MESSAGES.items():
+        if state.startswith(prefix):
+            return StoreUnavailable(f"{meaning} ({text}). Trying again is safe.")
+    return StoreUnavailable(f"PostgreSQL failed: {text}. Trying again is safe.")
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the connection must be thrown away. A plan that a migration made stale counts: only a
+    new connection forgets it."""
+    state = sqlstate_of(error)
+    return not state or state.startswith(_FATAL) or state == "0A000"
+
+
+def _violated(error: Exception) -> tuple[str, str]:
+    diagnosis: Any = getattr(error, "diag", None)
+    if diagnosis is not None:
+        return diagnosis.constraint_name or "", diagnosis.message_detail or ""
+    return getattr(error, "constraint_name", None) or "", getattr(error, "detail", None) or ""
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,62 @@
+"""What this process knows about the leases it took, so that a settle needs no look before it writes.
+
+Membership is a fact about a claim and never changes; what is left of a lease is only guessed, and the
+version proves the guess at the server. Values are replaced, never changed: several threads may look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from commandbus.store.settling import Member
+
+REMEMBERED_MAX = 5_000
+"""Leases remembered at most; a forgotten one is read from the server when it is settled."""
+
+_unusual = msgspec.json.Decoder(dict[str, tuple[int, int, int, bool]])
+
+Seat = tuple[int, int, int, bool, int]
+"""attempt, crashes, releases, keyed, priority of a command under lease"""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lease as this process last saw it."""
+
+    lease_id: int
+    domain: str
+    worker: str
+    claimed_at: int
+    version: int
+    seats: dict[int, Seat]
+
+
+class Leases:
+    """The leases of this process, by id."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+
+    def get(self, lease_id: int) -> Held | None:
+        return self._held.get(lease_id)
+
+    def keep(self, held: Held) -> None:
+        self._held[held.lease_id] = held
+        while len(self._held) > REMEMBERED_MAX:
+            self._held.pop(next(iter(self._held)), None)
+
+    def forget(self, lease_ids: Iterable[int]) -> None:
+        for lease_id in lease_ids:
+            self._held.pop(lease_id, None)
+
+    def clear(self) -> None:
+        self._held = {}
+
+
+def members_of(seqs: Iterable[int], unusual: str | None) -> list[Member]:
+    """The members of a stored lease: those that are not described are on their first delivery."""
+    described: dict[str, Any] = _unusual.decode(unusual) if unusual else {}
+    ordinary = (1, 0, 0, False)
+    return [Member(seq, *described.get(str(seq), ordinary)) for seq in seqs]

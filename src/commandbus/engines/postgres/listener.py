@@ -1,0 +1,122 @@
+"""Hears what other processes send: one LISTEN connection, in a thread of its own.
+
+The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
+worker of this process claims; says after every reconnect that all should look once, because nothing
+was heard before; and does nothing else on its connection but a sign of life every minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+import socket
+import threading
+import time
+from typing import Any
+
+import psycopg
+from psycopg import RawCursor, sql
+
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import texts
+from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
+from commandbus.engines.postgres.statements import channel_of, queries
+from commandbus.store.wakeup import WakeHub
+
+logger = logging.getLogger("commandbus.postgres")
+
+BACKOFF_MAX = 2.0
+
+
+class Listener:
+    def __init__(self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str) -> None:
+        self._location = location
+        self._hub = hub
+        self._sleepers = sleepers
+        self._process = process
+        self._sql = queries(location.schema)
+        self._stopping = False
+        self._bell, self._door = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping = True
+        self._bell.send(b"!")
+        self._hub.interrupt()
+        self._thread.join(timeout=10.0)
+        self._bell.close()
+        self._door.close()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            if not self._hub.wait_until_listened():
+                continue
+            try:
+                with self._connect() as connection:
+                    failures = 0
+                    self._listen(connection)
+            except psycopg.Error as error:
+                self._sleepers.listening.clear()
+                self._sleepers.forget()
+                self._sleepers.missed = True
+                if self._stopping:
+                    return
+                failures += 1
+                wait = min(BACKOFF_MAX, 0.05 * 2 ** min(failures, 8)) * (0.5 + 0.5 * random.random())
+                logger.warning(
+                    "not listening to PostgreSQL, trying again in %.1f s: %s", wait, str(error).strip()
+                )
+                select.select([self._door], [], [], wait)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self._location.conninfo,
+            autocommit=True,
+            cursor_factory=RawCursor,
+            application_name="commandbus listen",
+            connect_timeout=5,
+            prepare_threshold=None,
+        )
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        channel = sql.Identifier(channel_of(self._location.schema))
+        connection.execute(sql.SQL("listen {}").format(channel))
+        self._sleepers.listening.set()
+        if self._sleepers.missed:
+            # What was announced meanwhile was not heard, and a server that crashed has forgotten who
+            # sleeps: all look once, and those who find nothing say anew that they sleep.
+            self._sleepers.missed = False
+            self._hub.wake_all("reconnect")
+        watch = select.poll()
+        watch.register(connection.fileno(), select.POLLIN)
+        watch.register(self._door.fileno(), select.POLLIN)
+        ping_at = time.monotonic() + RENEW_SECONDS
+        while not self._stopping:
+            left = ping_at - time.monotonic()
+            if left <= 0:
+                self._give_sign_of_life(connection)
+                ping_at = time.monotonic() + RENEW_SECONDS
+            elif not watch.poll(left * 1000):
+                continue
+            for heard in connection.notifies(timeout=0):
+                self._hear(heard.payload)
+        connection.execute(self._sql.forget_sleepers, [self._process])
+
+    def _hear(self, payload: str) -> None:
+        """A payload is the domain, the process that sent, and the microseconds until it is due."""
+        domain, _, rest = payload.partition(" ")
+        origin, _, due_in = rest.partition(" ")
+        if origin != self._process:
+            self._hub.wake(domain, int(due_in) / SECOND if due_in.isdecimal() else None, "notify")
+
+    def _give_sign_of_life(self, connection: psycopg.Connection[Any]) -> None:
+        """Keep the sleepers' statement alive, for those domains that somebody here still waits for."""
+        waiting = self._hub.armed_domains()
+        for domain in self._sleepers.domains() - waiting:
+            self._sleepers.awake(domain)
+            connection.execute(self._sql.awaken, [texts([domain]), self._process])
+        connection.execute(self._sql.stay_asleep, [self._process, int(ASLEEP_SECONDS * SECOND)])

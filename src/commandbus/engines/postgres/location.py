@@ -1,0 +1,125 @@
+"""Where the bus lives: from a URL to connection settings and the name of a schema.
+
+Options of ours in the URL's query, all optional:
+
+    schema=name        several buses in one database; default `commandbus`
+    pool_size=10       connections for ops; one that listens, and under asyncio two for threads, come
+                       on top
+    notify=on|off      wake-ups by LISTEN and NOTIFY; off: workers look at their poll interval
+    prepare=on|off     prepared statements; off for poolers that cannot keep them
+    pooler=on|off      behind a pooler in transaction mode: means prepare=off, notify=off and no
+                       start-up options, which such poolers refuse
+
+Everything else in the query is libpq's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from commandbus.errors import ConfigurationError
+
+DEFAULT_SCHEMA = "commandbus"
+STATEMENT_SECONDS = 25
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+# A plan is made once per connection and statement, whatever the statistics say: the statements are
+# written so that there is only one good plan, by index. Nothing is set later, so nothing leaks.
+_STARTUP = (
+    f"-c statement_timeout={STATEMENT_SECONDS * 1000}",
+    "-c idle_in_transaction_session_timeout=60000",
+    r"-c default_transaction_isolation=read\ committed",
+    "-c plan_cache_mode=force_generic_plan",
+    "-c enable_seqscan=off",
+    "-c jit=off",
+)
+
+_DEFAULTS: dict[str, Any] = {
+    "application_name": "commandbus",
+    "client_encoding": "utf8",
+    "connect_timeout": 10,
+    # A demoted primary accepts connections and refuses writes; it must not look healthy.
+    "target_session_attrs": "read-write",
+    # A peer that vanished without a word is noticed within half a minute.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+class Location(msgspec.Struct, frozen=True):
+    """A parsed URL."""
+
+    conninfo: str
+    """For libpq; contains the password, so it must not be shown."""
+    schema: str = DEFAULT_SCHEMA
+    pool_size: int = 10
+    notify: bool = True
+    prepare: bool = True
+    pooler: bool = False
+
+
+def parse(url: str) -> Location:
+    """The location that a URL names, or ConfigurationError saying what is wrong with it."""
+    import psycopg
+
+    parts = urlsplit(url)
+    options: dict[str, str] = {}
+    rest: list[tuple[str, str]] = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in ("schema", "pool_size", "notify", "prepare", "pooler"):
+            options[key] = value
+        else:
+            rest.append((key, value))
+    clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(clean)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(f"The PostgreSQL URL cannot be understood: {error}".strip()) from None
+    pooler = _switch(options, "pooler", default=False)
+    settings = _DEFAULTS | given
+    if not pooler:
+        settings["options"] = " ".join([*_STARTUP, str(given.get("options") or "")]).strip()
+    return Location(
+        conninfo=psycopg.conninfo.make_conninfo("", **settings),
+        schema=check_schema(options.get("schema", DEFAULT_SCHEMA)),
+        pool_size=_pool_size(options.get("pool_size", "10")),
+        notify=_switch(options, "notify", default=not pooler),
+        prepare=_switch(options, "prepare", default=not pooler),
+        pooler=pooler,
+    )
+
+
+def check_schema(name: str) -> str:
+    """A schema's name from an allow-list: it becomes part of every statement."""
+    if not _SCHEMA.match(name):
+        raise ConfigurationError(
+            f"schema={name!r} is not a name that the bus accepts: use up to 40 lower-case letters, "
+            "digits and underscores, beginning with a letter or underscore."
+        )
+    return name
+
+
+def _switch(options: dict[str, str], name: str, *, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _SWITCH:
+        raise ConfigurationError(f"{name}={value!r} in the URL is neither on nor off.")
+    return _SWITCH[value.lower()]
+
+
+def _pool_size(value: str) -> int:
+    if not value.isdecimal() or not 2 <= int(value) <= 1_000:
+        raise ConfigurationError(
+            f"pool_size={value!r} in the URL must be a whole number from 2 to 1000: a worker claims "
+            "and settles at the same time."
+        )
+    return int(value)

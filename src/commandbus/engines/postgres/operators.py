@@ -1,0 +1,100 @@
+"""The PostgreSQL engine's other writes: cancel, operators' decisions, pause, purge."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.lifecycle import CommandStatus, Transition, after
+from commandbus.engines.postgres.reads import PostgresReads
+from commandbus.engines.postgres.rows import as_failure
+from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.statements import ORIGIN, Atomic, in_schema
+from commandbus.errors import CommandNotFoundError
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import OperatorAction
+from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
+
+_TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
+
+
+class PostgresOperators(PostgresSettling, PostgresReads):
+    def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        seq, priority, keyed, waiting, scheduled = row[0], row[1], row[3], row[10], row[11]
+        if not waiting and not scheduled:
+            after(_status_of(row), Transition.EXPIRE)
+        yield Statement(self._sql.delete_waiting, (domain, priority, seq))
+        details = {"reason": reason} | ({"actor": actor} if actor else {})
+        canceled = CommandStatus.CANCELED
+        outcome = OutcomeRow(seq, canceled, row[8], row[9], None, None, ran=0, reason=reason)
+        note = AuditRow(seq, AuditEventType.CANCELED, details)
+        writes = Writes(outcomes=[outcome], audits=[note])
+        yield from self._write(domain, None, writes, {}, {seq} if keyed else set())
+
+    def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        seq, priority, data, keyed = row[:4]
+        transition = Transition(f"operator_{action.kind}")
+        status = after(_status_of(row), transition)
+        yield Statement(self._sql.delete_outcome, (seq, domain))
+        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
+        writes = Writes(audits=[note])
+        if status is CommandStatus.PENDING:
+            if action.data is not None:
+                yield Statement(self._sql.edit_data, (seq, action.data))
+            writes.requeues.append(QueueRow(seq, 0, 0, 0, delay=0))
+        else:
+            writes.outcomes.append(
+                OutcomeRow(
+                    seq,
+                    status,
+                    row[5],
+                    row[6],
+                    None,
+                    None,
+                    ran=0,
+                    result=action.result,
+                    error=as_failure(row[7]),
+                    reason=action.reason,
+                )
+            )
+        yield from self._write(domain, None, writes, {seq: priority}, {seq} if keyed else set())
+
+    def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
+        rows = yield Statement(self._sql.standing, (command_id, domain))
+        if not rows:
+            raise CommandNotFoundError(domain, command_id)
+        return rows[0]
+
+    def check(self) -> Op[None]:
+        yield Atomic(self._sql.check)
+
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+        yield Statement(self._sql.set_paused, (domain, paused, reason, actor))
+        if not paused:
+            yield Statement(self._sql.wake, (domain, ORIGIN, self._notify))
+            yield Wake(domain)
+
+    def purge(self, domain: str | None) -> Op[int]:
+        chosen = "select seq from commandbus.command where $1::text is null or domain = $1::text"
+        count = (yield self._in_schema(f"select count(*) from ({chosen}) c", domain))[0][0]
+        for table in _TABLES_BY_SEQ:
+            yield self._in_schema(f"delete from commandbus.{table} where seq in ({chosen})", domain)
+        for table in ("lease", "tally", "domain"):
+            yield self._in_schema(
+                f"delete from commandbus.{table} where $1::text is null or domain = $1::text", domain
+            )
+        self._leases.clear()
+        return int(count)
+
+    def _in_schema(self, sql: str, domain: str | None) -> Statement:
+        return Statement(in_schema(sql, self._schema), (domain,))
+
+
+def _status_of(row: Any) -> CommandStatus:
+    """Of a row of the query `standing`."""
+    if row[4] is not None:
+        return CommandStatus(row[4])
+    return CommandStatus.PENDING if row[10] or row[11] else CommandStatus.IN_PROGRESS

@@ -1,0 +1,130 @@
+"""The PostgreSQL engine's reads. They lock nothing and run on snapshots of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, as_optional_datetime
+from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.leases import members_of
+from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
+from commandbus.engines.postgres.statements import Atomic, in_schema
+from commandbus.store.op import Op
+from commandbus.store.records import CommandFilter, QueueStats
+from commandbus.store.trail import Kept, compose
+
+_BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
+
+
+class PostgresReads(PostgresBase):
+    def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
+        return (yield from self._records(_BY_ID, (command_id, domain)))
+
+    def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        conditions, params = _conditions(wanted)
+        if wanted.status is CommandStatus.IN_PROGRESS:
+            running = yield from self._running()
+            params.append(integers(sorted(running)))
+            conditions.append(f"c.seq = any (${len(params)}::text::bigint[]) and o.seq is null")
+        where = f"where {' and '.join(conditions)} " if conditions else ""
+        params.append(wanted.limit)
+        clauses = in_schema(f"{where}order by c.seq desc limit ${len(params)}::bigint", self._schema)
+        return (yield from self._records(clauses, params))
+
+    def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
+        rows = yield Atomic(f"{self._sql.records} {clauses}", params)
+        running: Running = {}
+        if any(is_running(row) for row in rows):
+            running = yield from self._running()
+            # Neither waiting, nor ended, nor under lease: it moved between the two looks.
+            if any(is_running(row) and row[0] not in running for row in rows):
+                rows = yield Atomic(f"{self._sql.records} {clauses}", params)
+        return [as_record(row, running) for row in rows]
+
+    def _running(self) -> Op[Running]:
+        """What is under lease: few rows, each with many commands."""
+        rows = yield Atomic(self._sql.leases)
+        return {
+            member.seq: (worker, claimed_at, member)
+            for worker, claimed_at, seqs, unusual in rows
+            for member in members_of(seqs, unusual)
+        }
+
+    def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
+        rows = yield Atomic(self._sql.parked, (domain, command_type))
+        return int(rows[0][0])
+
+    def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
+        running = yield from self._running()
+        rows = yield Atomic(f"{self._sql.records} {_BY_ID}", (command_id, domain))
+        events: list[AuditEvent] = []
+        for row in rows:
+            kept = yield Atomic(self._sql.audit, (row[0],))
+            events += compose(
+                as_facts(row, running),
+                [Kept(AuditEventType(kind), at, payload.decode(text)) for kind, at, text in kept],
+            )
+        return events
+
+    def stats(self, domain: str) -> Op[QueueStats]:
+        row = (yield Atomic(self._sql.stats, (domain,)))[0]
+        tally = dict((yield Atomic(self._sql.tally, (domain,))))
+        now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
+        waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
+        return QueueStats(
+            domain=domain,
+            ready=ready + due,
+            scheduled=scheduled,
+            running=running,
+            parked=tally.get(PARKED, 0),
+            completed=tally.get(CommandStatus.COMPLETED, 0),
+            failed=tally.get(CommandStatus.FAILED, 0),
+            canceled=tally.get(CommandStatus.CANCELED, 0),
+            oldest_ready_age=(now - min(waiting_since)) / SECOND if waiting_since else None,
+            paused=paused_at is not None,
+            paused_reason=paused_reason,
+            paused_at=as_optional_datetime(paused_at),
+        )
+
+    def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
+        rows = yield Atomic(self._sql.ahead, (domain, priority, seq, limit))
+        return int(rows[0][0])
+
+    def domains(self) -> Op[list[str]]:
+        rows = yield Atomic(self._sql.domains)
+        return [row[0] for row in rows]
+
+
+def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    params: list[Any] = []
+
+    def add(condition: str, value: Any) -> None:
+        if value is not None:
+            params.append(value)
+            conditions.append(condition.replace("$", f"${len(params)}"))
+
+    add("c.seq < $::bigint", wanted.before)
+    add("c.domain = $::text", wanted.domain)
+    add("c.command_type = $::text", wanted.command_type)
+    add(
+        "c.seq in (select seq from commandbus.command where correlation_id = $::uuid"
+        " and correlation_id <> command_id"
+        " union all select seq from commandbus.command where command_id = $::uuid"
+        " and correlation_id = command_id)",
+        wanted.correlation_id,
+    )
+    add("c.created_at >= $::bigint", wanted.created_after)
+    add("c.created_at < $::bigint", wanted.created_before)
+    add("c.tags::jsonb ? $::text", wanted.tag)
+    if wanted.status is CommandStatus.PENDING:
+        conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
+    elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
+        add("o.status = $::text", str(wanted.status))
+    return conditions, params

@@ -1,0 +1,148 @@
+"""The schema: numbered migrations, each with a checksum, applied under an advisory lock."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import RawCursor
+
+from commandbus.engines.postgres import location as locations
+from commandbus.engines.postgres.failures import translate
+from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.statements import PACKAGE, in_schema
+from commandbus.errors import SchemaOutdated
+from commandbus.store.sql_files import read_text
+
+MIGRATIONS = ("0001_schema.sql",)
+
+_REGISTER = """
+create schema if not exists "{schema}";
+create table if not exists commandbus.migration (
+    version    integer primary key,
+    name       text not null,
+    checksum   text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+"""
+
+_CURE = "run `commandbus db upgrade`, or open the bus with migrate=True"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """A migration that the database has."""
+
+    version: int
+    name: str
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.name.removesuffix('.sql')})"
+
+
+def upgrade(dsn: str, schema: str | None = None) -> list[str]:
+    """Bring a database to this version; returns the names of the migrations that were applied.
+
+    Safe to run from many places at once: an advisory lock lets one of them work. All migrations are
+    applied in one transaction. Raises SchemaOutdated when the database is newer than this program.
+    """
+    place = _located(dsn, schema)
+    with _connect(place) as connection, connection.transaction():
+        connection.execute(
+            "select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"commandbus {place.schema}"]
+        )
+        connection.execute("set local statement_timeout = 0")
+        connection.execute(_script(_REGISTER.format(schema=place.schema), place.schema))
+        applied = _applied(connection, place.schema)
+        _check(applied, complete=False)
+        fresh: list[str] = []
+        for version, name in enumerate(MIGRATIONS, 1):
+            if version in applied:
+                continue
+            connection.execute(_script(read_text(PACKAGE, name), place.schema))
+            connection.execute(
+                _script(
+                    "insert into commandbus.migration (version, name, checksum) values ($1, $2, $3)",
+                    place.schema,
+                ),
+                [version, name, checksum_of(name)],
+            )
+            fresh.append(name)
+        return fresh
+
+
+def verify(dsn: str, schema: str | None = None) -> list[Applied]:
+    """The migrations that a database has; raises SchemaOutdated, naming the cure, when they are not
+    exactly those of this version."""
+    place = _located(dsn, schema)
+    with _connect(place) as connection:
+        applied = _applied(connection, place.schema)
+    _check(applied, complete=True)
+    return list(applied.values())
+
+
+def migration_sql(schema: str = locations.DEFAULT_SCHEMA) -> str:
+    """Everything that `upgrade` would execute on an empty database, for people who apply it by hand."""
+    name = locations.check_schema(schema)
+    parts = ["begin;", _REGISTER.format(schema=name).strip()]
+    for version, migration in enumerate(MIGRATIONS, 1):
+        parts.append(read_text(PACKAGE, migration).strip())
+        parts.append(
+            "insert into commandbus.migration (version, name, checksum) "
+            f"values ({version}, '{migration}', '{checksum_of(migration)}');"
+        )
+    parts.append("commit;")
+    return in_schema("\n\n".join(parts), name) + "\n"
+
+
+def checksum_of(name: str) -> str:
+    return hashlib.sha256(read_text(PACKAGE, name).encode()).hexdigest()
+
+
+def _located(dsn: str, schema: str | None) -> Location:
+    place = locations.parse(dsn)
+    if schema is None:
+        return place
+    return msgspec.structs.replace(place, schema=locations.check_schema(schema))
+
+
+def _connect(place: Location) -> psycopg.Connection[Any]:
+    try:
+        return psycopg.connect(place.conninfo, autocommit=True, cursor_factory=RawCursor)
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+def _applied(connection: psycopg.Connection[Any], schema: str) -> dict[int, Applied]:
+    sql = _script("select version, name, checksum from commandbus.migration order by 1", schema)
+    try:
+        return {row[0]: Applied(*row) for row in connection.execute(sql).fetchall()}
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return {}
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+def _check(applied: dict[int, Applied], *, complete: bool) -> None:
+    newest = max(applied, default=0)
+    if newest > len(MIGRATIONS):
+        raise SchemaOutdated(
+            f"The database has schema version {newest}, this program knows {len(MIGRATIONS)}: it was "
+            "upgraded by a newer durable-commandbus; upgrade this installation."
+        )
+    for version, name in enumerate(MIGRATIONS, 1):
+        known = applied.get(version)
+        if known is not None and known.checksum != checksum_of(name):
+            raise SchemaOutdated(
+                f"Migration {name} was applied to this database in another form; it belongs to a "
+                "different build of durable-commandbus. Use that build, or another schema."
+            )
+        if known is None and complete:
+            what = "has no tables of the bus yet" if not applied else f"lacks migration {name}"
+            raise SchemaOutdated(f"The database {what}; {_CURE}.")
+
+
+def _script(sql: str, schema: str) -> bytes:
+    return in_schema(sql, schema).encode()

@@ -1,0 +1,271 @@
+"""Commands on their way in: by one statement, shared with other senders, or by COPY when many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
+from commandbus.engines.postgres.statements import ORIGIN, Atomic, Copy, Shared
+from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
+
+COPY_MIN = 40
+"""From this many commands on, COPY is faster than arrays; measured, see bench/postgres.py."""
+
+
+class PostgresSending(PostgresBase):
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        pending: dict[str, int] = {}
+        results: list[Inserted | None] = [None] * len(commands)
+        left = list(range(len(commands)))
+        try:
+            if capacity.pending_max is not None:
+                pending = yield from self._check_capacity(commands, capacity.pending_max)
+            # What may be refused in part is undone as a whole; one command, or none with a key, is not.
+            keyed = any(command.unique_key is not None for command in commands)
+            kind = Statement if pending or (keyed and len(commands) > 1) else Shared
+            while left:
+                added = yield from self._insert_some([commands[i] for i in left], kind)
+                for position, is_new in zip(left, added, strict=True):
+                    if is_new:
+                        results[position] = Inserted(commands[position].command_id, duplicate=False)
+                taken = [position for position in left if results[position] is None]
+                # A holder that ended between the two statements leaves its key to us: once more.
+                left = yield from self._name_holders(commands, taken, results)
+        except UniqueViolation as error:
+            raise _duplicate(error, commands) from error
+        return with_pending([r for r in results if r is not None], commands, pending)
+
+    def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
+        """Add commands whose keys are free; says of each whether it was added."""
+        if len(commands) >= COPY_MIN:
+            return (yield from self._copy(commands))
+        try:
+            rows = yield self._insert_statement(commands, self._notify, kind)
+        except NotifyRefused:
+            if kind is not Shared:
+                raise
+            rows = yield self._insert_statement(commands, False, kind)
+        for domain, due_in in _soonest(commands, [(row[0], row[1]) for row in rows]).items():
+            yield Wake(domain, due_in / SECOND if due_in > 0 else None)
+        return [row[0] is not None for row in rows]
+
+    def _insert_statement(
+        self, commands: list[NewCommand], announce: bool, kind: type[Statement]
+    ) -> Statement:
+        pack, pack_single = _ANNOUNCED if announce else _SILENT
+        statement = Shared(
+            self._sql.insert_commands,
+            commands,
+            pack=pack,
+            single=self._sql.insert_command,
+            pack_single=pack_single,
+        )
+        return statement if kind is Shared else Statement(*statement.plain())
+
+    def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
+        """How many will be waiting in each domain; those whose key is taken are not added."""
+        for domain in sorted({command.domain for command in commands}):
+            yield Statement(self._sql.lock_capacity, (domain,))
+        held = yield from self._holders([c for c in commands if c.unique_key is not None])
+        new: dict[str, int] = {}
+        keys: set[tuple[str, str | None]] = set(held)
+        for command in commands:
+            key = (command.domain, command.unique_key)
+            if command.unique_key is None or key not in keys:
+                new[command.domain] = new.get(command.domain, 0) + 1
+                keys.add(key)
+        pending: dict[str, int] = {}
+        for domain, count in new.items():
+            rows = yield Statement(self._sql.count_pending, (domain, pending_max + 1))
+            pending[domain] = rows[0][0] + count
+            if pending[domain] > pending_max:
+                raise QueueFull(
+                    f"Domain {domain!r} holds {rows[0][0]} waiting commands; {count} more would exceed "
+                    f"its capacity of {pending_max}. Try again later, or add workers."
+                )
+        return pending
+
+    def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[tuple[str, str | None], UUID]]:
+        """Who holds the unique keys of these commands, where anybody does."""
+        if not commands:
+            return {}
+        keys = texts([c.domain for c in commands]), texts([c.unique_key for c in commands])
+        rows = yield Atomic(self._sql.key_holders, keys)
+        return {(row[0], row[1]): row[2] for row in rows}
+
+    def _name_holders(
+        self, commands: Sequence[NewCommand], taken: list[int], results: list[Inserted | None]
+    ) -> Op[list[int]]:
+        """Report who holds the keys of commands that were left out; returns those whose key is free.
+        A repeated send is told by its id first, whoever holds the key."""
+        if not taken:
+            return []
+        left_out = [commands[position] for position in taken]
+        ids = numbers(c.command_id for c in left_out), texts([c.domain for c in left_out])
+        rows = yield Atomic(self._sql.known_ids, ids)
+        known = {(row[0], row[1]) for row in rows}
+        for command in left_out:
+            if (command.command_id, command.domain) in known:
+                raise DuplicateCommandError(command.domain, command.command_id)
+        holders = yield from self._holders(left_out)
+        free: list[int] = []
+        for position in taken:
+            holder = holders.get((commands[position].domain, commands[position].unique_key))
+            if holder is None:
+                free.append(position)
+            else:
+                results[position] = Inserted(holder, duplicate=True)
+        return free
+
+    def _copy(self, commands: list[NewCommand]) -> Op[list[bool]]:
+        now, seqs = (yield Statement(self._sql.draw_sequences, (len(commands),)))[0]
+        keyed = [pair for pair in zip(seqs, commands, strict=True) if pair[1].unique_key is not None]
+        left_out: set[int] = set()
+        if keyed:
+            rows = yield Statement(
+                self._sql.hold_keys,
+                (
+                    texts([c.domain for _, c in keyed]),
+                    texts([c.unique_key for _, c in keyed]),
+                    integers([seq for seq, _ in keyed]),
+                ),
+            )
+            left_out = {seq for seq, _ in keyed} - {row[0] for row in rows}
+        kept, ready, later = [], [], []
+        due_ins: list[tuple[int | None, int]] = []
+        for seq, command in zip(seqs, commands, strict=True):
+            due_at = now + command.delay if command.due_at is None else command.due_at
+            if seq in left_out:
+                due_ins.append((None, 0))
+                continue
+            due_ins.append((seq, due_at - now))
+            has_key = command.unique_key is not None
+            kept.append(_command_row(seq, command, now, due_at))
+            if due_at <= now:
+                ready.append((command.domain, command.priority, seq, due_at, has_key))
+            else:
+                later.append((command.domain, due_at, seq, command.priority, has_key))
+        for sql, rows_ in (
+            (self._sql.copy_commands, kept),
+            (self._sql.copy_queue, ready),
+            (self._sql.copy_scheduled, later),
+        ):
+            if rows_:
+                yield Copy(sql, rows_)
+        soonest = _soonest(commands, due_ins)
+        waits = integers([max(0, due_in) for due_in in soonest.values()])
+        yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify))
+        for domain, due_in in soonest.items():
+            yield Wake(domain, due_in / SECOND if due_in > 0 else None)
+        return [seq is not None for seq, _ in due_ins]
+
+
+def _pack_announced(commands: Sequence[NewCommand]) -> tuple[Any, ...]:
+    """The parameters of `insert_commands`, announcing the work to those who sleep."""
+    return *_columns(commands), ORIGIN, True
+
+
+def _pack_silent(commands: Sequence[NewCommand]) -> tuple[Any, ...]:
+    return *_columns(commands), ORIGIN, False
+
+
+def _one_announced(command: NewCommand) -> tuple[Any, ...]:
+    """The parameters of `insert_command`."""
+    return *_values(command), ORIGIN, True
+
+
+def _one_silent(command: NewCommand) -> tuple[Any, ...]:
+    return *_values(command), ORIGIN, False
+
+
+_ANNOUNCED = (_pack_announced, _one_announced)
+_SILENT = (_pack_silent, _one_silent)
+
+
+def _values(command: NewCommand) -> tuple[Any, ...]:
+    return (
+        command.command_id,
+        command.domain,
+        command.command_type,
+        command.data,
+        command.correlation_id,
+        command.causation_id,
+        command.reply_to,
+        command.priority,
+        command.max_attempts,
+        command.delay,
+        command.due_at,
+        command.expires_at,
+        command.unique_key,
+        command.tags,
+        command.headers,
+    )
+
+
+def _columns(commands: Sequence[NewCommand]) -> tuple[str, ...]:
+    ids = [command.command_id for command in commands]
+    return (
+        numbers(ids),
+        texts([c.domain for c in commands]),
+        texts([c.command_type for c in commands]),
+        texts([c.data for c in commands]),
+        unless(
+            None,
+            [None if c.correlation_id == c.command_id else c.correlation_id for c in commands],
+        ),
+        unless(None, [c.causation_id for c in commands]),
+        unless(None, [c.reply_to for c in commands], texts),
+        integers([c.priority for c in commands]),
+        unless(None, [c.max_attempts for c in commands]),
+        unless(0, [c.delay for c in commands]),
+        unless(None, [c.due_at for c in commands]),
+        unless(None, [c.expires_at for c in commands]),
+        unless(None, [c.unique_key for c in commands], texts),
+        unless(None, [c.tags for c in commands], texts),
+        unless(None, [c.headers for c in commands], texts),
+    )
+
+
+def _command_row(seq: int, command: NewCommand, now: int, due_at: int) -> tuple[Any, ...]:
+    return (
+        seq,
+        command.command_id,
+        command.domain,
+        command.command_type,
+        command.data,
+        command.correlation_id,
+        command.causation_id,
+        command.reply_to,
+        command.priority,
+        command.max_attempts,
+        now,
+        due_at,
+        command.expires_at,
+        command.unique_key,
+        command.tags,
+        command.headers,
+    )
+
+
+def _soonest(commands: Sequence[NewCommand], added: Sequence[tuple[int | None, int]]) -> dict[str, int]:
+    """In how many microseconds each domain has something new; those left out do not count."""
+    soonest: dict[str, int] = {}
+    for command, (seq, due_in) in zip(commands, added, strict=True):
+        if seq is not None:
+            soonest[command.domain] = min(due_in, soonest.get(command.domain, due_in))
+    return soonest
+
+
+def _duplicate(error: UniqueViolation, commands: Sequence[NewCommand]) -> Exception:
+    """The command that was refused, by the server's description of the key."""
+    for command in commands:
+        if f"({command.command_id}, {command.domain})" in error.detail:
+            return DuplicateCommandError(command.domain, command.command_id)
+    return DuplicateCommandError(commands[0].domain, commands[0].command_id)

@@ -1,0 +1,115 @@
+"""Sessions: the only code of this engine that waits for ops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from commandbus.engines.postgres.conduct import Steps, conduct
+from commandbus.engines.postgres.connections import AsyncLine, Line
+from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
+from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
+from commandbus.engines.postgres.statements import Listening, Shared
+from commandbus.store.op import Op, Rows, Wake
+
+if TYPE_CHECKING:
+    from commandbus.engines.postgres.engine import PostgresEngine
+
+T = TypeVar("T")
+
+
+class PostgresSession:
+    """For threads."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+        self._lane = SharedLane(self._run_alone)
+
+    def run(self, op: Op[T], *, read: bool = False) -> T:
+        wakes: list[Wake] = []
+        line = Line(self._engine.blocking_pool(op), self._engine.process)
+        try:
+            result = self._perform(conduct(op, wakes), line)
+        finally:
+            line.release()
+        self._engine.told(wakes, read)
+        return result
+
+    def _perform(self, steps: Steps[T], line: Line) -> T:
+        try:
+            statement = next(steps)
+            while True:
+                try:
+                    if isinstance(statement, Listening):
+                        self._engine.store.sleepers.listening.wait(LISTEN_SECONDS)
+                        rows: Rows = ()
+                    elif isinstance(statement, Shared) and not line.in_use:
+                        rows = self._lane.run(statement)
+                    else:
+                        rows = line.execute(statement)
+                except Exception as error:  # the op decides; unhandled, it comes straight back
+                    statement = steps.throw(error)
+                else:
+                    statement = steps.send(rows)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    def _run_alone(self, statement: Shared) -> Rows:
+        line = Line(self._engine.blocking_pool(), self._engine.process)
+        try:
+            return line.execute(statement)
+        finally:
+            line.release()
+
+
+class AsyncPostgresSession:
+    """For asyncio."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+        self._lane = AsyncSharedLane(self._run_alone)
+
+    async def run(self, op: Op[T], *, read: bool = False) -> T:
+        if not self._engine.is_awaiting:
+            # The bus was opened for threads, and this is an `async def` handler of one of its workers.
+            return await asyncio.to_thread(self._engine.session.run, op, read=read)
+        wakes: list[Wake] = []
+        line = AsyncLine(self._engine.awaiting_pool(op), self._engine.process)
+        try:
+            result = await self._perform(conduct(op, wakes), line)
+        finally:
+            # A cancelled caller must not leave its connection behind.
+            await asyncio.shield(line.release())
+        self._engine.told(wakes, read)
+        return result
+
+    async def _perform(self, steps: Steps[T], line: AsyncLine) -> T:
+        try:
+            statement = next(steps)
+            while True:
+                try:
+                    if isinstance(statement, Listening):
+                        listening = self._engine.store.sleepers.listening
+                        await asyncio.to_thread(listening.wait, LISTEN_SECONDS)
+                        rows: Rows = ()
+                    elif isinstance(statement, Shared) and not line.in_use:
+                        rows = await self._lane.run(statement)
+                    else:
+                        rows = await line.execute(statement)
+                except Exception as error:  # the op decides; unhandled, it comes straight back
+                    statement = steps.throw(error)
+                else:
+                    statement = steps.send(rows)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    async def _run_alone(self, statement: Shared) -> Rows:
+        line = AsyncLine(self._engine.awaiting_pool(), self._engine.process)
+        try:
+            return await line.execute(statement)
+        finally:
+            await asyncio.shield(line.release())

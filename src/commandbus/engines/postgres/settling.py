@@ -1,0 +1,279 @@
+"""Recording what runs amounted to: one statement for a whole batch, proved by its leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.leases import Held, members_of
+from commandbus.engines.postgres.sending import PostgresSending
+from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
+from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, plan
+
+_encode = msgspec.json.Encoder().encode
+
+UNPROVED = 0
+"""The proof of what needs no lease; see settle.sql."""
+
+
+class Shrink(msgspec.Struct):
+    """What a settle does to one lease."""
+
+    held: Held
+    settled: list[int]
+
+    def rest(self) -> dict[int, Any]:
+        gone = set(self.settled)
+        return {seq: seat for seq, seat in self.held.seats.items() if seq not in gone}
+
+
+class Batch(msgspec.Struct):
+    """Writes with the proof and the queue's columns of each command, on their way to the server."""
+
+    writes: Writes = msgspec.field(default_factory=Writes)
+    proofs: dict[int, int] = {}
+    priorities: dict[int, int] = {}
+    keyed: set[int] = set()
+    shrinks: dict[int, Shrink] = {}
+    worker: str | None = None
+    sends: list[tuple[int, NewCommand]] = []
+    """Commands that follow, with the proof of what they follow from."""
+
+
+class PostgresSettling(PostgresSending):
+    def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        doubtful: list[Settlement] = []
+        for group in self._by_worker(batch, doubtful):
+            built = self._build(group, doubtful)
+            if built.shrinks:
+                # What follows from a settlement is sent in its transaction; alone it is one by itself.
+                valid = yield from self._send_batch(built, Statement if built.sends else Atomic)
+                doubtful += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
+                yield Boundary()
+        return SettleReport((yield from self._settle_again(doubtful)) if doubtful else ())
+
+    def _by_worker(
+        self, batch: Sequence[Settlement], unknown: list[Settlement]
+    ) -> list[list[Settlement]]:
+        """One group per worker, in practice one; leases that this process does not know are left."""
+        groups: dict[str, list[Settlement]] = {}
+        for settlement in batch:
+            held = self._leases.get(settlement.lease_id)
+            if held is None:
+                unknown.append(settlement)
+            else:
+                groups.setdefault(held.worker, []).append(settlement)
+        return list(groups.values())
+
+    def _build(self, group: Sequence[Settlement], unknown: list[Settlement]) -> Batch:
+        """What a group writes if its leases are as they are remembered."""
+        built = Batch()
+        for settlement in group:
+            seq, lease_id = settlement.seq, settlement.lease_id
+            shrink = built.shrinks.get(lease_id)
+            held = shrink.held if shrink else self._leases.get(lease_id)
+            seat = held.seats.get(seq) if held else None
+            if held is None or seat is None or seat[0] != settlement.attempt or seq in built.proofs:
+                unknown.append(settlement)
+                continue
+            if shrink is None:
+                shrink = built.shrinks[lease_id] = Shrink(held, [])
+            shrink.settled.append(seq)
+            attempt, crashes, releases, keyed, priority = seat
+            member = Member(seq, attempt, crashes, releases, keyed)
+            plan(built.writes, settlement, member, held.worker, held.claimed_at)
+            built.proofs[seq] = lease_id
+            built.priorities[seq] = priority
+            built.worker = held.worker
+            if settlement.sends:
+                built.sends += [(lease_id, command) for command in settlement.sends]
+            if keyed:
+                built.keyed.add(seq)
+        return built
+
+    def _send_batch(self, built: Batch, kind: type[Statement]) -> Op[set[int]]:
+        """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
+        rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
+        params = (*_lease_columns(built.shrinks, rests), None, built.worker)
+        rows = yield kind(self._sql.settle, (*params, *_columns(built), ORIGIN, self._notify))
+        valid = {row[0] for row in rows}
+        for lease_id, rest in rests.items():
+            held = built.shrinks[lease_id].held
+            if rest and lease_id in valid:
+                self._leases.keep(msgspec.structs.replace(held, version=held.version + 1, seats=rest))
+            else:
+                self._leases.forget([lease_id])
+        domains = {lease_id: shrink.held.domain for lease_id, shrink in built.shrinks.items()}
+        yield from self._announce(
+            (domains[built.proofs[row.seq]], row)
+            for row in built.writes.requeues
+            if built.proofs[row.seq] in valid
+        )
+        sends = [command for proof, command in built.sends if proof in valid]
+        if sends:
+            yield from self.insert(sends, Capacity())
+        return valid
+
+    def _settle_again(self, doubtful: Sequence[Settlement]) -> Op[tuple[int, ...]]:
+        """The careful way, for leases that are unknown or not as remembered: look, lock, write.
+        Returns what is lost; an outcome that this very lease has recorded before is not."""
+        wanted = sorted({s.lease_id for s in doubtful})
+        rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
+        for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
+            priorities = dict((yield Statement(self._sql.priorities, (integers(seqs),))))
+            seats = {
+                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
+                for m in members_of(seqs, unusual)
+            }
+            self._leases.keep(Held(lease_id, domain, worker, claimed_at, version, seats))
+        self._leases.forget(set(wanted) - {row[0] for row in rows})
+        lost: list[Settlement] = []
+        for group in self._by_worker(doubtful, lost):
+            built = self._build(group, lost)
+            if built.shrinks:
+                valid = yield from self._send_batch(built, Statement)
+                lost += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
+        if not lost:
+            return ()
+        rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
+        recorded = dict(rows)
+        return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+
+    def _write_under(
+        self, held: Held, seqs: list[int], writes: Writes, sends: Sequence[NewCommand]
+    ) -> Op[None]:
+        """Write something else than settlements about commands of a lease, and take them out of it."""
+        keyed = {seq for seq in seqs if held.seats[seq][3]}
+        proofs = dict.fromkeys(seqs, held.lease_id)
+        shrinks = {held.lease_id: Shrink(held, seqs)}
+        following = [(held.lease_id, command) for command in sends]
+        built = Batch(writes, proofs, {}, keyed, shrinks, None, following)
+        yield from self._send_batch(built, Statement if following else Atomic)
+        yield Boundary()
+
+    def _write(
+        self,
+        domain: str,
+        worker: str | None,
+        writes: Writes,
+        priorities: Mapping[int, int],
+        keyed: set[int],
+    ) -> Op[None]:
+        """Write what needs no lease, inside a transaction that holds other locks."""
+        seqs = [row.seq for row in writes.outcomes]
+        seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
+        built = Batch(writes, dict.fromkeys(seqs, UNPROVED), dict(priorities), keyed, {}, worker)
+        params = (*_lease_columns({}, {}), domain, worker)
+        yield Statement(self._sql.settle, (*params, *_columns(built), ORIGIN, self._notify))
+        yield from self._announce((domain, row) for row in writes.requeues)
+
+    def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
+        """Tell this process what came back, and let its claims look where it came back to."""
+        soonest: dict[str, int] = {}
+        for domain, row in requeues:
+            soonest[domain] = min(row.delay, soonest.get(domain, row.delay))
+        for domain, delay in soonest.items():
+            self._bounds.forget(domain)
+            yield Wake(domain, delay / SECOND if delay else None)
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        wanted = integers(sorted(lease_ids))
+        rows = yield Atomic(self._sql.renew, (wanted, int(seconds * SECOND)))
+        renewed = {row[0] for row in rows}
+        gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
+        self._leases.forget(gone)
+        return gone
+
+    def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
+        rows = yield Atomic(self._sql.put_progress, (seq, lease_id, float(percent), message))
+        return bool(rows)
+
+
+def _lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Any]) -> tuple[str, ...]:
+    """$1 to $5 of settle.sql: leases that end here, and leases that go on with less."""
+    ending = [lease_id for lease_id, rest in rests.items() if not rest]
+    going_on = [lease_id for lease_id, rest in rests.items() if rest]
+    return (
+        integers(ending),
+        integers(shrinks[lease_id].held.version for lease_id in ending),
+        integers(going_on),
+        integers(shrinks[lease_id].held.version for lease_id in going_on),
+        texts(integers(rests[lease_id]) for lease_id in going_on),
+    )
+
+
+def _columns(built: Batch) -> tuple[str, ...]:
+    """$8 to $33 of settle.sql."""
+    return (
+        *_outcome_columns(built.writes.outcomes, built.proofs),
+        *_tally_columns(built.writes.outcomes, built.proofs),
+        *_key_columns(built),
+        *_requeue_columns(built),
+        *_audit_columns(built.writes.audits, built.proofs),
+    )
+
+
+def _outcome_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
+    return (
+        integers(proofs[row.seq] for row in rows),
+        integers(row.seq for row in rows),
+        unless(CommandStatus.COMPLETED, [row.status for row in rows]),
+        unless(1, [row.attempts for row in rows]),
+        unless(0, [row.crashes for row in rows]),
+        integers(row.ran for row in rows),
+        unless(None, [row.result for row in rows], texts),
+        unless(None, [None if row.error is None else as_json(row.error) for row in rows], texts),
+        unless(None, [row.reason for row in rows], texts),
+    )
+
+
+def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
+    tally: dict[tuple[int, str], int] = {}
+    for row in rows:
+        key = (proofs[row.seq], row.status)
+        tally[key] = tally.get(key, 0) + 1
+    return (
+        integers(proof for proof, _ in tally),
+        numbers(status for _, status in tally),
+        integers(tally.values()),
+    )
+
+
+def _key_columns(built: Batch) -> tuple[str, ...]:
+    """Final outcomes free their unique keys."""
+    freed = [row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in built.keyed]
+    return integers(built.proofs[seq] for seq in freed), integers(freed)
+
+
+def _requeue_columns(built: Batch) -> tuple[str, ...]:
+    rows = built.writes.requeues
+    return (
+        integers(built.proofs[row.seq] for row in rows),
+        integers(row.seq for row in rows),
+        integers(built.priorities[row.seq] for row in rows),
+        integers(row.attempts for row in rows),
+        integers(row.crashes for row in rows),
+        integers(row.releases for row in rows),
+        numbers(row.seq in built.keyed for row in rows),
+        integers(row.delay for row in rows),
+    )
+
+
+def _audit_columns(rows: list[AuditRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
+    return (
+        integers(proofs[row.seq] for row in rows),
+        integers(row.seq for row in rows),
+        numbers(row.kind for row in rows),
+        texts(as_json(row.details) for row in rows),
+    )
+
+
+def as_json(value: object) -> str:
+    return _encode(value).decode()

@@ -1,0 +1,175 @@
+"""Group commit: rows of concurrent sends of one process travel in one statement.
+
+While one statement is on its way, others wait and go together with the next; a lone send goes at once.
+Nobody waits for a timer, and the busier the process, the larger the groups. When a group fails, each of
+its members is sent alone, so that a failing one takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from commandbus.engines.postgres.statements import Shared
+from commandbus.errors import StoreUnavailable
+from commandbus.store.op import Rows
+
+ROWS_MAX = 500
+
+
+class _Seat:
+    """A statement on its way in a group, and its answer."""
+
+    __slots__ = ("answer", "error", "leads", "statement", "turn")
+
+    def __init__(self, statement: Shared) -> None:
+        self.statement = statement
+        self.answer: Rows = ()
+        self.error: BaseException | None = None
+        self.leads = False
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+    def result(self) -> Rows:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class SharedLane:
+    """For threads: one of those who wait executes for all, then hands over to the next."""
+
+    def __init__(self, execute: Callable[[Shared], Rows]) -> None:
+        self._execute = execute
+        self._lock = threading.Lock()
+        self._waiting: list[_Seat] = []
+        self._moving = False
+
+    def run(self, statement: Shared) -> Rows:
+        seat = _Seat(statement)
+        with self._lock:
+            self._waiting.append(seat)
+            seat.leads = not self._moving
+            self._moving = True
+        if not seat.leads:
+            seat.turn.acquire()
+        if seat.leads:
+            self._lead()
+        return seat.result()
+
+    def _lead(self) -> None:
+        with self._lock:
+            group, self._waiting = _split(self._waiting)
+        try:
+            self._carry(group)
+        finally:
+            with self._lock:
+                following = self._waiting[0] if self._waiting else None
+                self._moving = following is not None
+            for seat in group:
+                seat.turn.release()
+            if following is not None:
+                following.leads = True
+                following.turn.release()
+
+    def _carry(self, group: list[_Seat]) -> None:
+        try:
+            _divide(group, self._execute(_merged(group)))
+        except BaseException as error:
+            if len(group) == 1 or not _one_of_them(error):
+                for seat in group:
+                    seat.error = error
+                if not isinstance(error, Exception):
+                    raise
+                return
+            for seat in group:
+                try:
+                    seat.answer = self._execute(seat.statement)
+                except Exception as refused:  # its sender's, whatever it is
+                    seat.error = refused
+
+
+class AsyncSharedLane:
+    """For asyncio: a task of its own executes, so that a sender who gives up takes nobody with it."""
+
+    def __init__(self, execute: Callable[[Shared], Awaitable[Rows]]) -> None:
+        self._execute = execute
+        self._waiting: list[tuple[_Seat, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, statement: Shared) -> Rows:
+        seat = _Seat(statement)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((seat, done))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._move())
+        await done
+        return seat.result()
+
+    async def _move(self) -> None:
+        try:
+            while self._waiting:
+                arrivals, self._waiting = self._waiting, []
+                futures = {id(seat): done for seat, done in arrivals}
+                rest = [seat for seat, _ in arrivals]
+                while rest:
+                    group, rest = _split(rest)
+                    await self._carry(group)
+                    for seat in group:
+                        if not futures[id(seat)].done():
+                            futures[id(seat)].set_result(None)
+        finally:
+            self._task = None
+
+    async def _carry(self, group: list[_Seat]) -> None:
+        try:
+            _divide(group, await self._execute(_merged(group)))
+        except Exception as error:  # its senders' concern; the lane goes on
+            if len(group) == 1 or not _one_of_them(error):
+                for seat in group:
+                    seat.error = error
+                return
+            for seat in group:
+                try:
+                    seat.answer = await self._execute(seat.statement)
+                except Exception as refused:  # its sender's, whatever it is
+                    seat.error = refused
+
+
+def _split(waiting: list[_Seat]) -> tuple[list[_Seat], list[_Seat]]:
+    """The first group that fits into one statement, and the rest."""
+    first, rows, count = waiting[0].statement, 0, 0
+    for seat in waiting:
+        statement = seat.statement
+        rows += len(statement.params)
+        alike = statement.sql == first.sql and statement.pack == first.pack
+        if count and (not alike or rows > ROWS_MAX):
+            break
+        count += 1
+    return waiting[:count], waiting[count:]
+
+
+def _merged(group: Sequence[_Seat]) -> Shared:
+    first = group[0].statement
+    if len(group) == 1:
+        return first
+    rows: list[Any] = [row for seat in group for row in seat.statement.params]
+    return msgspec.structs.replace(first, params=rows)
+
+
+def _divide(group: Sequence[_Seat], answer: Rows) -> None:
+    begin = 0
+    for seat in group:
+        end = begin + len(seat.statement.params)
+        seat.answer = answer[begin:end]
+        begin = end
+
+
+def _one_of_them(error: BaseException) -> bool:
+    """Whether one member may be to blame. When the store is away, all of them are alike; and after
+    a lost connection nobody knows whether they were committed."""
+    return isinstance(error, Exception) and not isinstance(error, StoreUnavailable)

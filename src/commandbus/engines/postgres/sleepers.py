@@ -1,0 +1,73 @@
+"""The governor: which domains this process sleeps for, as far as senders elsewhere are told.
+
+Senders notify only while somebody sleeps (see the function `wake` in the schema), so a worker that goes
+idle says so before its last look, and one that stays busy takes it back. Not at once: a worker that
+is woken for single commands would say it again and again.
+"""
+
+from __future__ import annotations
+
+import threading
+
+ASLEEP_SECONDS = 150.0
+"""How long a statement of being asleep holds; the listener renews it."""
+RENEW_SECONDS = 60.0
+BUSY_SECONDS = 0.2
+"""Busy for so long without a pause: no longer asleep."""
+LISTEN_SECONDS = 2.0
+"""How long a worker that falls asleep waits for the connection that listens."""
+PATIENCE = (0.02, 0.05, 0.1, 0.25, 0.5)
+"""Sends were in flight, so nobody could fall asleep: when to look again, time after time."""
+
+
+class Sleepers:
+    """What this process has said. Guesses are harmless: too much asleep costs senders notifications;
+    too little is excluded, because `asleep` is only noted after the server has it."""
+
+    def __init__(self) -> None:
+        self.listening = threading.Event()
+        self.missed = False
+        """Somebody wanted to fall asleep and could not, because this process does not listen."""
+        self._asleep: set[str] = set()
+        self._idle: dict[str, dict[str, float]] = {}
+        self._busy_since: dict[str, float] = {}
+        self._refused: dict[str, int] = {}
+
+    def is_asleep(self, domain: str) -> bool:
+        return domain in self._asleep
+
+    def domains(self) -> set[str]:
+        return set(self._asleep)
+
+    def asleep(self, domain: str) -> None:
+        """The server knows that this process sleeps for the domain."""
+        self._asleep.add(domain)
+        self._refused.pop(domain, None)
+
+    def refused(self, domain: str) -> float:
+        """The server did not let us fall asleep; when to look again."""
+        tries = self._refused.get(domain, 0)
+        self._refused[domain] = tries + 1
+        return PATIENCE[min(tries, len(PATIENCE) - 1)]
+
+    def idle(self, domain: str, worker: str, now: float) -> None:
+        """A worker found nothing."""
+        self._idle.setdefault(domain, {})[worker] = now
+        self._busy_since.pop(domain, None)
+
+    def found(self, domain: str, worker: str, now: float) -> bool:
+        """A worker found work; whether it is time to say that nobody here sleeps. Not while another
+        worker of this process does: only the server can tell it of what others send."""
+        idle = self._idle.setdefault(domain, {})
+        idle.pop(worker, None)
+        since = self._busy_since.setdefault(domain, now)
+        if domain not in self._asleep or now - since < BUSY_SECONDS:
+            return False
+        return all(now - moment > ASLEEP_SECONDS for moment in tuple(idle.values()))
+
+    def awake(self, domain: str) -> None:
+        self._asleep.discard(domain)
+
+    def forget(self) -> None:
+        """The server may have forgotten, too: everything is said anew."""
+        self._asleep = set()

@@ -1,0 +1,248 @@
+-- name: insert_command
+select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::uuid,
+    $7::text, $8::bigint::integer, $9::bigint::integer, $10::bigint, $11::bigint, $12::bigint,
+    $13::text, $14::text, $15::text, $16::text, $17::boolean)
+
+-- name: insert_commands
+-- One statement, so one round trip and one commit, for the commands of many senders.
+-- Sequences are drawn in the order of the rows. A row whose unique key is taken is left out of
+-- everything and comes back without a sequence.
+with moment as materialized (select commandbus.now_us() as now),
+item as materialized (
+    select nextval('commandbus.command_seq_seq') as seq, i.*,
+        coalesce(i.due_at, m.now + coalesce(i.delay, 0)) as ready_at, m.now
+    from moment m cross join rows from (
+        unnest($1::text::uuid[]), unnest($2::text::text[]), unnest($3::text::text[]),
+        unnest($4::text::text[]), unnest($5::text::uuid[]), unnest($6::text::uuid[]),
+        unnest($7::text::text[]), unnest($8::text::integer[]), unnest($9::text::smallint[]),
+        unnest($10::text::bigint[]), unnest($11::text::bigint[]), unnest($12::text::bigint[]),
+        unnest($13::text::text[]), unnest($14::text::text[]), unnest($15::text::text[])
+    ) as i (command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
+        max_attempts, delay, due_at, expires_at, unique_key, tags, headers)),
+held as (
+    insert into commandbus.unique_key (domain, unique_key, seq)
+    select domain, unique_key, seq from item where unique_key is not null
+    order by domain, unique_key, seq
+    on conflict do nothing returning seq),
+new as materialized (
+    select * from item where unique_key is null or seq in (select seq from held)),
+kept as (
+    insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
+        causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
+        tags, headers)
+    select seq, command_id, domain, command_type, data, coalesce(correlation_id, command_id),
+        causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
+        headers
+    from new),
+ready as (
+    insert into commandbus.queue (domain, priority, seq, available_at, keyed)
+    select domain, priority, seq, ready_at, unique_key is not null from new where ready_at <= now),
+later as (
+    insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)
+    select domain, ready_at, seq, priority, unique_key is not null from new where ready_at > now),
+known as (
+    insert into commandbus.domain (domain)
+    select distinct n.domain from new n
+    where not exists (select 1 from commandbus.domain d where d.domain = n.domain)
+    on conflict do nothing),
+woken as materialized (
+    select commandbus.wake(domain, greatest(0, min(ready_at - now)), $16::text)
+    from new where $17::boolean group by domain)
+select case when unique_key is null or seq in (select seq from held) then seq end, ready_at - now
+from item where (select count(*) from woken) is not null order by item.seq
+
+-- name: lock_capacity
+-- Sends to a domain with a capacity count one after another; else two could take the last place.
+select pg_advisory_xact_lock(hashtextextended('commandbus.capacity ' || $1::text, 0))
+
+-- name: count_pending
+-- Counts no further than the capacity, so that a deep queue does not make sends slow.
+select (select count(*) from (select 1 from commandbus.queue where domain = $1::text limit $2::bigint) q)
+     + (select count(*) from (select 1 from commandbus.scheduled where domain = $1::text limit $2::bigint) s)
+
+-- name: key_holders
+select k.domain, k.unique_key, c.command_id
+from unnest($1::text::text[], $2::text::text[]) as wanted (domain, unique_key)
+cross join lateral (select * from commandbus.unique_key u
+    where u.domain = wanted.domain and u.unique_key = wanted.unique_key limit 1) k
+cross join lateral (select * from commandbus.command c where c.seq = k.seq limit 1) c
+
+-- name: known_ids
+-- Only asked about commands that were left out.
+select c.command_id, c.domain from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
+cross join lateral (select * from commandbus.command c
+    where c.command_id = w.command_id and c.domain = w.domain limit 1) c
+
+-- name: hold_keys
+-- Before a COPY, which cannot leave rows out: the keys that were free are ours from here on.
+insert into commandbus.unique_key (domain, unique_key, seq)
+select * from unnest($1::text::text[], $2::text::text[], $3::text::bigint[])
+    as k (domain, unique_key, seq) order by domain, unique_key, seq
+on conflict do nothing returning seq
+
+-- name: draw_sequences
+select commandbus.now_us(), array(
+    select nextval('commandbus.command_seq_seq') from generate_series(1, $1::bigint))
+
+-- name: copy_commands
+-- From some dozens of commands on, COPY is the fastest way in.
+copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, causation_id,
+    reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers)
+from stdin
+
+-- name: copy_queue
+copy commandbus.queue (domain, priority, seq, available_at, keyed) from stdin
+
+-- name: copy_scheduled
+copy commandbus.scheduled (domain, due_at, seq, priority, keyed) from stdin
+
+-- name: announce
+-- The rest of a send by COPY: domains that are new, and whoever sleeps for them.
+with item as materialized (
+    select * from unnest($1::text::text[], $2::text::bigint[]) as i (domain, due_in)),
+known as (
+    insert into commandbus.domain (domain) select domain from item order by domain
+    on conflict do nothing)
+select commandbus.wake(domain, due_in, $3::text) from item where $4::boolean order by domain
+
+-- name: claim
+-- Takes the first rows of one domain, in ranges of the index that skip what was taken before, and
+-- puts them under one new lease. The lateral subqueries with limits leave the planner no choice:
+-- each range is a walk along the primary key, each command a look-up by its own. The rows are locked
+-- before the limit counts them, and deleted by their place. A claim may commit asynchronously: one
+-- that is lost in a crash only gives the work out again.
+with moment as materialized (
+    select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
+taken as materialized (
+    select q.* from moment
+    cross join rows from (unnest($4::text::integer[]), unnest($5::text::bigint[]),
+        unnest($6::text::integer[]), unnest($7::text::bigint[]))
+        as r (from_priority, from_seq, to_priority, to_seq)
+    cross join lateral (
+        select ctid as place, priority, seq, attempts, crashes, releases, keyed
+        from commandbus.queue
+        where domain = $1::text
+            and (priority, seq) >= (r.from_priority, r.from_seq)
+            and (priority, seq) < (r.to_priority, r.to_seq)
+        order by priority, seq limit $2::bigint for update skip locked) q
+    where not exists (select 1 from commandbus.domain d
+        where d.domain = $1::text and d.paused_at is not null)
+    limit $2::bigint),
+gone as (
+    delete from commandbus.queue where ctid = any (array(select place from taken))),
+leased as (
+    insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
+    select $1::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq),
+        json_object_agg(t.seq, json_build_array(t.attempts + 1, t.crashes, t.releases, t.keyed))
+            filter (where t.attempts > 0 or t.crashes > 0 or t.releases > 0 or t.keyed)
+    from taken t cross join moment m having count(*) > 0
+    returning lease_id)
+select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
+    c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
+    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.expires_at <= m.now
+from taken t cross join leased l cross join moment m
+left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
+order by t.priority, t.seq
+
+-- name: next_moment
+-- When an idle worker should look again: the next due command, the end of someone else's lease, or
+-- very soon when a row is there that somebody else holds locked, and may yet let go.
+select (select min(moment) from (
+    select min(until) from commandbus.lease where worker <> $2::text
+    union all
+    select case when exists (select 1 from commandbus.queue q where q.domain = wanted.domain)
+        then m.now + 50000 else
+            (select s.due_at from commandbus.scheduled s where s.domain = wanted.domain
+             order by s.due_at limit 1) end
+    from unnest($1::text::text[]) as wanted (domain)
+    where not exists (select 1 from commandbus.domain d
+        where d.domain = wanted.domain and d.paused_at is not null)) as x (moment)) - m.now
+from (select commandbus.now_us() as now) m
+
+-- name: sweep
+-- Promotes due work, bounded so that a flood is promoted in several claims; adds up the tally; and
+-- says whether there are expired leases. What another worker is promoting right now is skipped.
+with moment as materialized (
+    select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
+due as (
+    delete from commandbus.scheduled where ctid = any (array(
+        select s.place from moment m
+        cross join unnest($1::text::text[]) as wanted (domain)
+        cross join lateral (
+            select ctid as place from commandbus.scheduled
+            where domain = wanted.domain and due_at <= m.now
+            order by due_at, seq limit 10000 for update skip locked) s))
+    returning *),
+ready as (
+    insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
+    select domain, priority, seq, due_at, attempts, crashes, releases, keyed from due),
+parts as (
+    delete from commandbus.tally where ctid = any (array(
+        select ctid from commandbus.tally
+        where (select count(*) from (select 1 from commandbus.tally limit 200) t) = 200
+        for update skip locked))
+    returning *),
+whole as (
+    insert into commandbus.tally (domain, status, n)
+    select domain, status, sum(n) from parts group by domain, status)
+select exists (select 1 from commandbus.lease l where l.until <= m.now) from moment m
+
+-- name: take_expired
+-- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.
+delete from commandbus.lease where lease_id in (
+    select lease_id from commandbus.lease where until <= commandbus.now_us()
+    order by lease_id limit 50 for update skip locked)
+returning lease_id, domain, worker, claimed_at, seqs, unusual
+
+-- name: lock_leases
+select lease_id, domain, worker, claimed_at, version, seqs, unusual from commandbus.lease
+where lease_id = any ($1::text::bigint[]) and until > commandbus.now_us() order by lease_id for update
+
+-- name: priorities
+select seq, priority from commandbus.command where seq = any ($1::text::bigint[])
+
+-- name: renew
+-- Never shorter than it was, and only while it is valid; locked in order, as settles do.
+with moment as materialized (
+    select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
+held as materialized (
+    select lease_id from commandbus.lease
+    where lease_id = any ($1::text::bigint[]) and until > (select now from moment)
+    order by lease_id for update)
+update commandbus.lease l set until = greatest(l.until, m.now + $2::bigint)
+from held h, moment m where l.lease_id = h.lease_id
+returning l.lease_id
+
+-- name: recorded_leases
+-- Which lease recorded the outcome: tells a repeated settle from a lost lease.
+select seq, lease_id from commandbus.outcome where seq = any ($1::text::bigint[])
+
+-- name: put_progress
+insert into commandbus.progress (seq, percent, message, at)
+select $1::bigint, $3::double precision, $4::text, commandbus.now_us() from commandbus.lease
+where lease_id = $2::bigint and until > commandbus.now_us() and $1::bigint = any (seqs)
+on conflict (seq) do update
+set percent = excluded.percent, message = excluded.message, at = excluded.at
+returning 1
+
+-- name: sleep
+-- Falls asleep for a domain: only in a moment without unfinished sends, see the function wake.
+insert into commandbus.sleeper (domain, process, until)
+select $1::text, $2::text, commandbus.now_us() + $3::bigint
+from set_config('synchronous_commit', 'off', true)
+where pg_try_advisory_xact_lock(commandbus.wake_key($1::text))
+on conflict (domain, process) do update set until = excluded.until
+returning 1
+
+-- name: awaken
+-- No longer asleep: senders may spare themselves the notifications.
+delete from commandbus.sleeper
+where process = $2::text and domain = any ($1::text::text[])
+    and set_config('synchronous_commit', 'off', true) is not null
+
+-- name: stay_asleep
+-- The listener's sign of life, which proves its own connection at the same time.
+update commandbus.sleeper set until = commandbus.now_us() + $2::bigint where process = $1::text
+
+-- name: forget_sleepers
+delete from commandbus.sleeper where process = $1::text or until < commandbus.now_us()

@@ -1,0 +1,52 @@
+-- name: durability
+select current_setting('fsync'), current_setting('synchronous_commit'),
+    nullif(current_setting('synchronous_standby_names'), ''), pg_is_in_recovery()
+
+-- name: oldest_snapshot
+-- Who holds back the horizon behind which vacuum may clean: sessions, prepared transactions and
+-- replication slots, the oldest first. Our own snapshot does not count.
+select who, seconds from (
+    select format('session %s (%s, %s)', pid, coalesce(nullif(application_name, ''), usename), state)
+            as who,
+        extract(epoch from clock_timestamp() - coalesce(xact_start, query_start)) as seconds,
+        greatest(age(backend_xmin), age(backend_xid)) as age
+    from pg_stat_activity
+    where pid <> pg_backend_pid() and (backend_xmin is not null or backend_xid is not null)
+    union all
+    select format('prepared transaction %s', gid),
+        extract(epoch from clock_timestamp() - prepared), age(transaction)
+    from pg_prepared_xacts
+    union all
+    select format('replication slot %s', slot_name), 0, greatest(age(xmin), age(catalog_xmin))
+    from pg_replication_slots where xmin is not null or catalog_xmin is not null) held
+order by age desc nulls last limit 1
+
+-- name: hot_tables
+select relname, n_live_tup, n_dead_tup,
+    coalesce('vacuumed ' || to_char(greatest(last_vacuum, last_autovacuum), 'YYYY-MM-DD HH24:MI:SS'),
+        'never vacuumed')
+from pg_stat_user_tables
+where schemaname = $1 and relname in ('queue', 'lease', 'scheduled', 'tally', 'sleeper')
+order by n_dead_tup desc
+
+-- name: sequence
+select case when is_called then last_value end from commandbus.command_seq_seq
+
+-- name: notifications
+select pg_notification_queue_usage()
+
+-- name: clock
+select extract(epoch from clock_timestamp())
+
+-- name: connections
+select count(*), current_setting('max_connections')::integer,
+    count(*) filter (where application_name like 'commandbus%')
+from pg_stat_activity where backend_type = 'client backend'
+
+-- name: size
+select pg_size_pretty(coalesce(sum(pg_total_relation_size(c.oid)), 0))
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = $1 and c.relkind in ('r', 'p', 'm')
+
+-- name: autovacuum
+select current_setting('autovacuum')

@@ -1,0 +1,68 @@
+-- name: settle
+-- Everything that a batch of settlements writes, in one statement. The proof of a row is its lease,
+-- as this process last saw it: the lease must exist, be valid and have the expected version, and it is
+-- deleted or shrunk here; rows without such a lease are not written, and their leases are missing
+-- from the answer. Proof 0 stands for what needs none: rescue and operators, who hold other locks.
+-- Leases come sorted, so that settles and renewals lock them in one order. Arrays shorter than the
+-- first stand for the ordinary value.
+with moment as materialized (select commandbus.now_us() as now),
+finished as (
+    delete from commandbus.lease l
+    using moment m, unnest($1::text::bigint[], $2::text::integer[]) as w (lease_id, version)
+    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now
+    returning l.lease_id, l.domain),
+shrunk as (
+    update commandbus.lease l set version = l.version + 1, seqs = w.rest::bigint[]
+    from moment m,
+        unnest($3::text::bigint[], $4::text::integer[], $5::text::text[]) as w (lease_id, version, rest)
+    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now
+    returning l.lease_id, l.domain),
+proof as materialized (
+    select lease_id, domain from finished
+    union all select lease_id, domain from shrunk
+    union all select 0, $6::text where $6::text is not null),
+ended as (
+    insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
+        finished_at, result, error, reason)
+    select o.seq, coalesce(o.status, 'COMPLETED'), coalesce(o.attempts, 1), coalesce(o.crashes, 0),
+        nullif(o.proof, 0), $7::text, case when o.proof <> 0 then m.now - o.ran end, m.now, o.result,
+        o.error, o.reason
+    from moment m, rows from (
+        unnest($8::text::bigint[]), unnest($9::text::bigint[]), unnest($10::text::text[]),
+        unnest($11::text::smallint[]), unnest($12::text::smallint[]), unnest($13::text::bigint[]),
+        unnest($14::text::text[]), unnest($15::text::text[]), unnest($16::text::text[])
+    ) as o (proof, seq, status, attempts, crashes, ran, result, error, reason)
+    where o.proof in (select lease_id from proof)),
+tallied as (
+    insert into commandbus.tally (domain, status, n)
+    select p.domain, t.status, t.n
+    from unnest($17::text::bigint[], $18::text::text[], $19::text::bigint[]) as t (proof, status, n)
+    join proof p on p.lease_id = t.proof),
+freed as (
+    delete from commandbus.unique_key k
+    using unnest($20::text::bigint[], $21::text::bigint[]) as f (proof, seq)
+    where k.seq = f.seq and f.proof in (select lease_id from proof)),
+back as materialized (
+    select p.domain, b.*, m.now from moment m cross join rows from (
+        unnest($22::text::bigint[]), unnest($23::text::bigint[]), unnest($24::text::integer[]),
+        unnest($25::text::smallint[]), unnest($26::text::smallint[]), unnest($27::text::smallint[]),
+        unnest($28::text::boolean[]), unnest($29::text::bigint[])
+    ) as b (proof, seq, priority, attempts, crashes, releases, keyed, delay)
+    join proof p on p.lease_id = b.proof),
+ready as (
+    insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
+    select domain, priority, seq, now, attempts, crashes, releases, keyed from back where delay = 0),
+later as (
+    insert into commandbus.scheduled (domain, due_at, seq, priority, attempts, crashes, releases, keyed)
+    select domain, now + delay, seq, priority, attempts, crashes, releases, keyed
+    from back where delay > 0),
+noted as (
+    insert into commandbus.audit (seq, kind, at, details)
+    select a.seq, a.kind, m.now, a.details
+    from moment m, unnest($30::text::bigint[], $31::text::bigint[], $32::text::text[],
+        $33::text::text[]) with ordinality as a (proof, seq, kind, details, n)
+    where a.proof in (select lease_id from proof) order by a.n),
+woken as materialized (
+    select commandbus.wake(domain, min(delay), $34::text) from back
+    where $35::boolean group by domain)
+select lease_id from proof where (select count(*) from woken) is not null

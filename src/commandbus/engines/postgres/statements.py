@@ -1,0 +1,86 @@
+"""Kinds of statements, and the queries of a schema.
+
+The port knows statements that share their op's transaction. PostgreSQL takes a commit for every
+statement outside one, so a statement that is complete by itself needs no BEGIN and no COMMIT; and rows
+of several senders fit into one statement, and share a commit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from commandbus.store.op import Statement
+from commandbus.store.sql_files import load
+
+PACKAGE = "commandbus.engines.postgres.sql"
+
+ORIGIN: Any = object()
+"""Stands among parameters for whoever announces work: the session puts in its process, which need not
+hear about it from the server; or nobody, in a caller's transaction."""
+
+_SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
+
+
+class Atomic(Statement, frozen=True):
+    """Complete by itself: a transaction of its own, committed before its op goes on. After one, an
+    op may catch an error and still ask for more."""
+
+
+class Shared(Atomic, frozen=True, kw_only=True):
+    """An atomic statement whose rows may travel with those of others: `params` are rows, `pack` makes
+    the statement's parameters of any number of them, and each row is answered by one row, in order.
+    `single` is the statement for one row, whose parameters `pack_single` makes."""
+
+    pack: Callable[[Sequence[Any]], tuple[Any, ...]]
+    single: str
+    pack_single: Callable[[Any], tuple[Any, ...]]
+
+    def plain(self) -> tuple[str, tuple[Any, ...]]:
+        """The SQL and the parameters that are to be executed."""
+        if len(self.params) == 1:
+            return self.single, self.pack_single(self.params[0])
+        return self.sql, self.pack(self.params)
+
+
+class Listening(Atomic, frozen=True):
+    """Waits, for a moment at most, until this process hears announcements; nothing is executed."""
+
+    sql: str = ""
+
+
+class Boundary(Statement, frozen=True):
+    """Commits what came before, unless the whole op belongs together; nothing is executed."""
+
+    sql: str = ""
+
+
+class Copy(Statement, frozen=True):
+    """COPY … FROM STDIN; `params` are the rows."""
+
+
+def in_schema(sql: str, schema: str) -> str:
+    """SQL text for a schema. The name has passed `location.check_schema`."""
+    return _SCHEMA.sub(f'"{schema}".', sql)
+
+
+def channel_of(schema: str) -> str:
+    """The channel that the function `wake` notifies, by the same replacement."""
+    return in_schema("commandbus.wake", schema)
+
+
+@cache
+def queries(schema: str) -> SimpleNamespace:
+    """All queries of the engine, by name."""
+    found: dict[str, str] = {}
+    for file in ("commands.sql", "settle.sql", "reads.sql", "documents.sql"):
+        found |= vars(load(PACKAGE, file))
+    return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
+
+
+def bind(params: Any, origin: str) -> list[Any]:
+    """Parameters as they go to the server."""
+    return [origin if value is ORIGIN else value for value in params]

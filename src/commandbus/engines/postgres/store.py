@@ -1,0 +1,16 @@
+"""The store: all parts of the port, put together."""
+
+from __future__ import annotations
+
+from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.documents import PostgresDocuments
+from commandbus.engines.postgres.operators import PostgresOperators
+from commandbus.store.capabilities import Capabilities
+
+
+class PostgresStore(PostgresClaiming, PostgresOperators, PostgresDocuments):
+    """Commands in PostgreSQL tables; see sql/0001_schema.sql for what they mean."""
+
+    capabilities = Capabilities(
+        durable=True, many_processes=True, caller_transactions=True, needs_migration=True
+    )

@@ -1,0 +1,170 @@
+"""The commands, put together; and what every command shares: help, errors, exit codes.
+
+A command is built when it is called: making all of them takes longer than most of them run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from commandbus.errors import CommandBusError
+from commandbus.interfaces.cli import output, target
+from commandbus.interfaces.cli.exits import EXIT_CODES, exit_code
+
+_HEADING = re.compile(r"^( *)(Usage|[A-Z][a-z ]+)(?=:)", re.MULTILINE)
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Try it": {
+        "demo": "See the bus at work: failures, retries, a crash.",
+        "version": "Print the version.",
+    },
+    "Commands": {
+        "send": "Send a command.",
+        "list": "List commands, newest first.",
+        "show": "Show a command: record, payload, error, timeline.",
+        "watch": "Wait for a command's outcome.",
+        "audit": "Show everything that happened to a command, in order.",
+        "why": "Say why a command is not running, in words.",
+        "cancel": "Cancel a command that waits; it will not be started.",
+    },
+    "Operate": {
+        "worker": "Carry out commands with the handlers of an app.",
+        "workers": "List the workers that reported themselves lately.",
+        "queue": "Whole domains: figures, pause, resume, purge.",
+        "tsq": "The troubleshooting queue: commands that wait for a person.",
+        "top": "Watch all domains live.",
+        "health": "Probe: is the store reachable, is work stuck?",
+        "db": "The store itself: create, check, diagnose.",
+    },
+}
+"""What `commandbus --help` shows. The texts are those of the commands; a test compares them."""
+
+FILES = {
+    "send": "sending",
+    "cancel": "sending",
+    "list": "commands",
+    "show": "commands",
+    "watch": "commands",
+    "worker": "workers",
+    "why": "insight",
+    "workers": "insight",
+    "tsq": "troubleshooting",
+    "queue": "queues",
+    "db": "database",
+    "version": "versions",
+}
+"""Where a command is, when its file has another name."""
+
+GROUPS = {
+    "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
+    "queue": ("list", "stats", "pause", "resume", "purge"),
+    "db": ("upgrade", "verify", "sql", "doctor"),
+}
+
+EPILOG = "\b\nExit codes:\n" + "\n".join(
+    f"  {int(code)}  {meaning}" for code, meaning in EXIT_CODES.items()
+)
+
+
+def _coloured(page: str) -> str:
+    """Headings stand out on a terminal. Done here, because help with rich costs a quarter second."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return page
+    return _HEADING.sub("\\1\x1b[1m\\2\x1b[0m", page)
+
+
+class BusCommand(TyperCommand):
+    """A command with coloured help."""
+
+    def get_help(self, ctx: Any) -> str:
+        return _coloured(super().get_help(ctx))
+
+
+class BusGroup(TyperGroup):
+    """A group with coloured help that keeps the order of its commands."""
+
+    def get_help(self, ctx: Any) -> str:
+        return _coloured(super().get_help(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+
+class RootGroup(BusGroup):
+    """Finds commands when they are asked for. Errors of the bus become one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (CommandBusError, TimeoutError) as error:
+            output.error(error)
+            raise typer.Exit(exit_code(error)) from error
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            self.commands[cmd_name] = _build(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, summaries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(summaries.items()))
+
+
+def _build(name: str) -> Any:
+    """A command, or a group with its commands."""
+    module = import_module(f"commandbus.interfaces.cli.{FILES.get(name, name)}")
+    if name not in GROUPS:
+        built = _typer(add_completion=False)
+        built.command(name, cls=BusCommand)(_function(module, name))
+        return typer.main.get_command(built)
+    summary = next(section[name] for section in SECTIONS.values() if name in section)
+    built = _typer(cls=BusGroup, name=name, help=summary, no_args_is_help=True, add_completion=False)
+    for part in GROUPS[name]:
+        built.command(part, cls=BusCommand)(_function(module, part))
+    return typer.main.get_command(built)
+
+
+def _function(module: Any, name: str) -> Any:
+    """A function whose name would hide a builtin ends with an underscore."""
+    return getattr(module, name, None) or getattr(module, f"{name}_")
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        **settings,
+    )
+
+
+app = _typer(
+    cls=RootGroup,
+    name="commandbus",
+    no_args_is_help=True,
+    help="A durable command bus: send a command, and some worker carries it out.\n\n"
+    "The store is named by --url, else COMMANDBUS_URL, else `url` under [tool.commandbus] in "
+    "pyproject.toml, else sqlite:///commandbus.db. Lists are tables on a terminal, TSV in a pipe, "
+    "and JSON with --json.",
+    epilog=EPILOG,
+)
+
+
+@app.callback()
+def root(
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The store, for any command.")
+    ] = None,
+) -> None:
+    target.chosen_url = url

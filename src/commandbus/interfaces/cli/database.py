@@ -1,0 +1,97 @@
+"""`db`: the store itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from commandbus.errors import SchemaOutdated, StoreUnavailable
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.output import Column, field_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from commandbus.store.administration import Administration
+
+_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
+
+COLUMNS = (
+    Column("subject", field_of("subject")),
+    Column("level", field_of("level")),
+    Column("value", field_of("value")),
+    Column("advice", field_of("advice")),
+)
+
+
+def _administration(url: str | None) -> Administration:
+    from commandbus.connect import create_administration
+
+    return create_administration(target.find_url(url))
+
+
+def _carry_out(step: Any) -> Any:
+    """A file that cannot be opened is a matter of the store, not of the usage."""
+    from commandbus.errors import ConfigurationError
+
+    try:
+        return step()
+    except (SchemaOutdated, StoreUnavailable):
+        raise
+    except ConfigurationError as error:
+        raise CliError(str(error), Exit.STORE) from error
+
+
+def upgrade(url: options.Url = None) -> None:
+    """Create the store's tables, or bring them to this version. Repeating it is harmless."""
+    output.done(f"the store is at {_carry_out(_administration(url).upgrade)}")
+
+
+def verify(url: options.Url = None, json: options.Json = False) -> None:
+    """Check that the store has the tables of this version, without changing anything.
+
+    Exit code 5 when it has not, 4 when it cannot be reached.
+    """
+    version = _carry_out(_administration(url).verify)
+    if json:
+        output.json_document({"schema": version})
+    else:
+        output.done(f"the store is at {version}")
+
+
+def sql(url: options.Url = None) -> None:
+    """Print the statements that create the tables, for other migration tools. Needs no connection."""
+    print(_administration(url).sql())
+
+
+def doctor(url: options.Url = None, json: options.Json = False) -> None:
+    """Look at everything that could hurt the store, and say what to do about it.
+
+    Exit code 6 when something is wrong; warnings alone are 0.
+    """
+    findings = _carry_out(_administration(url).doctor)
+    if json:
+        output.json_document({"findings": findings})
+    elif output.is_terminal():
+        out = output.console()
+        for finding in findings:
+            for row in _lines(finding):
+                out.print(row)
+    else:
+        output.tsv(findings, COLUMNS)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(Exit.UNHEALTHY)
+
+
+def _lines(finding: Any) -> list[Text]:
+    from rich.text import Text
+
+    mark, style = _MARKS[str(finding.level)]
+    shown = [
+        Text.assemble((mark, style), f" {text.line(finding.subject):<12}", text.line(finding.value))
+    ]
+    if finding.advice:
+        shown.append(Text(f"  {'':<12}{text.line(finding.advice)}", style))
+    return shown

@@ -1,0 +1,61 @@
+"""`why` and `workers`: answers for somebody who wonders."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.output import Column, field_of
+
+COLUMNS = (
+    Column("name", field_of("name"), keep=True),
+    Column("runtime", field_of("runtime")),
+    Column("slots", field_of("concurrency"), right=True),
+    Column("domains", lambda worker: ",".join(worker.domains)),
+    Column("host", field_of("host"), wide=True),
+    Column("pid", field_of("pid"), right=True, wide=True),
+    Column(
+        "started",
+        lambda worker: text.moment(worker.started_at),
+        lambda worker: text.age(worker.started_at),
+        right=True,
+    ),
+    Column(
+        "seen",
+        lambda worker: text.moment(worker.seen_at),
+        lambda worker: text.age(worker.seen_at),
+        right=True,
+    ),
+)
+
+
+def why(
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    domain: options.Domain = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Say why a command is not running, in words."""
+    from commandbus.interfaces.cli.commands import find
+
+    with target.opened(url) as bus:
+        record = find(bus, command_id, domain)
+        answer = bus.why(record.command_id, domain=record.domain)
+    if json:
+        output.json_document(answer)
+        return
+    output.write(text.line(answer.summary))
+    for reason in answer.reasons:
+        output.write(f"  {text.line(reason.code)}: {text.line(reason.text)}")
+
+
+def workers(url: options.Url = None, json: options.Json = False) -> None:
+    """List the workers that reported themselves lately."""
+    with target.opened(url) as bus:
+        found = bus.list_workers()
+    if json:
+        output.json_document({"workers": found})
+        return
+    output.table(found, COLUMNS, empty="no worker has reported itself lately")

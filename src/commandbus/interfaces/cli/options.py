@@ -1,0 +1,89 @@
+"""Options that many commands share, written once."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.interfaces.cli import output, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The store: sqlite:///file.db or postgresql://…"),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document with stable keys.")]
+Domain = Annotated[str | None, typer.Option("--domain", "-d", help="Only this domain.")]
+Type = Annotated[str | None, typer.Option("--type", "-t", help="Only this command type.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this cursor.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.")]
+Operator = Annotated[
+    str | None,
+    typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
+]
+
+
+def seconds(value: str | None, name: str) -> float | None:
+    """A duration option as seconds."""
+    if value is None:
+        return None
+    try:
+        return text.parse_duration(value, name)
+    except ValueError as error:
+        raise CliError(f"{error}.", Exit.USAGE) from None
+
+
+def acting(operator: str | None) -> str:
+    """Who acts: the option, else the login name."""
+    if operator:
+        return operator
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may have no user database
+        return "unknown"
+
+
+def document(source: str | None, what: str = "data") -> Any:
+    """JSON from the argument itself, from @file, or from standard input for `-`."""
+    if source is None:
+        return None
+    import msgspec
+
+    if source == "-":
+        raw, where = sys.stdin.buffer.read(), "standard input"
+    elif source.startswith("@"):
+        where = source[1:]
+        try:
+            raw = Path(where).read_bytes()
+        except OSError as error:
+            raise CliError(f"{where} cannot be read: {error.strerror}.", Exit.USAGE) from None
+    else:
+        raw, where = source.encode("utf-8", "surrogateescape"), f"the {what} argument"
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CliError(
+            f"{where} is not JSON: {error}. Quote it for the shell, as in '{{\"amount\": 12}}', or "
+            "give @file or - (standard input).",
+            Exit.USAGE,
+        ) from None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone. Without a terminal, --yes is needed."""
+    if yes:
+        return
+    if not output.is_interactive():
+        raise CliError(f"{question} Nobody can be asked here: repeat it with --yes.", Exit.USAGE)
+    if not typer.confirm(text.line(question), default=False, err=True):
+        output.note("Nothing was changed.")
+        raise typer.Exit(Exit.FAILURE)

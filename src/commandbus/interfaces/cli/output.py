@@ -1,0 +1,192 @@
+"""What a command prints: a table for a person, TSV for a pipe, JSON for a program.
+
+Results go to standard output and everything else to standard error, so that a pipe carries data only.
+Nothing here interprets markup: rich gets Text objects with escaped text, never strings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+from commandbus.interfaces.cli import text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+STATUS_STYLES = {
+    "PENDING": ("pending", "cyan"),
+    "IN_PROGRESS": ("in progress", "blue"),
+    "COMPLETED": ("completed", "green"),
+    "FAILED": ("failed", "red"),
+    "CANCELED": ("canceled", "bright_black"),
+    "IN_TROUBLESHOOTING_QUEUE": ("parked", "yellow"),
+}
+"""How each status is called and coloured in tables; TSV and JSON use its full name."""
+
+WIDE = 100
+"""Columns of a terminal from which tables show all their columns."""
+GAP = 2
+NARROWEST = 9
+"""A column that gives way keeps so many characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, its value for a pipe, and how a person sees it."""
+
+    name: str
+    value: Callable[[Any], object]
+    show: Callable[[Any], str | Text] | None = None
+    wide: bool = False
+    """Left out of narrow tables; pipes always get it."""
+    pipe: bool = False
+    """Left out of all tables: pipes only."""
+    keep: bool = False
+    """Never shortened, because it is what one copies. Of the others, the last gives way first."""
+    right: bool = False
+    style: str = ""
+
+
+def console(file: TextIO | None = None, *, stderr: bool = False) -> Console:
+    """A console that shows text as it is: no markup, no highlighting, no emoji codes."""
+    from rich.console import Console
+
+    return Console(
+        file=file, stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False
+    )
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person looks at it."""
+    looked_at = sys.stdout if stream is None else stream
+    return bool(looked_at and looked_at.isatty()) and os.environ.get("TERM") != "dumb"
+
+
+def is_interactive() -> bool:
+    """Whether a question can be asked and answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def table(rows: Sequence[Any], columns: Sequence[Column], *, empty: str = "nothing to show") -> None:
+    """Rows as a table on a terminal, as TSV with a heading in a pipe."""
+    if not is_terminal():
+        tsv(rows, columns)
+    elif not rows:
+        note(empty)
+    else:
+        out = console()
+        out.print(rich_table(rows, columns, out.width))
+
+
+def tsv(rows: Iterable[Any], columns: Sequence[Column]) -> None:
+    """One line per row; tabs and line breaks in values are escaped, so a line is always a row."""
+    write("\t".join(column.name.lower().replace(" ", "_") for column in columns))
+    for row in rows:
+        write("\t".join(text.line(column.value(row)) for column in columns))
+
+
+def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> Any:
+    """The rows as a rich table of at most `width` characters, for printing or for a live view."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [column for column in columns if not column.pipe and (width >= WIDE or not column.wide)]
+    cells = [[_cell(column, row) for column in shown] for row in rows]
+    widths = _fit(shown, cells, width)
+    built = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bright_black")
+    for column, fitting in zip(shown, widths, strict=True):
+        built.add_column(
+            Text(column.name.upper()),
+            no_wrap=True,
+            overflow="ellipsis",
+            width=fitting,
+            justify="right" if column.right else "left",
+            style=column.style,
+        )
+    for row in cells:
+        built.add_row(*row)
+    return built
+
+
+def _cell(column: Column, row: Any) -> Text:
+    from rich.text import Text
+
+    value = (column.show or column.value)(row)
+    return value if isinstance(value, Text) else Text(text.line(value))
+
+
+def _fit(columns: Sequence[Column], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
+    """How wide each column is: as wide as its widest cell, or less from the last one backwards."""
+    widths = [
+        max([len(column.name), *(row[index].cell_len for row in cells)])
+        for index, column in enumerate(columns)
+    ]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    for index, column in reversed(list(enumerate(columns))):
+        if not column.keep and not column.right:
+            given = min(max(0, excess), max(0, widths[index] - max(len(column.name), NARROWEST)))
+            widths[index] -= given
+            excess -= given
+    return widths
+
+
+def status(value: object) -> Text:
+    """A status as tables show it."""
+    from rich.text import Text
+
+    label, style = STATUS_STYLES.get(str(value), (text.line(value), ""))
+    return Text(label, style)
+
+
+def json_document(value: object) -> None:
+    """One JSON document on standard output."""
+    write(text.as_json(value))
+
+
+def write(line: str) -> None:
+    """A line of data on standard output."""
+    print(line)
+
+
+def note(message: object) -> None:
+    """A remark for the person at the terminal; never part of the data."""
+    print(text.line(message), file=sys.stderr)
+
+
+def done(message: object) -> None:
+    """Says that something was carried out."""
+    _mark("✓", "green", message)
+
+
+def warn(message: object) -> None:
+    """Says that something deserves attention."""
+    _mark("!", "yellow", message)
+
+
+def error(message: object) -> None:
+    """An error in one clear line."""
+    _mark("error:", "bold red", message)
+
+
+def _mark(mark: str, style: str, message: object) -> None:
+    if not is_terminal(sys.stderr):
+        print(f"{mark} {text.line(message)}", file=sys.stderr)
+        return
+    from rich.text import Text
+
+    console(stderr=True).print(Text.assemble((mark, style), " ", text.line(message)))
+
+
+def field_of(name: str) -> Callable[[Any], object]:
+    """A column's value: an attribute of the row."""
+    return partial(_attribute, name)
+
+
+def _attribute(name: str, row: Any) -> object:
+    return getattr(row, name)

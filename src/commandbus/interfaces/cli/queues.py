@@ -1,0 +1,134 @@
+"""`queue`: whole domains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.output import Column, field_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from commandbus.store.records import QueueStats
+    from commandbus.sync import SyncCommandBus
+
+
+def _number(name: str, style: str = "", *, wide: bool = False) -> Column:
+    def show(stats: Any) -> Text:
+        from rich.text import Text
+
+        value = getattr(stats, name)
+        return Text(f"{value:,}", style if value else "bright_black")
+
+    return Column(name, field_of(name), show, right=True, wide=wide)
+
+
+def _named(stats: Any) -> Text:
+    from rich.text import Text
+
+    name = Text(text.line(stats.domain), "bold")
+    return name.append(" paused", "yellow") if stats.paused else name
+
+
+COLUMNS = (
+    Column("domain", field_of("domain"), _named),
+    Column("state", lambda stats: "paused" if stats.paused else "open", pipe=True),
+    _number("ready", "cyan"),
+    _number("scheduled", "cyan"),
+    _number("running", "blue"),
+    _number("parked", "yellow"),
+    _number("completed", "green"),
+    _number("failed", "red"),
+    _number("canceled", wide=True),
+    Column(
+        "oldest",
+        lambda stats: "" if stats.oldest_ready_age is None else f"{stats.oldest_ready_age:.3f}",
+        lambda stats: text.duration(stats.oldest_ready_age),
+        right=True,
+    ),
+)
+"""Shared with `top`. `oldest` is the age of the first ready command, in seconds in a pipe."""
+
+Named = Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain.")]
+
+
+def list_(url: options.Url = None, json: options.Json = False) -> None:
+    """List all domains with their figures."""
+    with target.opened(url) as bus:
+        found = all_stats(bus)
+    if json:
+        output.json_document({"domains": found})
+        return
+    output.table(found, COLUMNS, empty="no domain yet: nothing was ever sent")
+
+
+def all_stats(bus: SyncCommandBus) -> list[QueueStats]:
+    """The figures of every domain."""
+    return [bus.stats(domain) for domain in bus.list_domains()]
+
+
+def stats(domain: Named, url: options.Url = None, json: options.Json = False) -> None:
+    """Show the figures of one domain."""
+    with target.opened(url) as bus:
+        known = domain in bus.list_domains()
+        found = bus.stats(domain)
+    if not known:
+        raise CliError(f"Nothing was ever sent to the domain {domain!r}.", Exit.NOT_FOUND)
+    if json:
+        output.json_document(found)
+        return
+    output.table([found], COLUMNS)
+    if found.paused:
+        output.note(
+            f"paused since {text.moment(found.paused_at)}: {found.paused_reason or 'no reason'}"
+        )
+
+
+def pause(
+    domain: Named,
+    reason: options.Reason = None,
+    operator: options.Operator = None,
+    url: options.Url = None,
+) -> None:
+    """Stop giving out a domain's commands, for the whole fleet, until `queue resume`.
+
+    Sends are still accepted, and commands that run now finish.
+    """
+    with target.opened(url) as bus:
+        bus.pause(domain, reason, actor=options.acting(operator))
+    output.done(f"{domain} is paused")
+
+
+def resume(domain: Named, operator: options.Operator = None, url: options.Url = None) -> None:
+    """Give out a paused domain's commands again."""
+    with target.opened(url) as bus:
+        bus.resume(domain, actor=options.acting(operator))
+    output.done(f"{domain} is open")
+
+
+def purge(
+    domain: Named,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    url: options.Url = None,
+) -> None:
+    """Forget a domain: waiting, running and ended commands, with their audit trails.
+
+    Nothing is told to anybody and nothing can be brought back. To end commands with a trace, cancel
+    them.
+    """
+    with target.opened(url) as bus:
+        found = bus.stats(domain)
+        ended = found.completed + found.failed + found.canceled
+        alive = found.depth + found.running + found.parked
+        what = f"{text.plural(alive, 'live command')} and {text.plural(ended, 'record')} of {domain!r}"
+        if dry_run:
+            output.note(f"would forget {what}")
+            return
+        options.confirm(f"Forget {what} for ever?", yes=yes)
+        count = bus.purge(domain)
+    output.done(f"forgot {text.plural(count, 'command')} of {domain}")

@@ -1,0 +1,122 @@
+"""`send` and `cancel`: put a command in, and take a waiting one back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+
+
+def send(
+    domain: Annotated[
+        str, typer.Argument(metavar="DOMAIN", help="Who carries it out, such as payments.")
+    ],
+    command_type: Annotated[str, typer.Argument(metavar="TYPE", help="What to do, such as Charge.")],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", "-p", help="high, normal, low or a number.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help="Not before: 30s, 5m, 2h.")
+    ] = None,
+    expires_in: Annotated[
+        str | None, typer.Option("--expires-in", metavar="TIME", help="Not started after this time.")
+    ] = None,
+    command_id: Annotated[
+        str | None, typer.Option("--id", metavar="UUID", help="Makes repeating the send safe.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option("--correlation-id", metavar="UUID", help="What it belongs to.")
+    ] = None,
+    unique_key: Annotated[
+        str | None, typer.Option("--unique-key", help="Only one such command may be alive.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", min=1, help="Tries before an operator is asked.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Repeatable.")
+    ] = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Send a command.
+
+    In a pipe, prints its id and nothing else.
+    """
+    payload = options.document(data)
+    expires = options.seconds(expires_in, "--expires-in")
+    with target.opened(url, create=True) as bus:
+        sent = bus.send(
+            domain,
+            command_type,
+            payload,
+            command_id=command_id,
+            correlation_id=correlation_id,
+            priority=_priority(priority),
+            delay=options.seconds(delay, "--delay"),
+            expires_at=None if expires is None else text.after_now(expires),
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            tags=tag or (),
+            headers=_headers(header or []),
+        )
+    if json:
+        output.json_document(sent)
+        return
+    if output.is_terminal():
+        output.done(
+            "nothing was added: the unique key is held by"
+            if sent.duplicate
+            else f"sent {domain}/{command_type}"
+        )
+    output.write(str(sent.command_id))
+
+
+def _priority(given: str | None) -> str | int | None:
+    if given is None:
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        return given
+
+
+def _headers(pairs: list[str]) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise CliError(f"--header must be KEY=VALUE, not {pair!r}.", Exit.USAGE)
+        headers[key] = value
+    return headers or None
+
+
+def cancel(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The command's domain.")],
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
+        "canceled on the command line"
+    ),
+    operator: options.Operator = None,
+    dry_run: options.DryRun = False,
+    url: options.Url = None,
+) -> None:
+    """Cancel a command that waits; it will not be started.
+
+    One that runs or has ended stays as it is (exit code 1). For a parked one use `tsq cancel`.
+    """
+    with target.opened(url) as bus:
+        if dry_run:
+            record = bus.get_command(domain, command_id)
+            state = "does not exist" if record is None else f"is {record.status}"
+            output.note(f"would cancel {domain}/{command_id}, which {state}")
+            return
+        bus.cancel(domain, command_id, reason, actor=options.acting(operator))
+    output.done(f"canceled {domain}/{command_id}")

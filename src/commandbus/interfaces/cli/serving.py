@@ -1,0 +1,164 @@
+"""A worker in this process, and what signals do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
+from commandbus.interfaces.cli import output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.metrics import WorkerMetrics
+
+SUPERVISOR = "COMMANDBUS_SUPERVISOR"
+"""Set for worker processes to the id of the process that looks after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to serve."""
+
+    url: str
+    domains: list[str]
+    concurrency: int
+    threads: bool
+    shutdown_timeout: float
+
+
+class Signals:
+    """The first signal drains, the second cancels, the third ends the process at once."""
+
+    def __init__(self, stop: Callable[[float | None], object]) -> None:
+        self._stop = stop
+        self._count = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._received)
+        self._watch_supervisor()
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        match self._count:
+            case 1:
+                output.note("draining: running handlers finish (a second signal cancels them)")
+                self._stop(None)
+            case 2:
+                output.note("canceling: running commands go back (a third signal aborts)")
+                self._stop(0.0)
+            case _:
+                os._exit(Exit.FAILURE)
+
+    def _watch_supervisor(self) -> None:
+        """Drain when the process that started this one is gone, for nobody else would stop it."""
+        expected = os.environ.pop(SUPERVISOR, None)
+        if expected is None:
+            return
+
+        def watch() -> None:
+            while os.getppid() == int(expected):
+                time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, name="commandbus-supervisor", daemon=True).start()
+
+
+class _Escaping(logging.Formatter):
+    """Log lines with what could steer a terminal escaped; tracebacks keep their lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return text.block(super().format(record))
+
+
+def configure_logging(verbose: bool) -> None:
+    """Logs go to standard error, one line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Escaping("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def serve(plan: Plan, registry: HandlerRegistry) -> None:
+    """Run a worker until a signal stops it."""
+    try:
+        if plan.threads:
+            _serve_threads(plan, registry)
+        else:
+            asyncio.run(_serve_asyncio(plan, registry))
+    except (StoreUnavailable, SchemaOutdated):
+        raise
+    except ConfigurationError as error:
+        raise CliError(str(error), Exit.STORE) from error
+
+
+async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
+    from commandbus import CommandBus, Worker
+
+    bus = CommandBus(plan.url)
+    target.check_store(bus.engine, create=True)
+    async with bus:
+        worker = Worker(
+            bus,
+            plan.domains,
+            registry,
+            concurrency=plan.concurrency,
+            shutdown_timeout=plan.shutdown_timeout,
+        )
+        loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def begin(timeout: float | None) -> None:
+            stops.add(loop.create_task(worker.stop(timeout)))
+
+        running = loop.create_task(worker.run())
+        # A plain handler also works while a handler of the app blocks the loop.
+        Signals(lambda timeout: loop.call_soon_threadsafe(partial(begin, timeout)))
+        _hello(worker.name, plan)
+        await running
+        await asyncio.gather(*stops)
+    _goodbye(worker.name, worker.metrics)
+
+
+def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
+    from commandbus.sync import SyncCommandBus, SyncWorker
+
+    bus = SyncCommandBus(plan.url)
+    target.check_store(bus.engine, create=True)
+    with bus:
+        worker = SyncWorker(
+            bus,
+            plan.domains,
+            registry,
+            concurrency=plan.concurrency,
+            shutdown_timeout=plan.shutdown_timeout,
+        )
+
+        def begin(timeout: float | None) -> None:
+            threading.Thread(target=worker.stop, args=(timeout,), daemon=True).start()
+
+        Signals(begin)
+        _hello(worker.name, plan)
+        worker.run()
+    _goodbye(worker.name, worker.metrics)
+
+
+def _hello(name: str, plan: Plan) -> None:
+    kind = "threads" if plan.threads else "asyncio"
+    output.done(
+        f"worker {name} serves {', '.join(plan.domains)}: {plan.concurrency} at once, {kind}, "
+        f"{target.shown_url(plan.url)}"
+    )
+
+
+def _goodbye(name: str, metrics: WorkerMetrics) -> None:
+    output.done(
+        f"worker {name} has stopped after {text.plural(metrics.commands_settled, 'command')}, "
+        f"{text.duration(metrics.average_process_seconds)} each"
+    )

@@ -1,0 +1,122 @@
+"""Which store and which app a command means: flag, environment, pyproject.toml, default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.settings import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from commandbus.sync import SyncCommandBus
+
+chosen_url: str | None = None
+"""`commandbus --url … COMMAND`: what was given before the command; a command's own --url wins."""
+
+
+def find_url(flag: str | None) -> str:
+    """The store's URL: --url, else COMMANDBUS_URL, else `[tool.commandbus] url` of the nearest
+    pyproject.toml, else sqlite:///commandbus.db in the current folder."""
+    given = flag or chosen_url or os.environ.get("COMMANDBUS_URL")
+    if given:
+        return given
+    folder, settings = _project()
+    configured = settings.get("url")
+    if configured is None:
+        return DEFAULT_URL
+    if not isinstance(configured, str):
+        raise CliError(
+            f"[tool.commandbus] url in {folder / 'pyproject.toml'} must be text.", Exit.USAGE
+        )
+    return _beside(folder, configured)
+
+
+def find_app(argument: str | None) -> str:
+    """The app: the argument, else COMMANDBUS_APP, else `[tool.commandbus] app`."""
+    configured = argument or os.environ.get("COMMANDBUS_APP") or _project()[1].get("app")
+    if not isinstance(configured, str) or not configured:
+        raise CliError(
+            "Which app? Give it as `commandbus worker module:registry`, as COMMANDBUS_APP, or as "
+            "`app` under [tool.commandbus] in pyproject.toml.",
+            Exit.USAGE,
+        )
+    return configured
+
+
+def _project() -> tuple[Path, dict[str, Any]]:
+    """The nearest pyproject.toml above the current folder, and its [tool.commandbus]."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            parsed = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CliError(f"{file} cannot be read: {error}.", Exit.USAGE) from None
+        section = parsed.get("tool", {}).get("commandbus", {})
+        if not isinstance(section, dict):
+            raise CliError(f"[tool.commandbus] in {file} must be a table.", Exit.USAGE)
+        return folder, section
+    return here, {}
+
+
+def _beside(folder: Path, url: str) -> str:
+    """A relative SQLite path in pyproject.toml counts from that file, wherever one stands."""
+    prefix = "sqlite:///"
+    if url.startswith(prefix) and not url.startswith(prefix + "/") and folder != Path.cwd():
+        return f"{prefix}{folder / url.removeprefix(prefix)}"
+    return url
+
+
+@contextmanager
+def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus]:
+    """An open bus for one command. Without `create`, an SQLite file that is not there is an error
+    rather than a new, empty file in whatever folder one happens to be."""
+    from commandbus.sync import SyncCommandBus
+
+    bus = SyncCommandBus(find_url(flag))
+    check_store(bus.engine, create=create)
+    try:
+        bus.open()
+    except (StoreUnavailable, SchemaOutdated):
+        raise
+    except ConfigurationError as error:
+        raise CliError(str(error), Exit.STORE) from error
+    try:
+        yield bus
+    finally:
+        bus.close()
+
+
+def check_store(engine: Any, *, create: bool) -> None:
+    """Refuse a store that this process cannot share, or a file that does not exist."""
+    if engine.url.startswith("memory:"):
+        raise CliError(
+            "memory:// lives inside one process, so the command line cannot see it; name an SQLite "
+            "file or a PostgreSQL database with --url.",
+            Exit.USAGE,
+        )
+    path = getattr(engine, "path", None)
+    if not create and isinstance(path, Path) and not path.exists():
+        raise CliError(
+            f"There is no file {path}; name the store with --url or COMMANDBUS_URL, or create it "
+            "with `commandbus db upgrade`.",
+            Exit.STORE,
+        )
+
+
+def shown_url(url: str) -> str:
+    """The URL without its password."""
+    scheme, separator, rest = url.partition("://")
+    user, at, host = rest.rpartition("@")
+    if not at:
+        return url
+    name = user.partition(":")[0]
+    return f"{scheme}{separator}{name}{':…' if ':' in user else ''}@{host}"

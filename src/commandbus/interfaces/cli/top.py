@@ -1,0 +1,96 @@
+"""`top`: a live view of all domains."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.output import Column
+
+if TYPE_CHECKING:
+    from commandbus.store.records import QueueStats
+
+
+class Rates:
+    """Ended commands per second of each domain, over the last few looks."""
+
+    def __init__(self, looks: int = 5) -> None:
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._looks = looks
+
+    def add(self, found: list[QueueStats], now: float) -> None:
+        """Take in a look at all domains."""
+        for stats in found:
+            ended = stats.completed + stats.failed + stats.canceled + stats.parked
+            self._seen.setdefault(stats.domain, deque(maxlen=self._looks)).append((now, ended))
+
+    def of(self, domain: str) -> float | None:
+        """None until there is something to compare with."""
+        seen = self._seen.get(domain)
+        if seen is None or len(seen) < 2 or seen[-1][0] <= seen[0][0]:
+            return None
+        return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds.")] = 1.0,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Watch all domains live.
+
+    What is ready, scheduled, running, parked and ended, and how fast it goes.
+
+    Without a terminal one look is printed, as with --once. Ctrl-C ends it.
+    """
+    from commandbus.interfaces.cli.queues import COLUMNS, all_stats
+
+    with target.opened(url) as bus:
+        if once or json or not output.is_terminal():
+            found = all_stats(bus)
+            if json:
+                output.json_document({"domains": found})
+            else:
+                output.table(found, COLUMNS, empty="no domain yet: nothing was ever sent")
+            return
+        from rich.live import Live
+
+        rates, out = Rates(), output.console()
+        try:
+            with Live(console=out, screen=True, auto_refresh=False) as live:
+                while True:
+                    found = all_stats(bus)
+                    rates.add(found, time.monotonic())
+                    live.update(_view(found, rates, bus.url, out.width), refresh=True)
+                    time.sleep(interval)
+        except KeyboardInterrupt:
+            return
+
+
+def _view(found: list[QueueStats], rates: Rates, url: str, width: int) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from commandbus.interfaces.cli.queues import COLUMNS
+
+    def rate(stats: Any) -> str:
+        value = rates.of(stats.domain)
+        return "–" if value is None else f"{value:,.0f}"
+
+    head = Text.assemble(
+        ("commandbus top", "bold"),
+        ("   " + text.line(target.shown_url(url)) + "   ", "bright_black"),
+        (text.moment(text.after_now(0))[11:19] + " UTC", "bright_black"),
+    )
+    columns = [COLUMNS[0], Column("per s", rate, right=True, style="bold"), *COLUMNS[1:]]
+    body = (
+        output.rich_table(found, columns, width)
+        if found
+        else Text("no domain yet: nothing was ever sent")
+    )
+    return Group(head, Text(), body, Text(), Text("Ctrl-C ends", "bright_black"))

@@ -1,0 +1,109 @@
+"""Circuit breakers: what the fleet knows, and what workers do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import BreakerOpen, RetryAfter, TransientCommandError
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+from commandbus.worker.handlers import HandlerRegistry
+
+AT_ONCE = RetryPolicy(max_attempts=50, backoff_schedule=[0])
+
+
+def guarded(handler: Any, breaker: CircuitBreaker) -> HandlerRegistry:
+    registry = HandlerRegistry()
+    registry.register(DOMAIN, "ship", handler, retry=AT_ONCE, breaker=breaker)
+    return registry
+
+
+def known(bus: Harness) -> Any:
+    return bus.call(bus.bus.get_breaker, "bank")
+
+
+class BreakerSuite:
+    def test_it_opens_after_the_threshold_and_no_attempt_is_used(self, bus: Harness) -> None:
+        calls: list[int] = []
+
+        def fail(command: Any, context: Any) -> None:
+            calls.append(context.attempt)
+            raise TransientCommandError("DOWN")
+
+        rule = CircuitBreaker("bank", threshold=3, cooldown=600)
+        with bus.run_worker(guarded(fail, rule), concurrency=1) as running:
+            command_id = bus.send()
+            eventually(lambda: known(bus) and known(bus).state is BreakerState.OPEN)
+            running.wait_until_idle()
+            assert calls == [1, 2, 3]
+            record = bus.get(command_id)
+            assert (record.status, record.attempts) == (CommandStatus.PENDING, 3)
+            assert bus.seconds_until(record.due_at) > 500
+
+    def test_probes_close_it_again(self, bus: Harness) -> None:
+        state = {"down": True}
+
+        def work(command: Any, context: Any) -> str:
+            if state["down"]:
+                raise TransientCommandError("DOWN")
+            return "up"
+
+        rule = CircuitBreaker("bank", threshold=1, cooldown=0.05, probes=2)
+        with bus.run_worker(guarded(work, rule), concurrency=1):
+            ids = [bus.send(), bus.send()]
+            eventually(lambda: known(bus))
+            state["down"] = False
+            for _ in ids:
+                bus.advance(1)
+            for command_id in ids:
+                eventually(lambda: bus.advance(1) or bus.get(command_id).result == "up")  # noqa: B023
+            eventually(lambda: known(bus).state is BreakerState.CLOSED)
+
+    def test_an_operator_opens_and_resets_it(self, bus: Harness) -> None:
+        bus.call(bus.bus.open_breaker, "bank", 600, operator="ann", reason="audit")
+        snapshot = known(bus)
+        assert (snapshot.state, snapshot.changed_by) == (BreakerState.OPEN, "ann")
+        bus.call(bus.bus.reset_breaker, "bank", operator="bob")
+        assert known(bus).state is BreakerState.CLOSED
+        (listed,) = bus.call(bus.bus.list_breakers)
+        assert (listed.target, listed.changed_by) == ("bank", "bob")
+
+    def test_workers_follow_what_the_fleet_knows(self, bus: Harness) -> None:
+        rule = CircuitBreaker("bank", threshold=1000)
+        done = guarded(lambda command, context: "done", rule)
+        with bus.run_worker(done, concurrency=1):
+            bus.wait(bus.send())
+            bus.call(bus.bus.open_breaker, "bank", 600)
+            eventually(lambda: bus.bus.gates.allow(rule) > 0)
+            held = bus.send()
+            eventually(lambda: bus.seconds_until(bus.get(held).due_at) > 500)
+            bus.call(bus.bus.reset_breaker, "bank")
+            eventually(lambda: bus.bus.gates.allow(rule) == 0)
+            bus.advance(700)
+            assert bus.wait(held).result == "done"
+
+    def test_a_guard_raises_instead_of_entering(self, bus: Harness) -> None:
+        rule = CircuitBreaker("bank", threshold=1, cooldown=600)
+        with pytest.raises(KeyError), bus.bus.breaker(rule):
+            raise KeyError("x")
+        with pytest.raises(BreakerOpen, match="bank") as caught, bus.bus.breaker(rule):
+            raise AssertionError("entered")
+        assert caught.value.seconds > 500
+
+    def test_the_target_may_say_when_to_come_back(self, bus: Harness) -> None:
+        rule = CircuitBreaker("bank", threshold=100)
+        with pytest.raises(RetryAfter), bus.bus.breaker(rule):
+            raise RetryAfter(77)
+        with pytest.raises(BreakerOpen) as caught, bus.bus.breaker(rule):
+            raise AssertionError("entered")
+        assert 70 < caught.value.seconds <= 77
+
+    @pytest.mark.parametrize("wrong", [{"threshold": 0}, {"probes": 0}, {"cooldown": -1}])
+    def test_a_wrong_rule_is_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="threshold|cooldown"):
+            CircuitBreaker("bank", **wrong)

@@ -1,0 +1,122 @@
+"""What the suites have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import PermanentCommandError
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.worker.handlers import HandlerRegistry
+
+T = TypeVar("T")
+
+AT_ONCE = RetryPolicy(max_attempts=3, backoff_schedule=[0])
+"""Retries without waiting."""
+
+SLACK_SECONDS = 3.0
+"""How much a store with a clock of its own may have moved on by itself."""
+
+
+def require(bus: Harness, capability: str) -> None:
+    """Skip, and say why, where the engine does not claim a capability."""
+    if not getattr(bus.capabilities, capability):
+        pytest.skip(f"{bus.configuration.name} has no capability {capability}")
+
+
+def about(seconds: float) -> Any:
+    """So many seconds, as far as a store's own clock can tell."""
+    return pytest.approx(seconds, abs=SLACK_SECONDS)
+
+
+def registry_of(domain: str = DOMAIN, /, **handlers: Callable[..., Any]) -> HandlerRegistry:
+    """A registry with these handlers, by command type."""
+    registry = HandlerRegistry()
+    for command_type, function in handlers.items():
+        registry.register(domain, command_type, function)
+    return registry
+
+
+def park(bus: Harness, data: Any = None, command_type: str = "ship", **options: Any) -> UUID:
+    """Send a command and let it end in the troubleshooting queue."""
+    command_id = bus.send(DOMAIN, command_type, data, **options)
+    worker = bus.worker()
+    taken = bus.take(worker)
+    bus.call(worker.fail, taken, PermanentCommandError("BROKEN", "no such article"))
+    return command_id
+
+
+def complete(bus: Harness, **options: Any) -> UUID:
+    """Send a command and complete it."""
+    command_id = bus.send(**options)
+    worker = bus.worker()
+    bus.call(worker.complete, bus.take(worker))
+    return command_id
+
+
+def crash(bus: Harness, seconds: float = 30.0) -> None:
+    """A worker takes a command and is never heard of again; its lease runs out."""
+    bus.take(bus.worker(name="doomed"), visibility_timeout=seconds)
+    bus.advance(seconds + 1)
+
+
+def together(count: int, function: Callable[[int], T]) -> list[T | BaseException]:
+    """What `function(0)` … `function(count - 1)` return or raise, when they all begin at once."""
+    barrier = threading.Barrier(count)
+    results: list[Any] = [None] * count
+
+    def work(number: int) -> None:
+        try:
+            barrier.wait(10)
+            results[number] = function(number)
+        except BaseException as error:  # the test looks at what was raised
+            results[number] = error
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a thread did not end"
+    return results
+
+
+class Spy:
+    """Counts the calls of a method of an object, and may let the first ones fail."""
+
+    def __init__(self, method: Callable[..., Any], failures: tuple[BaseException, ...]) -> None:
+        self._method = method
+        self._failures = list(failures)
+        self._changed = threading.Condition()
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._changed:
+            self.calls += 1
+            self._changed.notify_all()
+            failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+        return self._method(*args, **kwargs)
+
+    def wait_for(self, calls: int, timeout: float = 10.0) -> None:
+        with self._changed:
+            enough = self._changed.wait_for(lambda: self.calls >= calls, timeout)
+            assert enough, f"{self.calls} of {calls} calls came within {timeout:g} s"
+
+
+@contextmanager
+def spy_on(target: Any, name: str, *failures: BaseException) -> Iterator[Spy]:
+    """Watch `target.name` for the length of a block; the first calls raise `failures`."""
+    spy = Spy(getattr(target, name), failures)
+    setattr(target, name, spy)
+    try:
+        yield spy
+    finally:
+        delattr(target, name)

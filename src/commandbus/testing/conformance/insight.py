@@ -1,0 +1,146 @@
+"""Answers for people: why a command is not running, who is at work, what failed alike."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from commandbus.errors import CommandNotFoundError, InvalidArgumentError
+from commandbus.testing.conformance.helpers import park, registry_of
+from commandbus.testing.handlers import Gate
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+
+
+def codes(bus: Harness, command_id: UUID) -> list[str]:
+    return [reason.code for reason in bus.call(bus.bus.why, command_id).reasons]
+
+
+class WhySuite:
+    def test_nobody_serves_the_domain(self, bus: Harness) -> None:
+        assert codes(bus, bus.send()) == ["NO_WORKER"]
+
+    def test_others_are_ahead(self, bus: Harness) -> None:
+        bus.send()
+        bus.send(DOMAIN, "ship", None, priority="high")
+        last = bus.send()
+        answer = bus.call(bus.bus.why, last)
+        assert [reason.code for reason in answer.reasons] == ["NO_WORKER", "AHEAD"]
+        assert "2 commands are ahead" in str(answer)
+
+    def test_the_domain_is_paused(self, bus: Harness) -> None:
+        command_id = bus.send()
+        bus.pause(DOMAIN, "maintenance")
+        answer = bus.call(bus.bus.why, command_id)
+        assert "PAUSED" in [reason.code for reason in answer.reasons]
+        assert "maintenance" in answer.summary
+
+    def test_it_is_scheduled(self, bus: Harness) -> None:
+        assert "SCHEDULED" in codes(bus, bus.send(DOMAIN, "ship", None, delay=60))
+
+    def test_a_retry_names_the_failure(self, bus: Harness) -> None:
+        command_id, worker = bus.send(), bus.worker()
+        bus.call(worker.fail, bus.take(worker), KeyError("x"))
+        assert "KeyError" in bus.call(bus.bus.why, command_id).summary
+
+    def test_no_live_worker_knows_the_type(self, bus: Harness) -> None:
+        with bus.run_worker(registry_of(ship=lambda command, context: None)):
+            eventually(lambda: bus.call(bus.bus.list_workers))
+            command_id = bus.send(DOMAIN, "unheard-of", None, delay=60)
+            assert codes(bus, command_id) == ["SCHEDULED", "NO_HANDLER"]
+
+    def test_it_is_running_on_a_worker(self, bus: Harness) -> None:
+        with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
+            command_id = bus.send()
+            gate.wait_for(1)
+            answer = bus.call(bus.bus.why, command_id)
+            assert answer.reasons[0].code == "RUNNING"
+            assert running.worker.name in answer.summary
+            gate.open()
+
+    def test_it_is_parked_because_of_an_error(self, bus: Harness) -> None:
+        answer = bus.call(bus.bus.why, park(bus))
+        assert answer.reasons[0].code == "PARKED"
+
+    def test_it_has_ended(self, bus: Harness) -> None:
+        command_id, worker = bus.send(), bus.worker()
+        bus.call(worker.complete, bus.take(worker))
+        assert codes(bus, command_id) == ["ENDED"]
+
+    def test_an_unknown_command_is_an_error(self, bus: Harness) -> None:
+        with pytest.raises(CommandNotFoundError):
+            bus.call(bus.bus.why, uuid4())
+
+
+class WorkersSuite:
+    def test_a_running_worker_is_listed_and_a_stopped_one_is_not(self, bus: Harness) -> None:
+        with bus.run_worker(registry_of(ship=lambda command, context: None), concurrency=3) as running:
+            (info,) = eventually(lambda: bus.call(bus.bus.list_workers))
+            assert info.name == running.worker.name
+            assert (info.domains, info.concurrency) == ((DOMAIN,), 3)
+            assert info.command_types == ((DOMAIN, "ship"),)
+            assert info.runtime == bus.runtime
+        assert bus.call(bus.bus.list_workers) == []
+
+
+class RedriveSuite:
+    def bulk(self, bus: Harness, action: str, **options: Any) -> Any:
+        return bus.call(bus.troubleshooting.bulk, action, **options)
+
+    def test_failures_of_one_kind_are_one_group(self, bus: Harness) -> None:
+        park(bus)
+        newest = park(bus)
+        park(bus, command_type="bill")
+        groups = bus.call(bus.troubleshooting.group_failures)
+        assert [(g.command_type, g.count) for g in groups] == [("ship", 2), ("bill", 1)]
+        assert groups[0].example == newest
+
+    def test_a_preview_changes_nothing(self, bus: Harness) -> None:
+        park(bus)
+        report = self.bulk(bus, "retry", domain=DOMAIN, preview=True)
+        assert (report.matched, report.done) == (1, 0)
+        assert bus.call(bus.troubleshooting.count) == 1
+
+    def test_a_group_is_retried_and_the_rest_is_left(self, bus: Harness) -> None:
+        park(bus), park(bus), park(bus, command_type="bill")
+        largest = bus.call(bus.troubleshooting.group_failures)[0]
+        report = self.bulk(bus, "retry", group=largest.fingerprint, operator="ann", reason="mended")
+        assert (report.done, report.refused) == (2, 0)
+        assert bus.call(bus.troubleshooting.count) == 1
+
+    def test_named_commands_are_canceled_with_operator_and_reason(self, bus: Harness) -> None:
+        command_id = park(bus)
+        park(bus)
+        self.bulk(bus, "cancel", command_ids=[command_id], operator="ann", reason="old")
+        event = bus.trail(command_id)[-1]
+        assert (event.details["operator"], event.details["reason"]) == ("ann", "old")
+        assert bus.call(bus.troubleshooting.count) == 1
+
+    def test_progress_is_told_and_can_stop(self, bus: Harness) -> None:
+        for _ in range(3):
+            park(bus)
+        told: list[tuple[int, int]] = []
+
+        def progress(done: int, matched: int) -> bool:
+            told.append((done, matched))
+            return done < 2
+
+        report = self.bulk(bus, "complete", domain=DOMAIN, result=1, progress=progress)
+        assert told == [(1, 3), (2, 3)]
+        assert (report.done, report.stopped) == (2, True)
+
+    @pytest.mark.parametrize(
+        ("action", "options", "named"),
+        [
+            ("retry", {}, "Say which"),
+            ("cancel", {"domain": DOMAIN}, "reason"),
+            ("burn", {"domain": DOMAIN}, "burn"),
+        ],
+    )
+    def test_an_unclear_request_is_refused(
+        self, bus: Harness, action: str, options: dict[str, Any], named: str
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match=named):
+            self.bulk(bus, action, **options)

@@ -1,0 +1,94 @@
+"""Priorities: lower numbers first, then the order of sending."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from commandbus.domain.command import SendRequest
+from commandbus.errors import ConfigurationError, InvalidArgumentError
+from commandbus.testing.conformance.fixtures import OpenBus
+from commandbus.testing.conformance.helpers import AT_ONCE
+from commandbus.testing.harness import DOMAIN, Harness
+
+
+def drain(bus: Harness) -> list[Any]:
+    return [taken.command.data for taken in bus.receive(bus.worker(), 1_000)]
+
+
+class PrioritiesSuite:
+    def test_high_comes_before_normal_before_low(self, bus: Harness) -> None:
+        for label in ("low", "normal", "high"):
+            bus.send(DOMAIN, "ship", label, priority=label)
+        assert drain(bus) == ["high", "normal", "low"]
+
+    def test_labels_stand_for_numbers(self, bus: Harness) -> None:
+        numbers = [bus.get(bus.send(priority=label)).priority for label in ("high", "normal", "low")]
+        assert numbers == [0, 5, 10]
+
+    def test_without_a_priority_a_command_is_normal(self, bus: Harness) -> None:
+        assert bus.get(bus.send()).priority == 5
+
+    def test_any_number_orders_among_the_labels(self, bus: Harness) -> None:
+        for priority in ("low", 7, "normal", -3, "high", 32_767, -32_768):
+            bus.send(DOMAIN, "ship", priority, priority=priority)
+        assert drain(bus) == [-32_768, -3, "high", "normal", 7, "low", 32_767]
+
+    def test_equal_priorities_keep_the_order_of_sending(self, bus: Harness) -> None:
+        rng = random.Random(7)
+        sent = [(rng.choice([0, 5, 10]), number) for number in range(200)]
+        bus.send_many(SendRequest(DOMAIN, "ship", pair, priority=pair[0]) for pair in sent)
+        assert [tuple(pair) for pair in drain(bus)] == sorted(sent)
+
+    def test_order_holds_from_claim_to_claim(self, bus: Harness) -> None:
+        worker = bus.worker()
+        bus.send(DOMAIN, "ship", "first")
+        bus.send(DOMAIN, "ship", "last")
+        assert bus.take(worker).command.data == "first"
+        bus.send(DOMAIN, "ship", "urgent", priority="high")
+        assert [bus.take(worker).command.data for _ in range(2)] == ["urgent", "last"]
+
+    def test_a_retry_keeps_its_priority(self, bus: Harness) -> None:
+        worker = bus.worker(retry_policy=AT_ONCE)
+        bus.send(DOMAIN, "ship", "urgent", priority="high")
+        bus.send(DOMAIN, "ship", "usual")
+        bus.call(worker.fail, bus.take(worker), "busy")
+        assert bus.take(worker).command.data == "urgent"
+
+    def test_the_default_is_a_setting(self, open_bus: OpenBus) -> None:
+        bus = open_bus(default_priority="low")
+        assert bus.get(bus.send()).priority == 10
+
+    def test_labels_are_a_setting(self, open_bus: OpenBus) -> None:
+        bus = open_bus(priorities={"now": 1, "whenever": 99}, default_priority="whenever")
+        assert bus.get(bus.send()).priority == 99
+        assert bus.get(bus.send(priority="now")).priority == 1
+        with pytest.raises(InvalidArgumentError, match=r"now \(1\), whenever \(99\)"):
+            bus.send(priority="high")
+
+    def test_a_default_that_is_no_label_is_refused(self, open_bus: OpenBus) -> None:
+        with pytest.raises(ConfigurationError, match="default_priority 'urgent'"):
+            open_bus(default_priority="urgent")
+
+    def test_a_hook_chooses_for_sends_that_name_none(self, open_bus: OpenBus) -> None:
+        def hook(request: SendRequest) -> str | None:
+            return "high" if request.data == "vip" else None
+
+        bus = open_bus(priority_hook=hook, default_priority="low")
+        assert bus.get(bus.send(DOMAIN, "ship", "vip")).priority == 0
+        assert bus.get(bus.send(DOMAIN, "ship", "any")).priority == 10
+        assert bus.get(bus.send(DOMAIN, "ship", "vip", priority="normal")).priority == 5
+
+    def test_an_unknown_label_is_refused_with_the_known_ones(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match=r"'urgent'.*high \(0\), normal \(5\), low"):
+            bus.send(priority="urgent")
+        assert bus.stats().depth == 0
+
+    @pytest.mark.parametrize("priority", [True, 1.5, 32_768, -32_769])
+    def test_a_priority_that_is_no_small_whole_number_is_refused(
+        self, bus: Harness, priority: Any
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match="priority must be"):
+            bus.send(priority=priority)

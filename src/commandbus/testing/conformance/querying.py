@@ -1,0 +1,145 @@
+"""Queries: filters that mean what they say, and pages that hold while commands arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from commandbus.domain.command import SendRequest
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.testing.conformance.helpers import complete, park
+from commandbus.testing.harness import DOMAIN, Harness
+
+
+def found(bus: Harness, **filters: Any) -> list[UUID]:
+    return [record.command_id for record in bus.query(**filters)]
+
+
+def one_of_each(bus: Harness) -> dict[CommandStatus, UUID]:
+    """A command in every state."""
+    status, worker = CommandStatus, bus.worker()
+    ids = {status.IN_TROUBLESHOOTING_QUEUE: park(bus), status.COMPLETED: complete(bus)}
+    ids[status.FAILED] = bus.send()
+    bus.call(worker.fail, bus.take(worker), BusinessRuleException("NO"))
+    ids[status.CANCELED] = bus.send()
+    bus.cancel(ids[status.CANCELED])
+    ids[status.IN_PROGRESS] = bus.send()
+    bus.take(worker)
+    ids[status.PENDING] = bus.send()
+    return ids
+
+
+class QueryingSuite:
+    def test_the_newest_command_comes_first(self, bus: Harness) -> None:
+        ids = [bus.send() for _ in range(5)]
+        assert found(bus) == ids[::-1]
+
+    def test_by_domain(self, bus: Harness) -> None:
+        bus.send("orders")
+        wanted = bus.send("billing")
+        assert found(bus, domain="billing") == [wanted]
+
+    def test_by_command_type(self, bus: Harness) -> None:
+        bus.send(DOMAIN, "ship")
+        wanted = bus.send(DOMAIN, "bill")
+        assert found(bus, command_type="bill") == [wanted]
+
+    @pytest.mark.parametrize("status", CommandStatus)
+    def test_by_status(self, bus: Harness, status: CommandStatus) -> None:
+        ids = one_of_each(bus)
+        assert found(bus, status=status) == [ids[status]]
+        assert found(bus, status=str(status)) == [ids[status]]
+
+    def test_delayed_commands_are_pending(self, bus: Harness) -> None:
+        later = bus.send(delay=60)
+        assert found(bus, status="PENDING") == [later]
+
+    def test_by_tag(self, bus: Harness) -> None:
+        bus.send(tags=["berlin"])
+        wanted = bus.send(tags=["vip", "berlin"])
+        assert found(bus, tag="vip") == [wanted]
+        assert found(bus, tag="vi") == []
+
+    def test_by_correlation(self, bus: Harness) -> None:
+        whole = uuid4()
+        ids = [bus.send(correlation_id=whole) for _ in range(2)]
+        bus.send()
+        assert found(bus, correlation_id=whole) == ids[::-1]
+        assert found(bus, correlation_id=str(whole)) == ids[::-1]
+
+    def test_by_time(self, bus: Harness) -> None:
+        early = bus.send()
+        bus.advance(60)
+        late = bus.send()
+        moment = bus.get(late).created_at
+        assert found(bus, created_after=moment) == [late]
+        assert found(bus, created_before=moment) == [early]
+        assert found(bus, created_after=bus.get(early).created_at, created_before=moment) == [early]
+
+    def test_all_conditions_hold_together(self, bus: Harness) -> None:
+        wanted = bus.send("orders", "ship", tags=["vip"])
+        bus.send("orders", "ship")
+        bus.send("orders", "bill", tags=["vip"])
+        bus.send("billing", "ship", tags=["vip"])
+        conditions = {"domain": "orders", "command_type": "ship", "tag": "vip", "status": "PENDING"}
+        assert found(bus, **conditions) == [wanted]
+
+    def test_nothing_fits_nothing(self, bus: Harness) -> None:
+        page = bus.query(domain="nowhere")
+        assert (len(page), page.next, list(page)) == (0, None, [])
+
+    def test_pages_cover_everything_once(self, bus: Harness) -> None:
+        sent = bus.send_many(SendRequest(DOMAIN, "ship") for _ in range(25))
+        seen: list[UUID] = []
+        sizes: list[int] = []
+        page = bus.query(limit=10)
+        while True:
+            sizes.append(len(page))
+            seen += [record.command_id for record in page]
+            if page.next is None:
+                break
+            page = bus.query(limit=10, after=page.next)
+        assert sizes == [10, 10, 5]
+        assert seen == [result.command_id for result in sent][::-1]
+
+    def test_a_full_last_page_has_no_next(self, bus: Harness) -> None:
+        bus.send_many([SendRequest(DOMAIN, "ship")] * 4)
+        second = bus.query(limit=2, after=bus.query(limit=2).next)
+        assert (len(second), second.next) == (2, None)
+
+    def test_pages_hold_while_commands_arrive(self, bus: Harness) -> None:
+        before = [bus.send() for _ in range(6)]
+        first = bus.query(limit=3)
+        for _ in range(4):
+            bus.send()
+        second = bus.query(limit=3, after=first.next)
+        seen = [record.command_id for page in (first, second) for record in page]
+        assert seen == before[::-1]
+
+    def test_pages_respect_the_filters(self, bus: Harness) -> None:
+        bus.send_many(SendRequest(("orders", "billing")[n % 2], "ship", n) for n in range(10))
+        first = bus.query(domain="billing", limit=3)
+        second = bus.query(domain="billing", limit=3, after=first.next)
+        assert [record.data for page in (first, second) for record in page] == [9, 7, 5, 3, 1]
+
+    def test_a_page_is_a_sequence_of_records(self, bus: Harness) -> None:
+        command_id = bus.send()
+        page = bus.query()
+        assert len(page) == 1
+        assert page[0] == next(iter(page)) == bus.get(command_id)
+
+    @pytest.mark.parametrize("limit", [0, -1, 1_001, True, "10"])
+    def test_a_limit_out_of_range_is_refused(self, bus: Harness, limit: Any) -> None:
+        with pytest.raises(InvalidArgumentError, match="limit must be between 1 and 1000"):
+            bus.query(limit=limit)
+
+    def test_a_cursor_that_is_none_is_refused(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match="not the `next` of a page"):
+            bus.query(after="1; drop table")
+
+    def test_an_unknown_status_is_refused_with_the_known_ones(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match=r"'DONE'.*PENDING.*COMPLETED"):
+            bus.query(status="DONE")

@@ -1,0 +1,161 @@
+"""Schedules: kept in the store, one command per slot, whoever looks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from commandbus.domain.schedule import Misfire, Schedule
+from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.operations.schedules import tick
+from commandbus.testing.conformance.helpers import registry_of, together
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import DOMAIN, Harness
+
+
+def hourly(**changes: Any) -> Schedule:
+    fields: dict[str, Any] = {"name": "s", "domain": DOMAIN, "command_type": "ship", "every": 3600}
+    return Schedule(**(fields | changes))
+
+
+def put(bus: Harness, schedule: Schedule) -> Any:
+    return bus.call(bus.bus.put_schedule, schedule)
+
+
+def get(bus: Harness, name: str = "s") -> Any:
+    return bus.call(bus.bus.get_schedule, name)
+
+
+def run_tick(bus: Harness) -> int:
+    return bus.run(tick(bus.bus.scope)).sent
+
+
+def sent(bus: Harness) -> int:
+    return len(bus.query(domain=DOMAIN))
+
+
+class ScheduleSuite:
+    def test_nothing_is_sent_before_the_slot(self, bus: Harness) -> None:
+        record = put(bus, hourly())
+        assert record.next_run > bus.now - timedelta(seconds=1)
+        assert run_tick(bus) == 0
+
+    def test_a_slot_sends_one_command_with_its_data(self, bus: Harness) -> None:
+        record = put(bus, hourly(data={"x": 1}, priority="high"))
+        bus.advance(3600)
+        assert run_tick(bus) == 1
+        assert run_tick(bus) == 0
+        (command,) = bus.query(domain=DOMAIN)
+        assert (command.data, command.priority) == ({"x": 1}, 0)
+        assert command.headers["schedule"] == "s"
+        assert get(bus).last_command_id == command.command_id
+        assert get(bus).next_run > record.next_run - timedelta(seconds=1)
+
+    def test_many_schedulers_send_a_slot_once(self, bus: Harness) -> None:
+        put(bus, hourly())
+        bus.advance(3600)
+        together(8, lambda _: run_tick(bus))
+        assert sent(bus) == 1
+
+    @pytest.mark.parametrize(
+        ("misfire", "expected"), [(Misfire.ONCE, 1), (Misfire.SKIP, 0), (Misfire.ALL, 3)]
+    )
+    def test_missed_slots_follow_the_policy(
+        self, bus: Harness, misfire: Misfire, expected: int
+    ) -> None:
+        put(bus, hourly(misfire=misfire))
+        passed = bus.seconds_until(get(bus).next_run) + 2 * 3600 + 120
+        bus.advance(passed)
+        assert run_tick(bus) == expected
+        assert bus.seconds_until(get(bus).next_run) > -passed
+
+    def test_a_disabled_schedule_sends_nothing(self, bus: Harness) -> None:
+        put(bus, hourly())
+        bus.call(bus.bus.disable_schedule, "s")
+        bus.advance(7200)
+        assert run_tick(bus) == 0
+        assert get(bus).next_run is None
+        bus.call(bus.bus.enable_schedule, "s")
+        assert get(bus).next_run is not None
+        assert run_tick(bus) == 0
+
+    def test_trigger_sends_now_beside_the_slots(self, bus: Harness) -> None:
+        planned = put(bus, hourly()).next_run
+        command_id = bus.call(bus.bus.trigger_schedule, "s")
+        assert bus.get(command_id).command_type == "ship"
+        assert abs((get(bus).next_run - planned).total_seconds()) < 1
+
+    def test_replacing_keeps_the_planned_slot_if_times_are_equal(self, bus: Harness) -> None:
+        planned = put(bus, hourly()).next_run
+        assert put(bus, hourly(data=2)).next_run == planned
+        assert put(bus, hourly(every=7)).next_run != planned
+
+    def test_schedules_are_listed_by_name_and_deleted(self, bus: Harness) -> None:
+        for name in ("b", "a"):
+            put(bus, hourly(name=name))
+        listed = bus.call(bus.bus.list_schedules)
+        assert [record.schedule.name for record in listed] == ["a", "b"]
+        assert bus.call(bus.bus.delete_schedule, "a") is True
+        assert bus.call(bus.bus.delete_schedule, "a") is False
+        assert get(bus, "a") is None
+
+    def test_a_worker_runs_the_schedules(self, open_bus: Any) -> None:
+        bus, recorder = open_bus(real_time=True), Recorder()
+        with bus.run_worker(registry_of(ship=recorder)):
+            put(bus, hourly(every=1))
+            first, second = recorder.wait_for(2)[:2]
+        assert first.headers["slot"] != second.headers["slot"]
+
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            ({"every": None, "cron": "61 * * * *"}, "61"),
+            ({"every": None, "cron": "* * *"}, "five fields"),
+            ({"every": None, "cron": "* * * * *", "timezone": "Mars/Base"}, "Mars/Base"),
+            ({"every": None}, "either cron or every"),
+            ({"cron": "* * * * *"}, "either cron or every"),
+            ({"every": -1}, "every"),
+            ({"misfire": "never"}, "misfire"),
+            ({"priority": "urgent"}, "urgent"),
+            ({"data": float("nan")}, "nan"),
+            ({"name": "no spaces"}, "no spaces"),
+        ],
+    )
+    def test_a_wrong_schedule_is_refused(
+        self, bus: Harness, change: dict[str, Any], named: str
+    ) -> None:
+        with pytest.raises(ValueError, match=named):
+            put(bus, hourly(**change))
+        assert bus.call(bus.bus.list_schedules) == []
+
+    def test_an_unknown_schedule_cannot_be_triggered(self, bus: Harness) -> None:
+        with pytest.raises(InvalidOperationError, match="nosuch"):
+            bus.call(bus.bus.trigger_schedule, "nosuch")
+
+
+def slots(cron: str, zone: str, after: datetime, count: int) -> list[datetime]:
+    schedule = Schedule(name="s", domain="d", command_type="t", cron=cron, timezone=zone)
+    upcoming = schedule.slots_after(after)
+    return [next(upcoming) for _ in range(count)]
+
+
+class DaylightSavingSuite:
+    """Slots around the changes of the clock in Berlin, which are the same for every engine."""
+
+    def test_an_hour_that_does_not_exist_still_has_its_slot_once(self) -> None:
+        days = slots("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
+        assert days[0].date() == datetime(2026, 3, 29, tzinfo=UTC).date()
+        assert days[1] == datetime(2026, 3, 30, 0, 30, tzinfo=UTC)
+
+    def test_an_hour_that_comes_twice_has_its_slot_once(self) -> None:
+        days = slots("30 2 * * *", "Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
+        assert days == [
+            datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
+            datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
+        ]
+
+    def test_an_unknown_zone_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="Nowhere"):
+            slots("* * * * *", "Nowhere", datetime(2026, 1, 1, tzinfo=UTC), 1)

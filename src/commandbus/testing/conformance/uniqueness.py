@@ -1,0 +1,154 @@
+"""Uniqueness: of ids for ever, of keys for as long as their command lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from commandbus.domain.command import SendRequest, SendResult
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.errors import BusinessRuleException, DuplicateCommandError
+from commandbus.testing.conformance.helpers import complete, crash, park, together
+from commandbus.testing.harness import DOMAIN, Harness
+
+
+def is_held(bus: Harness) -> bool:
+    """Whether the key "k" is taken; if not, it is now."""
+    return bus.send_result(DOMAIN, "again", unique_key="k").duplicate
+
+
+class UniquenessSuite:
+    def test_a_second_command_of_one_id_is_refused(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "ship", "first")
+        with pytest.raises(DuplicateCommandError, match=str(command_id)) as caught:
+            bus.send(DOMAIN, "ship", "second", command_id=command_id)
+        assert (caught.value.domain, caught.value.command_id) == (DOMAIN, command_id)
+        assert bus.get(command_id).data == "first"
+        assert bus.stats().depth == 1
+
+    def test_an_id_stays_taken_after_its_command_ended(self, bus: Harness) -> None:
+        command_id = complete(bus)
+        with pytest.raises(DuplicateCommandError):
+            bus.send(command_id=command_id)
+
+    def test_another_domain_may_have_the_same_id(self, bus: Harness) -> None:
+        command_id = bus.send("orders", "ship", 1)
+        assert bus.send("billing", "ship", 2, command_id=command_id) == command_id
+        assert bus.get(command_id, "orders").data == 1
+        assert bus.get(command_id, "billing").data == 2
+
+    def test_of_many_sends_of_one_id_at_once_one_succeeds(self, bus: Harness) -> None:
+        wanted = uuid4()
+        results = together(8, lambda n: bus.send(DOMAIN, "ship", n, command_id=wanted))
+        assert results.count(wanted) == 1
+        assert sum(isinstance(result, DuplicateCommandError) for result in results) == 7, results
+        assert bus.stats().depth == 1
+
+    def test_a_refused_send_takes_no_other_with_it(self, bus: Harness) -> None:
+        known = bus.send()
+
+        def send(number: int) -> UUID:
+            return bus.send(command_id=known) if number % 2 else bus.send()
+
+        results = together(10, send)
+        assert sum(isinstance(result, DuplicateCommandError) for result in results) == 5, results
+        assert bus.stats().depth == 6
+
+    def test_a_held_key_adds_nothing_and_names_its_holder(self, bus: Harness) -> None:
+        holder = bus.send_result(DOMAIN, "ship", "first", unique_key="order-7")
+        second = bus.send_result(DOMAIN, "ship", "second", unique_key="order-7")
+        assert (holder.duplicate, second.duplicate) == (False, True)
+        assert second.command_id == holder.command_id
+        assert bus.stats().depth == 1
+        assert bus.get(holder.command_id).unique_key == "order-7"
+
+    def test_a_key_holds_in_its_domain_only(self, bus: Harness) -> None:
+        assert not bus.send_result("orders", "ship", unique_key="k").duplicate
+        assert not bus.send_result("billing", "ship", unique_key="k").duplicate
+
+    def test_of_many_sends_of_one_key_at_once_one_is_added(self, bus: Harness) -> None:
+        results = together(8, lambda n: bus.send_result(DOMAIN, "ship", n, unique_key="k"))
+        sent = [result for result in results if isinstance(result, SendResult)]
+        assert len(sent) == 8, results
+        assert sum(not result.duplicate for result in sent) == 1
+        assert len({result.command_id for result in sent}) == 1
+        assert bus.stats().depth == 1
+
+    def test_a_key_twice_in_one_bulk_send_is_added_once(self, bus: Harness) -> None:
+        request = SendRequest(DOMAIN, "ship", unique_key="k")
+        first, second = bus.send_many([request, request])
+        assert (first.duplicate, second.duplicate) == (False, True)
+        assert first.command_id == second.command_id
+        assert bus.stats().depth == 1
+
+    def test_a_completed_command_frees_its_key(self, bus: Harness) -> None:
+        complete(bus, unique_key="k")
+        assert not is_held(bus)
+
+    def test_a_failed_command_frees_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k")
+        worker = bus.worker()
+        bus.call(worker.fail, bus.take(worker), BusinessRuleException("NO"))
+        assert not is_held(bus)
+
+    def test_a_canceled_command_frees_its_key(self, bus: Harness) -> None:
+        bus.cancel(bus.send(unique_key="k", delay=60))
+        assert not is_held(bus)
+
+    def test_an_expired_command_frees_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k", expires_at=bus.now + timedelta(seconds=5))
+        bus.advance(6)
+        bus.receive(bus.worker())
+        assert not is_held(bus)
+
+    def test_a_delayed_command_holds_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k", delay=60)
+        assert is_held(bus)
+
+    def test_a_running_command_holds_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k")
+        bus.take(bus.worker())
+        assert is_held(bus)
+
+    def test_a_command_that_waits_for_its_retry_holds_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k")
+        worker = bus.worker()
+        bus.call(worker.fail, bus.take(worker), "busy")
+        assert is_held(bus)
+
+    def test_a_command_whose_worker_died_holds_its_key(self, bus: Harness) -> None:
+        bus.send(unique_key="k")
+        for _ in range(2):
+            crash(bus)
+            assert is_held(bus)
+        crash(bus)
+        assert bus.receive(bus.worker()) == []
+        assert is_held(bus), "parked, so it may still run"
+
+    def test_a_parked_command_holds_its_key(self, bus: Harness) -> None:
+        park(bus, unique_key="k")
+        assert is_held(bus)
+
+    @pytest.mark.parametrize(
+        ("resolve", "held"),
+        [
+            (Harness.operator_retry, True),
+            (Harness.operator_cancel, False),
+            (Harness.operator_complete, False),
+        ],
+    )
+    def test_an_operators_decision_frees_the_key_if_it_is_final(
+        self, bus: Harness, resolve: Callable[[Harness, UUID], None], held: bool
+    ) -> None:
+        resolve(bus, park(bus, unique_key="k"))
+        assert is_held(bus) is held
+
+    def test_a_key_freed_by_its_first_holder_is_held_by_the_next(self, bus: Harness) -> None:
+        for _ in range(3):
+            complete(bus, unique_key="k")
+        last = bus.send(unique_key="k")
+        assert bus.send_result(DOMAIN, "ship", unique_key="k").command_id == last
+        assert bus.get(last).status is CommandStatus.PENDING

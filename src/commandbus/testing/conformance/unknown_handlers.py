@@ -1,0 +1,68 @@
+"""Commands that no handler knows: never dropped, so that a rolling deploy can catch up."""
+
+from __future__ import annotations
+
+from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.testing.conformance.helpers import about, registry_of
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+
+PATIENCE = 20
+"""Deliveries to workers without the handler before an operator is asked."""
+
+
+class UnknownHandlersSuite:
+    def test_an_unknown_command_goes_back_without_using_an_attempt(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "novel", max_attempts=1)
+        with bus.run_worker(registry_of(ship=Recorder())):
+            eventually(lambda: "RELEASED" in bus.kinds(command_id))
+            record = bus.get(command_id)
+        assert (record.status, record.attempts) == (CommandStatus.PENDING, 0)
+
+    def test_its_delay_grows_up_to_a_minute(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "novel")
+        with bus.run_worker(registry_of(ship=Recorder())):
+            for releases in range(1, 14):
+                eventually(lambda n=releases: bus.kinds(command_id).count("RELEASED") == n)
+                bus.advance(61)
+            eventually(lambda: bus.kinds(command_id).count("RELEASED") == 14)
+        waits = [
+            event.details["retry_in"]
+            for event in bus.trail(command_id)
+            if event.event_type == "RELEASED"
+        ]
+        assert waits == sorted(waits)
+        assert waits[0] < 1
+        assert waits[-1] == about(60)
+
+    def test_after_many_deliveries_it_is_parked(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "novel")
+        with bus.run_worker(registry_of(ship=Recorder())):
+            for releases in range(1, PATIENCE + 1):
+                eventually(lambda n=releases: bus.kinds(command_id).count("RELEASED") == n)
+                bus.advance(61)
+            record = bus.wait(command_id)
+        assert (record.status, record.reason) == (PARKED, "HANDLER_NOT_FOUND")
+        assert "novel" in str(record.error_message)
+
+    def test_a_worker_that_knows_it_takes_over(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "novel")
+        with bus.run_worker(registry_of(ship=Recorder())):
+            eventually(lambda: "RELEASED" in bus.kinds(command_id))
+        bus.advance(61)
+        with bus.run_worker(registry_of(novel=Recorder(result="caught up"))):
+            record = bus.wait(command_id)
+        assert (record.result, record.attempts) == ("caught up", 1)
+
+    def test_known_commands_are_not_held_up(self, bus: Harness) -> None:
+        for _ in range(5):
+            bus.send(DOMAIN, "novel")
+        known = bus.send(DOMAIN, "ship")
+        with bus.run_worker(registry_of(ship=Recorder()), concurrency=1):
+            assert bus.wait(known).status is CommandStatus.COMPLETED
+
+    def test_a_handler_of_another_domain_does_not_count(self, bus: Harness) -> None:
+        command_id = bus.send("billing", "ship")
+        with bus.run_worker(registry_of(ship=Recorder()), ["orders", "billing"]):
+            eventually(lambda: "RELEASED" in bus.kinds(command_id))

@@ -1,0 +1,153 @@
+"""What the laboratory leaves behind, in the form that the checker reads."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.processes import journal
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken promise, and the fewest facts that show it."""
+
+    promise: str
+    what: str
+    witness: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.promise}: {self.what}", *(f"    {line}" for line in self.witness)])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One entry of an audit trail; `at` in seconds since 1970."""
+
+    kind: str
+    at: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Final:
+    """A command as the store shows it in the end."""
+
+    id: str
+    status: str
+    attempts: int
+    crashes: int
+    max_attempts: int
+    priority: int
+    sequence: int
+    reason: str | None
+    error: str | None
+    trail: tuple[Trace, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A command inside a claim or a settle of some process."""
+
+    event: str
+    began: float
+    at: float
+    pid: int
+    facts: Event
+
+    @property
+    def token(self) -> int:
+        return int(self.facts["token"])
+
+    def __str__(self) -> str:
+        kept = {k: v for k, v in self.facts.items() if k in ("token", "attempt", "outcome", "seq")}
+        return f"{self.at:.6f} process {self.pid} {self.event} {kept}"
+
+
+T = TypeVar("T")
+
+
+class Lists(dict[str, list[T]]):
+    """Lists by command; asking for one that is not there adds nothing."""
+
+    def __missing__(self, key: str) -> list[T]:
+        return []
+
+    def add(self, key: str, item: T) -> None:
+        self.setdefault(key, []).append(item)
+
+
+class Case:
+    """Histories of all processes, by command, and the final records."""
+
+    def __init__(self, events: Iterable[Event], finals: Iterable[Final]) -> None:
+        self.events = sorted(events, key=lambda event: event["at"])
+        self.finals: Lists[Final] = Lists()
+        for final in finals:
+            self.finals.add(final.id, final)
+        self.invoked: dict[str, Event] = {}
+        """The first send of each command, with the moment before it."""
+        self.groups: list[list[str]] = []
+        self.answers: Lists[Event] = Lists()
+        self.claims: Lists[Member] = Lists()
+        self.runs: Lists[Event] = Lists()
+        self.settles: Lists[Member] = Lists()
+        self.claim_calls: list[Event] = []
+        for event in self.events:
+            self._sort_in(event)
+
+    def _sort_in(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == "send_invoked":
+            self.groups.append([command["id"] for command in event["commands"]])
+            for command in event["commands"]:
+                self.invoked.setdefault(command["id"], command | {"at": event["at"]})
+        elif kind.startswith("send_"):
+            for command_id in event["ids"]:
+                self.answers.add(command_id, event)
+        elif kind == "handled":
+            self.runs.add(event["id"], event)
+        elif kind == "claimed":
+            self.claim_calls.append(event)
+            for facts in event["members"]:
+                self.claims.add(facts["id"], _member(event, facts))
+        elif kind in ("settled", "refused", "settle_unknown"):
+            for facts in event["members"]:
+                self.settles.add(facts["id"], _member(event, facts))
+
+    def final(self, command_id: str) -> Final | None:
+        found = self.finals.get(command_id)
+        return found[0] if found else None
+
+    def accepted(self, command_id: str) -> list[Member]:
+        return [member for member in self.settles[command_id] if member.event == "settled"]
+
+    def story(self, command_id: str, *kinds: str) -> tuple[str, ...]:
+        """What happened to one command, in order: the witness of most violations."""
+        lines = [
+            f"{event['at']:.6f} process {event['pid']} {event['event']}"
+            for event in self.answers[command_id]
+        ]
+        lines += [str(member) for member in self.claims[command_id] + self.settles[command_id]]
+        lines += [
+            f"{event['at']:.6f} process {event['pid']} handled token {event['token']}"
+            for event in self.runs[command_id]
+        ]
+        wanted = sorted(line for line in lines if not kinds or any(kind in line for kind in kinds))
+        final = self.final(command_id)
+        state = (
+            f"{final.status} attempts {final.attempts} crashes {final.crashes}" if final else "absent"
+        )
+        return (f"command {command_id}: {state}", *wanted[:12])
+
+
+def _member(event: Event, facts: Event) -> Member:
+    return Member(event["event"], event.get("began", event["at"]), event["at"], event["pid"], facts)
+
+
+def load(folder: Path, finals: Iterable[Final]) -> Case:
+    """The case from the journals in a folder."""
+    paths = sorted(folder.glob("history-*.jsonl"))
+    return Case((event for path in paths for event in journal.read(path)), finals)

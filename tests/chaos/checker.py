@@ -1,0 +1,267 @@
+"""Checks the promises over the histories of all processes and what the store shows in the end.
+
+Each check is a function from a case to violations. It trusts no process to have written down its last
+moments: one that was killed may have claimed or settled without a line. So it never concludes from a
+missing line, only from lines that contradict each other, the final records, or the audit.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from tests.chaos.case import Case, Final, Violation
+
+CRASHES_MAX = 3
+CLOCK_SLACK = 0.002
+"""Two processes of one machine read the clock; a moment may be rounded."""
+ENDED = {"COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"}
+
+Check = Callable[[Case], Iterator[Violation]]
+
+
+def check(case: Case) -> list[Violation]:
+    """Every violation of every promise."""
+    return [violation for one in CHECKS for violation in one(case)]
+
+
+def nothing_is_lost(case: Case) -> Iterator[Violation]:
+    for command_id, answers in case.answers.items():
+        known = any(answer["event"] in ("send_ok", "send_duplicate") for answer in answers)
+        if known and case.final(command_id) is None:
+            yield Violation("P1", "an acknowledged command is gone", case.story(command_id))
+    for command_id, finals in case.finals.items():
+        if finals[0].status not in ENDED:
+            what = "a command has not ended although all faults are over"
+            yield Violation("P1", what, case.story(command_id))
+        if finals[0].status == "COMPLETED" and not case.runs[command_id]:
+            what = "a command is COMPLETED, but no handler ever began it"
+            yield Violation("P1", what, case.story(command_id))
+
+
+def nothing_comes_from_nowhere(case: Case) -> Iterator[Violation]:
+    for command_id in case.finals.keys() | case.runs.keys() | case.claims.keys():
+        if command_id not in case.invoked and (case.finals.get(command_id) or case.runs[command_id]):
+            yield Violation("P1", "a command that nobody sent", case.story(command_id))
+
+
+def bulk_is_all_or_nothing(case: Case) -> Iterator[Violation]:
+    for group in case.groups:
+        there = [command_id for command_id in group if case.final(command_id)]
+        if there and len(there) < len(group):
+            absent = next(command_id for command_id in group if command_id not in there)
+            what = f"{len(there)} of {len(group)} commands of one bulk send exist"
+            yield Violation("P2", what, (*case.story(there[0]), *case.story(absent)))
+    for command_id, answers in case.answers.items():
+        if all(answer["event"] == "send_failed" for answer in answers) and case.final(command_id):
+            yield Violation("P2", "a send that failed took effect", case.story(command_id))
+
+
+def repeated_sends_make_one_command(case: Case) -> Iterator[Violation]:
+    for command_id, finals in case.finals.items():
+        if len(finals) > 1:
+            yield Violation("P3", f"one id, {len(finals)} commands", case.story(command_id))
+    for command_id, answers in case.answers.items():
+        if sum(answer["event"] == "send_ok" for answer in answers) > 1:
+            what = "a repeated send was not told that its command exists"
+            yield Violation("P3", what, case.story(command_id, "send_"))
+
+
+def deliveries_are_bounded(case: Case) -> Iterator[Violation]:
+    for command_id, runs in case.runs.items():
+        for token, count in Counter(run["token"] for run in runs).items():
+            if count > 1:
+                what = f"a handler was begun {count} times under token {token}"
+                yield Violation("P5", what, case.story(command_id, "handled", "claimed"))
+        final = case.final(command_id)
+        if final is None:
+            continue
+        given_back = sum(trace.kind == "RELEASED" for trace in final.trail)
+        bound = final.max_attempts + CRASHES_MAX + given_back
+        if len(runs) > bound:
+            what = f"{len(runs)} deliveries, more than {bound}"
+            yield Violation("P5", what, case.story(command_id, "handled"))
+
+
+def one_lease_at_a_time(case: Case) -> Iterator[Violation]:
+    for command_id, claims in case.claims.items():
+        for token, count in Counter(claim.token for claim in claims).items():
+            if count > 1:
+                what = f"token {token} was given out {count} times"
+                yield Violation("P6", what, case.story(command_id, "claimed"))
+    for command_id in case.settles:
+        claims, accepted = case.claims[command_id], case.accepted(command_id)
+        owners = {claim.token: claim.pid for claim in claims}
+        for settle in accepted:
+            if owners.get(settle.token, settle.pid) != settle.pid:
+                what = "a process settled under a token that another one was given"
+                yield Violation("P6", what, case.story(command_id, "claimed", "settled"))
+            newer = [c for c in claims if c.token > settle.token and c.at < settle.began]
+            if newer:
+                what = "a stale worker's outcome was accepted"
+                yield Violation("P6", what, (str(newer[0]), str(settle)))
+        final = {settle.token for settle in accepted if settle.facts["final"]}
+        if len(final) > 1:
+            what = f"outcomes were accepted under {len(final)} tokens"
+            yield Violation("P6", what, case.story(command_id, "settled"))
+        yield from _taken_back_and_settled(case, command_id)
+
+
+def _taken_back_and_settled(case: Case, command_id: str) -> Iterator[Violation]:
+    final = case.final(command_id)
+    if final is None:
+        return
+    taken_back = {t.details.get("lease_id") for t in final.trail if t.kind == "WORKER_LOST"}
+    for settle in case.accepted(command_id):
+        if settle.token in taken_back:
+            what = "an outcome was accepted under a lease that was taken back"
+            yield Violation("P6", what, (str(settle), *_trail(final)))
+
+
+def attempts_are_bounded(case: Case) -> Iterator[Violation]:
+    for command_id, (final, *_) in case.finals.items():
+        if final.crashes > CRASHES_MAX or final.attempts > final.max_attempts + CRASHES_MAX:
+            what = f"{final.attempts} attempts with {final.crashes} crashes"
+            yield Violation("P7", what, _trail(final))
+        sent = case.invoked.get(command_id)
+        killed = final.status == "IN_TROUBLESHOOTING_QUEUE" and final.reason == "WORKER_LOST"
+        if sent and sent["type"] == "exit" and not killed:
+            what = f"a command that kills its workers ended as {final.status}"
+            yield Violation("P7", what, case.story(command_id))
+        too_soon = final.attempts - final.crashes < final.max_attempts
+        if final.reason == "EXHAUSTED" and too_soon:
+            what = f"parked as exhausted after {final.attempts} attempts, {final.crashes} crashes"
+            yield Violation("P7", what, _trail(final))
+
+
+def errors_are_kept(case: Case) -> Iterator[Violation]:
+    for final, *_ in case.finals.values():
+        if final.status in ("FAILED", "IN_TROUBLESHOOTING_QUEUE") and not final.error:
+            yield Violation("P8", f"{final.status} without an error", _trail(final))
+
+
+def nothing_runs_early(case: Case) -> Iterator[Violation]:
+    for command_id, runs in case.runs.items():
+        sent = case.invoked.get(command_id)
+        if sent and runs[0]["at"] < sent["at"] + sent["delay"] - CLOCK_SLACK:
+            early = sent["at"] + sent["delay"] - runs[0]["at"]
+            what = f"begun {early * 1_000:.0f} ms before it was due"
+            yield Violation("P9", what, case.story(command_id, "handled", "send_"))
+        final = case.final(command_id)
+        for trace in final.trail if final else ():
+            if trace.kind != "FAILED":
+                continue
+            due = trace.at + trace.details.get("retry_in", 0)
+            for run in runs:
+                if trace.at + CLOCK_SLACK < run["at"] < due - CLOCK_SLACK:
+                    what = f"retried {(due - run['at']) * 1_000:.0f} ms before its backoff was over"
+                    yield Violation("P9", what, case.story(command_id, "handled"))
+
+
+def claims_follow_priority(case: Case) -> Iterator[Violation]:
+    """Within a claim in order; and no claim takes something while something better waited throughout.
+
+    Only first deliveries without delay count: what comes back or becomes due does so at a moment that
+    no process writes down.
+    """
+    for call in case.claim_calls:
+        keys: dict[str, tuple[int, int]] = {}
+        for facts in call["members"]:
+            key, before = (facts["priority"], facts["seq"]), keys.get(facts["domain"])
+            if before is not None and key < before:
+                what = f"one claim gave {before} before {key}"
+                yield Violation("P10", what, case.story(facts["id"], "claimed"))
+            keys[facts["domain"]] = key
+    for domain in {sent["domain"] for sent in case.invoked.values()}:
+        yield from _overtaken(case, domain)
+
+
+def _overtaken(case: Case, domain: str) -> Iterator[Violation]:
+    """Claims in order of their beginning, against a heap of what was waiting then."""
+    waiting = sorted(_waiting_spans(case, domain))
+    calls = [
+        (call["began"], call["at"], max(keys))
+        for call in case.claim_calls
+        if (keys := [(m["priority"], m["seq"]) for m in call["members"] if m["domain"] == domain])
+    ]
+    heap: list[tuple[tuple[int, int], float, str]] = []
+    position = 0
+    for began, ended, worst in sorted(calls):
+        while position < len(waiting) and waiting[position][0] < began:
+            _, until, key, command_id = waiting[position]
+            heappush(heap, (key, until, command_id))
+            position += 1
+        while heap and heap[0][1] <= began:
+            heappop(heap)
+        if heap and heap[0][0] < worst and heap[0][1] > ended:
+            key, until, command_id = heappop(heap)
+            what = f"{worst} was claimed from {began:.6f} to {ended:.6f} while {key} waited"
+            yield Violation("P10", what, case.story(command_id, "send_", "claimed"))
+
+
+def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tuple[int, int], str]]:
+    """From when to when a command surely waited, its key, and its id."""
+    for command_id, sent in case.invoked.items():
+        answered = [a["at"] for a in case.answers[command_id] if a["event"] == "send_ok"]
+        final, claims = case.final(command_id), case.claims[command_id]
+        if sent["domain"] != domain or sent["delay"] or not answered or final is None or not claims:
+            continue
+        first = claims[0]
+        # An earlier claim may have died unwritten, or been given back: then nothing is sure.
+        if first.facts["attempt"] != 1 or any(t.kind == "RELEASED" for t in final.trail):
+            continue
+        yield answered[0], first.began, (final.priority, final.sequence), command_id
+
+
+def the_audit_tells_the_state(case: Case) -> Iterator[Violation]:
+    for final, *_ in case.finals.values():
+        kinds = Counter(trace.kind for trace in final.trail)
+        last = final.trail[-1].kind if final.trail else "nothing"
+        problems = []
+        if not final.trail or final.trail[0].kind != "SENT" or kinds["SENT"] != 1:
+            problems.append("the trail does not begin with SENT, once")
+        if last not in LAST_OF.get(final.status, {last}):
+            problems.append(f"the last event of a {final.status} command is {last}")
+        if kinds["WORKER_LOST"] != final.crashes:
+            problems.append(f"{kinds['WORKER_LOST']} lost workers, but {final.crashes} crashes")
+        if kinds["RECEIVED"] - kinds["RELEASED"] != final.attempts:
+            problems.append(
+                f"received {kinds['RECEIVED']} times, given back {kinds['RELEASED']} times, "
+                f"but {final.attempts} attempts"
+            )
+        if kinds["RECEIVED"] < len(case.claims[final.id]):
+            claims = len(case.claims[final.id])
+            problems.append(f"claimed {claims} times, but received {kinds['RECEIVED']} times")
+        for problem in problems:
+            yield Violation("P14", problem, (*case.story(final.id), *_trail(final)))
+
+
+LAST_OF = {
+    "COMPLETED": {"COMPLETED"},
+    "FAILED": {"BUSINESS_RULE_FAILED"},
+    "CANCELED": {"CANCELED", "EXPIRED"},
+    "IN_TROUBLESHOOTING_QUEUE": {"MOVED_TO_TSQ"},
+}
+
+
+def _trail(final: Final) -> tuple[str, ...]:
+    return tuple(f"{trace.at:.6f} {trace.kind} {_brief(trace.details)}" for trace in final.trail[-12:])
+
+
+def _brief(details: dict[str, object]) -> dict[str, object]:
+    wanted = ("attempt", "worker", "lease_id", "crashes", "reason", "retry_in")
+    return {name: details[name] for name in wanted if name in details}
+
+
+CHECKS: tuple[Check, ...] = (
+    nothing_is_lost,
+    nothing_comes_from_nowhere,
+    bulk_is_all_or_nothing,
+    repeated_sends_make_one_command,
+    deliveries_are_bounded,
+    one_lease_at_a_time,
+    attempts_are_bounded,
+    errors_are_kept,
+    nothing_runs_early,
+    claims_follow_priority,
+    the_audit_tells_the_state,
+)

@@ -1,0 +1,215 @@
+"""Real processes on one store, faults at random, then quiet, then everything is looked at."""
+
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commandbus.sync import SyncCommandBus
+from tests.chaos.case import Case, Final, Trace, load
+from tests.chaos.process import DOMAINS
+from tests.processes.lab import Child, wait_until
+
+FAULTS = {"kill worker": 5, "freeze worker": 3, "stop worker": 3, "kill sender": 2}
+
+
+@dataclass
+class Plan:
+    url: str
+    folder: Path
+    seed: int = 1
+    seconds: float = 10.0
+    workers: int = 4
+    senders: int = 2
+    lease: float = 1.0
+    calm: float = 0.5
+    """Mean seconds between two faults."""
+    pause: float = 0.02
+    """Mean seconds between two sends of a sender, times two."""
+    drain_seconds: float = 90.0
+
+
+@dataclass
+class Findings:
+    case: Case
+    faults: Counter[str]
+    refused: int
+    seconds: float
+    drained_in: float
+    died: list[str] = field(default_factory=list)
+    """What processes said that ended without being told to."""
+
+
+class Laboratory:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._chance = random.Random(plan.seed)
+        self._workers: list[Child] = []
+        self._senders: list[Child] = []
+        self._frozen: list[tuple[float, Child]] = []
+        self._started = 0
+        self._faults: Counter[str] = Counter()
+        self._died: list[str] = []
+
+    def run(self) -> Findings:
+        plan, began = self.plan, time.monotonic()
+        with SyncCommandBus(plan.url, migrate=True) as bus:
+            try:
+                self._workers = [self._start_worker() for _ in range(plan.workers)]
+                self._senders = [self._start_sender(number) for number in range(plan.senders)]
+                for child in self._workers + self._senders:
+                    assert child.was_ready.wait(30), child.errors
+                self._do_harm(began + plan.seconds)
+                quiet = time.monotonic()
+                self._drain(bus)
+                drained_in = time.monotonic() - quiet
+                self._stop_workers()
+            finally:
+                for child in self._workers + self._senders:
+                    if child.process.poll() is None:
+                        child.kill()
+            case = load(plan.folder, _finals(bus))
+        refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
+        seconds = time.monotonic() - began
+        return Findings(case, self._faults, refused, seconds, drained_in, self._died)
+
+    def _start_worker(self) -> Child:
+        self._started += 1
+        runtime = ("asyncio", "threads")[self._started % 2]
+        return self._start("worker", f"{runtime}-{self._started}", runtime=runtime)
+
+    def _start_sender(self, number: int) -> Child:
+        return self._start("sender", f"sender-{number}", number=number, seed=self.plan.seed)
+
+    def _start(self, role: str, name: str, **more: Any) -> Child:
+        history = self.plan.folder / f"history-{name}.jsonl"
+        config = {
+            "role": role,
+            "url": self.plan.url,
+            "history": str(history),
+            "visibility_timeout": self.plan.lease,
+            "concurrency": 8,
+            "poll_interval": 30,
+            "grace": 0.5,
+            "pause": self.plan.pause,
+        }
+        return Child("tests.chaos.process", config | more)
+
+    def _do_harm(self, until: float) -> None:
+        while (now := time.monotonic()) < until:
+            next_fault = now + self._chance.expovariate(1 / self.plan.calm)
+            while time.monotonic() < min(next_fault, until):
+                self._thaw()
+                self._replace_dead()
+                time.sleep(0.02)
+            self._harm()
+        self._thaw(all_of_them=True)
+
+    def _harm(self) -> None:
+        (fault,) = self._chance.choices(list(FAULTS), list(FAULTS.values()))
+        frozen = [child for _, child in self._frozen]
+        children = self._senders if "sender" in fault else self._workers
+        candidates = [child for child in children if child not in frozen]
+        if not candidates:
+            return
+        victim = self._chance.choice(candidates)
+        if victim.process.poll() is not None or not victim.was_ready.is_set():
+            return
+        self._faults[fault] += 1
+        if fault == "freeze worker":
+            victim.signal(signal.SIGSTOP)
+            thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(1.2, 2.5)
+            self._frozen.append((thaw_at, victim))
+        elif fault == "stop worker":
+            victim.signal(signal.SIGTERM)
+        else:
+            victim.kill()
+
+    def _thaw(self, *, all_of_them: bool = False) -> None:
+        now = time.monotonic()
+        for entry in list(self._frozen):
+            if all_of_them or entry[0] <= now:
+                self._frozen.remove(entry)
+                entry[1].signal(signal.SIGCONT)
+
+    def _replace_dead(self) -> None:
+        for index, worker in enumerate(self._workers):
+            if (code := worker.process.poll()) is not None:
+                self._bury(worker, code)
+                self._workers[index] = self._start_worker()
+        for index, sender in enumerate(self._senders):
+            if (code := sender.process.poll()) is not None:
+                self._bury(sender, code)
+                self._senders[index] = self._start_sender(index)
+
+    def _bury(self, child: Child, code: int) -> None:
+        if not child.process.stdout.closed:  # type: ignore[union-attr]
+            child.wait()
+        # 9 is the poison's own exit, -9 ours, 0 a graceful stop.
+        if code not in (0, 9, -signal.SIGKILL):
+            self._died.append(f"exit code {code}: {child.errors[-500:]}")
+        if code == 9:
+            self._faults["killed by a command"] += 1
+
+    def _drain(self, bus: SyncCommandBus) -> None:
+        """No more faults: senders learn the fate of their last sends, workers finish the rest."""
+        self._replace_dead()
+        for sender in self._senders:
+            sender.order("stop")
+        for sender in self._senders:
+            while sender.expect_any()["event"] != "sent":
+                continue
+            sender.wait()
+        self._senders = []
+
+        def drained() -> bool:
+            self._replace_dead()
+            left = [bus.stats(domain) for domain in DOMAINS]
+            return not sum(stats.ready + stats.scheduled + stats.running for stats in left)
+
+        try:
+            wait_until(drained, "every command has ended", self.plan.drain_seconds)
+        except AssertionError:
+            return  # the checker names every command that has not ended
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            assert worker.was_ready.wait(30), worker.errors
+            worker.signal(signal.SIGTERM)
+        for worker in self._workers:
+            while worker.expect_any()["event"] != "stopped":
+                continue
+            worker.wait()
+
+
+def _finals(bus: SyncCommandBus) -> list[Final]:
+    found: list[Final] = []
+    for domain in DOMAINS:
+        after: str | None = None
+        while True:
+            page = bus.query_commands(domain=domain, limit=1_000, after=after)
+            for record in page:
+                trail = tuple(
+                    Trace(event.event_type.value, event.timestamp.timestamp(), event.details)
+                    for event in bus.get_audit_trail(record.command_id, domain)
+                )
+                found.append(
+                    Final(
+                        str(record.command_id),
+                        record.status.value,
+                        record.attempts,
+                        record.crashes,
+                        record.max_attempts or 3,
+                        record.priority,
+                        record.sequence,
+                        record.reason,
+                        record.error.code if record.error else None,
+                        trail,
+                    )
+                )
+            if (after := page.next) is None:
+                break
+    return found

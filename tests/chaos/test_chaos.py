@@ -1,0 +1,22 @@
+"""A short stay in the laboratory with every test run; `make chaos` stays longer."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import report
+from tests.chaos.checker import check
+from tests.chaos.laboratory import Laboratory, Plan
+
+
+@pytest.mark.timeout(180)
+def test_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
+    plan = Plan(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed=20, seconds=8, calm=0.35)
+    findings = Laboratory(plan).run()
+    violations = check(findings.case)
+    text = report(findings, violations)
+    assert not violations, text
+    assert not findings.died, text
+    # A run in which nothing happened would prove nothing.
+    assert findings.faults.total() >= 8, text
+    assert len(findings.case.finals) >= 300, text

@@ -1,0 +1,135 @@
+"""`list`, `show`, `watch` and `audit`."""
+
+import threading
+import time
+from datetime import datetime
+from uuid import uuid4
+
+import pytest
+
+from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli, finish, park
+
+
+def test_a_list_in_a_pipe_is_tsv_with_a_heading(cli: Cli, bus: SyncCommandBus) -> None:
+    done, parked = finish(bus), park(bus)
+    ran = cli("list")
+    assert ran.out.splitlines()[0].split("\t")[:4] == ["id", "domain", "type", "status"]
+    assert [row[0] for row in ran.rows] == [parked, done]
+    assert ran.rows[0][3] == "IN_TROUBLESHOOTING_QUEUE"
+    assert datetime.fromisoformat(ran.rows[0][6]).utcoffset() is not None
+
+
+def test_a_list_on_a_terminal_is_a_table_that_fits(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    parked = park(bus, "AVeryLongNameOfACommandTypeThatDoesNotFit")
+    for columns in (80, 120):
+        terminal.setenv("COLUMNS", str(columns))
+        ran = cli("list")
+        assert parked in ran.out
+        assert "parked" in ran.out
+        assert all(len(line) <= columns for line in ran.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("--status", "parked", 1),
+        ("--status", "completed", 1),
+        ("--status", "PENDING", 0),
+        ("--domain", "shop", 2),
+        ("--domain", "other", 0),
+        ("--type", "Buy", 2),
+        ("--tag", "red", 1),
+    ],
+)
+def test_list_filters(cli: Cli, bus: SyncCommandBus, option: str, value: str, found: int) -> None:
+    finish(bus)
+    park(bus, tags=["red"])
+    assert len(cli("list", option, value).rows) == found
+
+
+def test_pages_follow_each_other(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = [str(bus.send("shop", "Buy").command_id) for _ in range(5)]
+    first = cli("list", "-n", "2", "--json").document
+    second = cli("list", "-n", "3", "--after", first["next"], "--json").document
+    seen = [command["command_id"] for command in first["commands"] + second["commands"]]
+    assert seen == sent[::-1]
+    assert second["next"] is None
+    assert "--after" in cli("list", "-n", "2").err
+
+
+def test_unknown_status_and_cursor_are_usage_errors(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "Unknown status" in cli("list", "--status", "lost", code=2).err
+    assert "not the `next`" in cli("list", "--after", "x", code=2).err
+
+
+def test_show_has_record_payload_error_and_timeline(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = park(bus, data={"amount": 12}, headers={"trace": "t-1"}, unique_key="only")
+    out = cli("show", parked).out
+    for expected in ("shop/Buy", "parked", '{"amount":12}', "BROKEN: it is broken", "trace: t-1"):
+        assert expected in out
+    timeline = out[out.index("timeline") :]
+    assert [word for word in ("sent", "received", "moved to tsq") if word in timeline] == [
+        "sent",
+        "received",
+        "moved to tsq",
+    ]
+
+
+def test_show_as_json_is_the_record_with_its_trail(cli: Cli, bus: SyncCommandBus) -> None:
+    done = finish(bus, {"receipt": 7})
+    document = cli("show", done, "--json").document
+    assert document["command_id"] == done
+    assert document["status"] == "COMPLETED"
+    assert document["result"] == {"receipt": 7}
+    assert document["created_at"].endswith("Z")
+    assert [event["event_type"] for event in document["audit"]] == ["SENT", "RECEIVED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("command", ["show", "watch", "audit"])
+def test_what_is_not_there_is_not_found(cli: Cli, bus: SyncCommandBus, command: str) -> None:
+    assert "There is no command" in cli(command, str(uuid4()), code=7).err
+    assert "UUID" in cli(command, "not-an-id", code=2).err
+
+
+def test_an_id_in_two_domains_asks_which(cli: Cli, bus: SyncCommandBus) -> None:
+    shared = str(uuid4())
+    bus.send("one", "Buy", command_id=shared)
+    bus.send("two", "Buy", command_id=shared)
+    assert "--domain" in cli("show", shared, code=2).err
+    assert "two/Buy" in cli("show", shared, "--domain", "two").out
+
+
+def test_audit_lists_every_event(cli: Cli, bus: SyncCommandBus) -> None:
+    done = finish(bus)
+    assert [row[1] for row in cli("audit", done).rows] == ["SENT", "RECEIVED", "COMPLETED"]
+    assert [event["event_type"] for event in cli("audit", done, "--json").document] == [
+        "SENT",
+        "RECEIVED",
+        "COMPLETED",
+    ]
+
+
+def test_watch_ends_with_the_outcome(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "completed" in cli("watch", finish(bus, {"ok": 1})).err
+    assert "BROKEN" in cli("watch", park(bus), code=1).err
+    assert cli("watch", finish(bus), "--json").document["status"] == "COMPLETED"
+
+
+def test_watch_gives_up_in_time(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = str(bus.send("shop", "Buy").command_id)
+    began = time.monotonic()
+    assert "no outcome" in cli("watch", sent, "--timeout", "100ms", code=8).err
+    assert time.monotonic() - began < 5
+
+
+def test_watch_sees_what_happens_meanwhile(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Buy")
+    later = threading.Timer(0.2, bus.cancel, ("shop", sent.command_id, "changed my mind"))
+    later.start()
+    ran = cli("watch", str(sent.command_id), "--timeout", "20s", code=1)
+    later.join()
+    assert "canceled" in ran.out
+    assert "changed my mind" in ran.err

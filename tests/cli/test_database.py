@@ -1,0 +1,106 @@
+"""`db`: create, verify, print and examine the store."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from commandbus.engines.sqlite import doctor
+from commandbus.engines.sqlite.doctor import SqliteAdministration
+from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli
+
+
+def levels(cli: Cli, code: int = 0) -> dict[str, str]:
+    findings = cli("db", "doctor", "--json", code=code).document["findings"]
+    return {finding["subject"]: finding["level"] for finding in findings}
+
+
+def test_upgrade_creates_the_store_and_verify_agrees(cli: Cli) -> None:
+    assert "db upgrade" in cli("db", "verify", code=4).err
+    cli("db", "upgrade")
+    cli("db", "upgrade")
+    assert "version" in cli("db", "verify").err
+    assert cli("db", "verify", "--json").document["schema"] in cli("db", "upgrade").err
+
+
+def test_sql_prints_statements_that_create_the_tables(cli: Cli, tmp_path: Path) -> None:
+    script = cli("db", "sql").out
+    connection = sqlite3.connect(tmp_path / "by-hand.db")
+    connection.executescript(script)
+    tables = {row[0] for row in connection.execute("select name from sqlite_master")}
+    connection.close()
+    assert "commandbus_command" in tables
+
+
+def test_doctor_finds_a_healthy_store_healthy(cli: Cli, bus: SyncCommandBus) -> None:
+    found = levels(cli)
+    assert set(found) == {
+        "library",
+        "location",
+        "size",
+        "disk",
+        "schema",
+        "journal",
+        "durability",
+        "integrity",
+    }
+    assert set(found.values()) <= {"ok", "warning"}
+    assert {row[0] for row in cli("db", "doctor").rows} == set(found)
+
+
+def test_doctor_on_a_terminal_gives_advice(
+    cli: Cli, bus: SyncCommandBus, url: str, terminal: pytest.MonkeyPatch
+) -> None:
+    out = cli("db", "doctor", "--url", f"{url}?synchronous=off").out
+    assert "synchronous=off" in out
+    assert "power cut" in out
+
+
+def test_doctor_warns_of_an_old_library_with_several_processes(
+    cli: Cli, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SAFE_LIBRARY", (99, 0, 0))
+    assert levels(cli)["library"] == "ok"
+    monkeypatch.setattr(doctor, "_processes_using", lambda path: 3)
+    assert levels(cli)["library"] == "warning"
+    monkeypatch.setattr(doctor, "SAFE_LIBRARY", (3, 0, 0))
+    assert levels(cli)["library"] == "ok"
+
+
+def test_doctor_sees_who_has_the_file_open(url: str, bus: SyncCommandBus) -> None:
+    path = SqliteAdministration(url).path
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("this system does not tell which files a process has open")
+    assert doctor._processes_using(Path(f"{path}.lock")) == 1
+
+
+def test_doctor_reports_a_broken_file(cli: Cli, url: str) -> None:
+    SqliteAdministration(url).path.write_bytes(b"this is no database at all" * 100)
+    found = levels(cli, code=6)
+    assert found["schema"] == "error"
+    assert found["integrity"] == "error"
+    assert "not a healthy SQLite database" in cli("db", "upgrade", code=4).err
+    assert "not a healthy SQLite database" in cli("list", code=4).err
+
+
+def test_a_file_of_a_newer_version_is_refused(cli: Cli, bus: SyncCommandBus, url: str) -> None:
+    connection = sqlite3.connect(SqliteAdministration(url).path)
+    connection.execute("insert into commandbus_schema values (99, 'later', 'x', 0)")
+    connection.commit()
+    connection.close()
+    for command in (["db", "verify"], ["db", "upgrade"], ["list"]):
+        assert "upgrade this installation" in cli(*command, code=5).err
+
+
+def test_a_file_without_tables_needs_an_upgrade(cli: Cli, url: str) -> None:
+    sqlite3.connect(SqliteAdministration(url).path).close()
+    SqliteAdministration(url).path.touch()
+    assert "db upgrade" in cli("db", "verify", code=5).err
+
+
+@pytest.mark.parametrize("command", [["db", "doctor"], ["list"], ["send", "shop", "Buy"]])
+def test_memory_and_unknown_engines_are_usage_errors(cli: Cli, command: list[str]) -> None:
+    assert "memory://" in cli(*command, "--url", "memory://", code=2).err
+    assert "Unknown engine" in cli(*command, "--url", "mysql://secret:word@host/db", code=2).err
+    assert "word" not in cli(*command, "--url", "mysql://secret:word@host/db", code=2).err

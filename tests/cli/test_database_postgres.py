@@ -1,0 +1,51 @@
+"""`db` on PostgreSQL, where the schema is not made by opening."""
+
+import os
+
+import pytest
+
+from commandbus.testing.postgres import PostgresUnavailable, create_database
+from tests.cli.helpers import Cli
+from tests.postgres.database import server
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def url() -> str:
+    try:
+        return create_database(server(os.getpid()))
+    except PostgresUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+def test_an_empty_database_is_upgraded_verified_and_examined(cli: Cli) -> None:
+    assert "db upgrade" in cli("db", "verify", code=5).err
+    assert "db upgrade" in cli("list", code=5).err
+    cli("db", "upgrade")
+    cli("db", "upgrade")
+    version = cli("db", "verify", "--json").document["schema"]
+    assert version.startswith("version")
+    findings = cli("db", "doctor", "--json").document["findings"]
+    levels = {finding["subject"]: finding["level"] for finding in findings}
+    assert levels["server"] == levels["schema"] == levels["autovacuum"] == "ok"
+    assert "healthy" in cli("health").err
+
+
+def test_sent_commands_are_listed(cli: Cli) -> None:
+    cli("db", "upgrade")
+    sent = cli("send", "shop", "Buy", '{"amount": 1}').out.strip()
+    assert [row[0] for row in cli("list").rows] == [sent]
+    assert cli("show", sent, "--json").document["data"] == {"amount": 1}
+
+
+def test_sql_needs_no_connection(cli: Cli) -> None:
+    out = cli("db", "sql", "--url", "postgresql://nobody@nowhere.invalid/none").out
+    assert "create table" in out.lower()
+
+
+@pytest.mark.parametrize("command", [["list"], ["health"], ["db", "verify"], ["db", "upgrade"]])
+def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[str]) -> None:
+    ran = cli(*command, "--url", "postgresql://ada:secret@127.0.0.1:1/none", code=4)
+    assert len(ran.err.splitlines()) == 1
+    assert "secret" not in ran.err

@@ -1,0 +1,110 @@
+"""`send` and `cancel`."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from commandbus import CommandStatus
+from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli, finish
+
+
+def test_send_prints_the_id_alone_in_a_pipe(cli: Cli, bus: SyncCommandBus) -> None:
+    ran = cli("send", "shop", "Buy", '{"amount": 12}')
+    record = bus.get_command("shop", ran.out.strip())
+    assert record is not None
+    assert record.data == {"amount": 12}
+
+
+def test_send_takes_every_option(cli: Cli, bus: SyncCommandBus) -> None:
+    wanted = str(uuid4())
+    ran = cli(
+        *("send", "shop", "Buy", "[1]", "--id", wanted, "--priority", "high", "--delay", "2h"),
+        *("--expires-in", "1d", "--unique-key", "one", "--max-attempts", "7", "--tag", "a"),
+        *("--tag", "b", "--header", "k=v=w", "--json"),
+    )
+    assert ran.document == {"command_id": wanted, "domain": "shop", "duplicate": False}
+    record = bus.get_command("shop", wanted)
+    assert record is not None
+    assert record.priority == 0
+    assert record.tags == ("a", "b")
+    assert record.headers == {"k": "v=w"}
+    assert record.max_attempts == 7
+    assert record.unique_key == "one"
+    assert (record.due_at - record.created_at).total_seconds() == pytest.approx(7200)
+    assert record.expires_at is not None
+
+
+def test_a_number_is_a_priority_too(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = cli("send", "shop", "Buy", "--priority", "-3").out.strip()
+    record = bus.get_command("shop", sent)
+    assert record is not None
+    assert record.priority == -3
+    assert record.data is None
+
+
+def test_send_reads_a_file_or_standard_input(cli: Cli, bus: SyncCommandBus, tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text('{"from": "file"}')
+    for source, stdin, expected in (
+        (f"@{file}", None, {"from": "file"}),
+        ("-", '{"from": "stdin"}', {"from": "stdin"}),
+    ):
+        record = bus.get_command("shop", cli("send", "shop", "Buy", source, stdin=stdin).out.strip())
+        assert record is not None
+        assert record.data == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["shop", "Buy", "{amount: 12}"], "not JSON"),
+        (["shop", "Buy", "@missing.json"], "cannot be read"),
+        (["shop", "Buy", "--delay", "soon"], "--delay must be a duration"),
+        (["shop", "Buy", "--header", "novalue"], "KEY=VALUE"),
+        (["shop", "Buy", "--priority", "urgent"], "high"),
+        (["not a name", "Buy"], "not a valid name"),
+        (["shop", "Buy", "--id", "42"], "UUID"),
+        (["shop", "Buy", '["\\u0000"]'], "NUL"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_usage_error_in_one_line(
+    cli: Cli, bus: SyncCommandBus, arguments: list[str], complaint: str
+) -> None:
+    ran = cli("send", *arguments, code=2)
+    assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert ran.out == ""
+    assert not bus.query_commands().commands
+
+
+def test_a_second_send_with_the_same_id_is_refused(cli: Cli, bus: SyncCommandBus) -> None:
+    wanted = str(uuid4())
+    cli("send", "shop", "Buy", "--id", wanted)
+    assert "exists already" in cli("send", "shop", "Buy", "--id", wanted, code=1).err
+
+
+def test_cancel_ends_a_waiting_command_with_its_reason(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Buy")
+    cli("cancel", "shop", str(sent.command_id), "--reason", "mistake", "--operator", "ada")
+    record = bus.get_command("shop", sent.command_id)
+    assert record is not None
+    assert record.status is CommandStatus.CANCELED
+    assert record.reason == "mistake"
+    last = bus.get_audit_trail(sent.command_id)[-1]
+    assert last.details["actor"] == "ada"
+
+
+def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Buy")
+    ran = cli("cancel", "shop", str(sent.command_id), "--dry-run")
+    assert "would cancel" in ran.err
+    record = bus.get_command("shop", sent.command_id)
+    assert record is not None
+    assert record.status is CommandStatus.PENDING
+
+
+def test_cancel_tells_missing_from_ended(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "There is no command" in cli("cancel", "shop", str(uuid4()), code=7).err
+    assert "final" in cli("cancel", "shop", finish(bus), code=1).err

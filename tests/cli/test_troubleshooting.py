@@ -1,0 +1,141 @@
+"""`tsq`: look at parked commands, and act on them one by one or in bulk."""
+
+from uuid import uuid4
+
+import pytest
+import typer
+
+from commandbus import CommandStatus
+from commandbus.interfaces.cli import output
+from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli, finish, park
+
+
+def status_of(bus: SyncCommandBus, command_id: str) -> CommandStatus:
+    record = bus.get_command("shop", command_id)
+    assert record is not None
+    return record.status
+
+
+def test_list_and_count_see_the_same(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = [park(bus), park(bus, "Sell")]
+    finish(bus)
+    assert [row[0] for row in cli("tsq", "list").rows] == parked[::-1]
+    assert cli("tsq", "count").out == "2\n"
+    assert cli("tsq", "count", "--type", "Sell", "--json").document == {"count": 1}
+    assert [row[2] for row in cli("tsq", "list", "--type", "Sell").rows] == ["Sell"]
+
+
+def test_groups_count_by_error(cli: Cli, bus: SyncCommandBus) -> None:
+    for code in ("A", "B", "B"):
+        park(bus, code=code, message=f"because {code}")
+    assert [row[:4] for row in cli("tsq", "list", "--groups").rows] == [
+        ["2", "shop", "Buy", "B"],
+        ["1", "shop", "Buy", "A"],
+    ]
+    groups = cli("tsq", "list", "-g", "--json").document["groups"]
+    assert groups[0] == {
+        "domain": "shop",
+        "command_type": "Buy",
+        "code": "B",
+        "message": "because B",
+        "count": 2,
+    }
+
+
+def test_list_by_code(cli: Cli, bus: SyncCommandBus) -> None:
+    park(bus, code="A")
+    wanted = park(bus, code="B")
+    document = cli("tsq", "list", "--code", "B", "--json").document
+    assert [command["command_id"] for command in document["commands"]] == [wanted]
+
+
+def test_show_is_the_command_with_its_error(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "BROKEN: it is broken" in cli("tsq", "show", park(bus)).out
+
+
+def test_retry_with_a_corrected_payload(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = park(bus, data={"amount": -1})
+    cli("tsq", "retry", parked, "--data", '{"amount": 1}', "--reason", "typo", "--operator", "ada")
+    record = bus.get_command("shop", parked)
+    assert record is not None
+    assert record.status is CommandStatus.PENDING
+    assert record.data == {"amount": 1}
+    event = next(e for e in bus.get_audit_trail(parked) if e.event_type == "OPERATOR_RETRY")
+    assert event.details["operator"] == "ada"
+    assert event.details["reason"] == "typo"
+    assert event.details["original_data"] == {"amount": -1}
+
+
+def test_cancel_and_complete(cli: Cli, bus: SyncCommandBus) -> None:
+    one, two = park(bus), park(bus)
+    cli("tsq", "cancel", one, "--reason", "obsolete")
+    cli("tsq", "complete", two, "--result", '{"by": "hand"}')
+    assert status_of(bus, one) is CommandStatus.CANCELED
+    record = bus.get_command("shop", two)
+    assert record is not None
+    assert record.status is CommandStatus.COMPLETED
+    assert record.result == {"by": "hand"}
+
+
+def test_several_ids_are_acted_on_and_refusals_are_reported(cli: Cli, bus: SyncCommandBus) -> None:
+    parked, done = park(bus), finish(bus)
+    ran = cli("tsq", "retry", done, parked, code=1)
+    assert done in ran.err
+    assert "1 command sent back" in ran.err
+    assert status_of(bus, parked) is CommandStatus.PENDING
+
+
+def test_all_needs_yes_where_nobody_can_be_asked(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = park(bus)
+    assert "--yes" in cli("tsq", "retry", "--all", code=2).err
+    assert status_of(bus, parked) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    cli("tsq", "retry", "--all", "--yes")
+    assert status_of(bus, parked) is CommandStatus.PENDING
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(False, 1, 1), (True, 0, 0)])
+def test_all_asks_on_a_terminal(
+    cli: Cli, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, left: int
+) -> None:
+    park(bus)
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda question, **options: answer)
+    cli("tsq", "cancel", "--all", code=code)
+    assert cli("tsq", "count").out == f"{left}\n"
+
+
+def test_all_acts_on_what_the_filters_choose(cli: Cli, bus: SyncCommandBus) -> None:
+    chosen = [park(bus, code="A"), park(bus, code="A")]
+    others = [park(bus, code="B"), park(bus, "Sell", code="A")]
+    preview = cli("tsq", "cancel", "--all", "--code", "A", "--type", "Buy", "--dry-run")
+    assert "would cancel 2 parked commands" in preview.err
+    assert preview.rows == [["2", "shop", "Buy", "A", "it is broken"]]
+    cli("tsq", "cancel", "--all", "--code", "A", "--type", "Buy", "--yes")
+    assert {status_of(bus, one) for one in chosen} == {CommandStatus.CANCELED}
+    assert {status_of(bus, one) for one in others} == {CommandStatus.IN_TROUBLESHOOTING_QUEUE}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["retry"], "--all"),
+        (["retry", str(uuid4()), "--all"], "not both"),
+        (["retry", "--all", "--data", "1"], "exactly one ID"),
+        (["complete", str(uuid4()), "--result", "{"], "not JSON"),
+    ],
+)
+def test_unclear_orders_are_usage_errors(
+    cli: Cli, bus: SyncCommandBus, arguments: list[str], complaint: str
+) -> None:
+    assert complaint in cli("tsq", *arguments, code=2).err
+
+
+def test_an_ended_command_cannot_be_retried(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "final" in cli("tsq", "retry", finish(bus), code=1).err
+    assert "There is no command" in cli("tsq", "retry", str(uuid4()), code=7).err
+
+
+def test_an_empty_queue_says_so(cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch) -> None:
+    assert "empty" in cli("tsq", "list").err
+    assert "no parked command matches" in cli("tsq", "retry", "--all", "--yes").err

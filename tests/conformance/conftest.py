@@ -1,0 +1,67 @@
+"""Which engines and runtimes the conformance suite runs on. Each test gets a fresh, empty store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from commandbus.testing import Configuration, FakeClock, Harness
+from commandbus.testing.conformance.fixtures import bus, open_bus
+
+__all__ = ["bus", "configuration", "open_bus", "runtime"]
+
+ENGINES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=ENGINES)
+def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> Configuration:
+    match request.param:
+        case "memory":
+            return Configuration("memory", "memory://", clock=FakeClock())
+        case "sqlite":
+            return sqlite_configuration(tmp_path)
+        case "postgres":
+            # Here, so that the other engines are tested without psycopg, too.
+            from tests.postgres.database import postgres_configuration
+
+            return postgres_configuration()
+        case other:
+            raise AssertionError(f"no configuration is called {other}")
+
+
+def sqlite_configuration(folder: Path) -> Configuration:
+    """A file of its own; fsync is for machines that lose power, which tests do not."""
+    path = folder / "bus.db"
+
+    @contextmanager
+    def begin(_: Harness) -> Iterator[sqlite3.Connection]:
+        # An asyncio bus uses the connection from the thread of its loop.
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("create table if not exists mine (n integer)")
+        connection.execute("begin immediate")
+        try:
+            yield SqliteTransaction(connection)
+        finally:
+            connection.close()
+
+    return Configuration("sqlite", f"sqlite:///{path}?synchronous=off", clock=FakeClock(), begin=begin)
+
+
+class SqliteTransaction:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def commit(self) -> None:
+        self.connection.execute("commit")
+
+    def rollback(self) -> None:
+        self.connection.execute("rollback")

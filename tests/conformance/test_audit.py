@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.audit import AuditSuite
+
+
+class TestAudit(AuditSuite):
+    pass

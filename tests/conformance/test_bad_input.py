@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.bad_input import BadInputSuite
+
+
+class TestBadInput(BadInputSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.breakers import BreakerSuite
+
+
+class TestBreaker(BreakerSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.cancelling import CancellingSuite
+
+
+class TestCancelling(CancellingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.capacity import CapacitySuite
+
+
+class TestCapacity(CapacitySuite):
+    pass

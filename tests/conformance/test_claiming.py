@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.claiming import ClaimingSuite
+
+
+class TestClaiming(ClaimingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.handlers import HandlersSuite
+
+
+class TestHandlers(HandlersSuite):
+    pass

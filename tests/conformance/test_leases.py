@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.leases import LeasesSuite
+
+
+class TestLeases(LeasesSuite):
+    pass

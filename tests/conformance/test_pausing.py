@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.pausing import PausingSuite
+
+
+class TestPausing(PausingSuite):
+    pass

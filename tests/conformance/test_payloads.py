@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.payloads import PayloadsSuite
+
+
+class TestPayloads(PayloadsSuite):
+    pass

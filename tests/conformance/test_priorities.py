@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.priorities import PrioritiesSuite
+
+
+class TestPriorities(PrioritiesSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.progress import ProgressSuite
+
+
+class TestProgress(ProgressSuite):
+    pass

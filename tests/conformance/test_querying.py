@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.querying import QueryingSuite
+
+
+class TestQuerying(QueryingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.replies import ReplySuite
+
+
+class TestReply(ReplySuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.retries import RetriesSuite
+
+
+class TestRetries(RetriesSuite):
+    pass

@@ -1,0 +1,9 @@
+from commandbus.testing.conformance.schedules import DaylightSavingSuite, ScheduleSuite
+
+
+class TestSchedules(ScheduleSuite):
+    pass
+
+
+class TestDaylightSaving(DaylightSavingSuite):
+    pass

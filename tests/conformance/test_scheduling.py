@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.scheduling import SchedulingSuite
+
+
+class TestScheduling(SchedulingSuite):
+    pass

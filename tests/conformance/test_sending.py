@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.sending import SendingSuite
+
+
+class TestSending(SendingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.settling import SettlingSuite
+
+
+class TestSettling(SettlingSuite):
+    pass

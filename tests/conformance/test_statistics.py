@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.statistics import StatisticsSuite
+
+
+class TestStatistics(StatisticsSuite):
+    pass

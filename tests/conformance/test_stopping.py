@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.stopping import StoppingSuite
+
+
+class TestStopping(StoppingSuite):
+    pass

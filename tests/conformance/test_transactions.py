@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.transactions import TransactionsSuite
+
+
+class TestTransactions(TransactionsSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.troubleshooting import TroubleshootingSuite
+
+
+class TestTroubleshooting(TroubleshootingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.uniqueness import UniquenessSuite
+
+
+class TestUniqueness(UniquenessSuite):
+    pass

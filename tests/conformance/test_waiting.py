@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.waiting import WaitingSuite
+
+
+class TestWaiting(WaitingSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.wakeups import WakeupsSuite
+
+
+class TestWakeups(WakeupsSuite):
+    pass

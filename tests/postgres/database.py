@@ -1,0 +1,114 @@
+"""One PostgreSQL per test process, started when first needed, and an empty bus in it for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import psycopg
+
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.testing import Configuration, Harness
+from commandbus.testing.postgres import PostgresServer, create_database
+
+TABLES = (
+    "audit, command, document, domain, lease, outcome, progress, queue, scheduled, sleeper, tally,"
+    " unique_key"
+)
+TIMES = {
+    "command": ("created_at", "due_at", "expires_at"),
+    "queue": ("available_at",),
+    "scheduled": ("due_at",),
+    "lease": ("claimed_at", "until"),
+    "outcome": ("started_at", "finished_at"),
+    "audit": ("at",),
+    "progress": ("at",),
+    "domain": ("paused_at",),
+    "document": ("due_at",),
+}
+
+
+@cache
+def server(_pid: int | None = None) -> PostgresServer:
+    """The server of this process; it ends with it."""
+    return PostgresServer.start()
+
+
+@cache
+def shared_url() -> str:
+    """A database with the schema, for tests that empty it before use."""
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    return url
+
+
+def empty_url() -> str:
+    """The shared database, with nothing in it."""
+    url = shared_url()
+    with psycopg.connect(url, autocommit=True) as connection:
+        names = ", ".join(f"commandbus.{name.strip()}" for name in TABLES.split(","))
+        connection.execute(f"truncate {names} restart identity")
+    return url
+
+
+def aging(url: str) -> Callable[[float], None]:
+    """Makes everything stored look older: a server's clock cannot be moved."""
+
+    def advance(seconds: float) -> None:
+        with psycopg.connect(url) as connection:
+            for table, columns in TIMES.items():
+                shifts = ", ".join(f"{c} = {c} - {int(seconds * 1_000_000)}" for c in columns)
+                connection.execute(f"update commandbus.{table} set {shifts}")
+            connection.execute(
+                "update commandbus.audit set details = jsonb_set(details::jsonb, '{received_at}',"
+                f" to_jsonb((details::jsonb ->> 'received_at')::bigint - {int(seconds * 1_000_000)}))"
+                "::text where details::jsonb ? 'received_at'"
+            )
+
+    return advance
+
+
+class BlockingTransaction:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        self.connection.rollback()
+
+
+class AwaitingTransaction:
+    """A transaction of an asyncio connection, on the loop of a harness."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], harness: Harness) -> None:
+        self.connection = connection
+        self._harness = harness
+
+    def commit(self) -> None:
+        self._harness.call(self.connection.commit)
+
+    def rollback(self) -> None:
+        self._harness.call(self.connection.rollback)
+
+
+def postgres_configuration() -> Configuration:
+    url = empty_url()
+
+    @contextmanager
+    def begin(harness: Harness) -> Iterator[Any]:
+        if harness.runtime == "asyncio":
+            connection = harness.call(psycopg.AsyncConnection.connect, url)
+            try:
+                yield AwaitingTransaction(connection, harness)
+            finally:
+                harness.call(connection.close)
+        else:
+            with psycopg.connect(url) as connection:
+                yield BlockingTransaction(connection)
+
+    return Configuration("postgres", url, advance=aging(url), begin=begin)

@@ -1,0 +1,143 @@
+"""The SQL itself: every statement prepares, and the hot ones go by index, whatever the statistics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import RawCursor
+
+from commandbus.engines.postgres import location
+from commandbus.engines.postgres.bounds import EVERYTHING, Bounds
+from commandbus.engines.postgres.statements import in_schema, queries
+from tests.postgres.database import empty_url
+
+pytestmark = pytest.mark.postgres
+
+ROWS = 200_000
+
+
+@pytest.fixture
+def connection() -> Any:
+    place = location.parse(empty_url())
+    with psycopg.connect(place.conninfo, autocommit=True, cursor_factory=RawCursor) as connection:
+        yield connection
+
+
+PREPARABLE = {
+    name: sql for name, sql in vars(queries("commandbus")).items() if not sql.startswith("copy")
+}
+
+
+@pytest.mark.parametrize("name", sorted(PREPARABLE))
+def test_every_statement_prepares(connection: psycopg.Connection[Any], name: str) -> None:
+    connection.execute(f"prepare checked as {PREPARABLE[name]}")
+    prepared = connection.execute("select count(*) from pg_prepared_statements").fetchone()
+    assert prepared == (1,)
+
+
+def test_every_query_says_why_or_is_plain() -> None:
+    for name, sql in vars(queries("commandbus")).items():
+        assert sql.strip(), name
+        assert "commandbus." not in sql, f"{name} was not put into its schema"
+
+
+def test_the_name_of_a_schema_replaces_the_stand_in_only() -> None:
+    assert in_schema("select commandbus.now_us(), 'commandbus'", "mine") == (
+        "select \"mine\".now_us(), 'commandbus'"
+    )
+
+
+def fill(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(
+        "insert into commandbus.queue (domain, priority, seq, available_at)"
+        f" select 'd' || n % 5, 5, n, 0 from generate_series(1, {ROWS}) n"
+    )
+    connection.execute(
+        "insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,"
+        " priority, created_at, due_at)"
+        " select n, gen_random_uuid(), 'd' || n % 5, 't', '{}', gen_random_uuid(), 5, 0, 0"
+        f" from generate_series(1, {ROWS}) n"
+    )
+    connection.execute(
+        "insert into commandbus.scheduled (domain, due_at, seq, priority)"
+        f" select 'd' || n % 5, 9e15, n, 5 from generate_series(1, {ROWS}) n"
+    )
+
+
+def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], mode: str) -> str:
+    connection.execute(f"set plan_cache_mode = force_{mode}_plan")
+    sql = f"explain (costs off) {getattr(queries('commandbus'), name)}"
+    rows = connection.execute(sql.encode(), params, prepare=True).fetchall()
+    return "\n".join(row[0] for row in rows)
+
+
+CLAIM = ["d1", 100, "w", *EVERYTHING, 30_000_000]
+PARAMS: dict[str, list[Any]] = {
+    "claim": CLAIM,
+    "sweep": ["{d1,d2}"],
+    "next_moment": ["{d1}", "w"],
+    "renew": ["{1,2}", 30_000_000],
+}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+@pytest.mark.parametrize("statistics", ["none", "stale", "fresh"])
+@pytest.mark.parametrize("name", sorted(PARAMS))
+def test_the_hot_statements_go_by_index(
+    connection: psycopg.Connection[Any], name: str, statistics: str, mode: str
+) -> None:
+    if statistics == "stale":
+        connection.execute("analyze")
+    fill(connection)
+    if statistics == "fresh":
+        connection.execute("analyze")
+    plan = plan_of(connection, name, PARAMS[name], mode)
+    walked = re.findall(r"Seq Scan on (\w+)", plan)
+    # Few rows, and each look at them wants all of them.
+    assert set(walked) <= {"tally", "lease"}, plan
+    if name == "claim":
+        assert "Index Scan using queue_pkey on queue" in plan, plan
+        assert "Index Scan using command_pkey on command" in plan, plan
+        assert "Tid Scan on queue" in plan, plan
+
+
+def test_a_claim_reads_no_more_of_a_large_table_than_it_takes(
+    connection: psycopg.Connection[Any],
+) -> None:
+    fill(connection)
+    sql = f"explain (analyze, buffers, format json) {queries('commandbus').claim}"
+    found = connection.execute(sql.encode(), CLAIM, prepare=True).fetchone()
+    assert found is not None
+    top = found[0][0]["Plan"]
+    assert top["Actual Rows"] == 100
+    assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < 3_000
+
+
+def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
+    bounds = Bounds()
+    assert bounds.ranges("d", 0.0) is None
+    bounds.walked("d", 0.0, 0.0)
+    bounds.took("d", [(0, 7), (5, 3), (5, 9)])
+    found = bounds.ranges("d", 0.5)
+    assert found is not None
+    columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
+    ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
+
+    def covered(key: tuple[int, int]) -> bool:
+        return sum(low <= key < high for low, high in ranges) == 1
+
+    assert [covered(key) for key in [(0, 7), (0, 1), (5, 9), (5, 1)]] == [False] * 4
+    fresh = [(-5, 1), (0, 8), (3, 1), (5, 10), (6, 1), (100, 2**62)]
+    assert all(covered(key) for key in fresh)
+    assert bounds.ranges("d", 1.5) is None
+
+
+def test_a_slow_walk_is_taken_more_rarely() -> None:
+    bounds = Bounds()
+    bounds.walked("d", 0.0, 0.5)
+    bounds.took("d", [(5, 1)])
+    assert bounds.ranges("d", 9.0) is not None
+    assert bounds.ranges("d", 11.0) is None

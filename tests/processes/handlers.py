@@ -1,0 +1,102 @@
+"""The handlers of the processes under test: well-behaved ones that note what they did, and poison."""
+
+import asyncio
+import ctypes
+import os
+import time
+from typing import Any
+
+from commandbus import HandlerRegistry, RetryPolicy, TransientCommandError
+from tests.processes.journal import Journal
+
+ONCE_MORE = RetryPolicy(max_attempts=2, backoff_schedule=[0.01])
+"""Poison is tried twice, soon: enough to see that it is bounded."""
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+class Base(BaseException):
+    pass
+
+
+def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime: str) -> None:
+    """`note` takes `seconds` and notes its run; `flaky` fails in its first attempts."""
+
+    def began(command: Any, context: Any) -> float:
+        return float((command.data or {}).get("seconds", 0))
+
+    def noted(command: Any, context: Any) -> None:
+        facts = {"id": str(command.command_id), "attempt": context.attempt, "fence": context.fence}
+        effects.write("handled", type=command.command_type, worker=context.worker, **facts)
+        if context.attempt - context.crashes <= (command.data or {}).get("failures", 0):
+            raise TransientCommandError("FLAKY", "not yet")
+
+    async def note_async(command: Any, context: Any) -> None:
+        if (seconds := began(command, context)) > 0:
+            await asyncio.sleep(seconds)
+        noted(command, context)
+
+    def note_sync(command: Any, context: Any) -> None:
+        if (seconds := began(command, context)) > 0:
+            time.sleep(seconds)
+        noted(command, context)
+
+    native, foreign = (note_async, note_sync) if runtime == "asyncio" else (note_sync, note_async)
+    registry.register(domain, "note", native)
+    registry.register(domain, "note_foreign", foreign)
+    soon = RetryPolicy(max_attempts=3, backoff_schedule=[0.05])
+    registry.register(domain, "flaky", native, retry=soon)
+
+
+def add_poison(registry: HandlerRegistry, domain: str) -> None:
+    @registry.handler(domain, "exit")
+    def exit_at_once(command: Any, context: Any) -> None:
+        os._exit(9)
+
+    @registry.handler(domain, "segfault")
+    def segfault(command: Any, context: Any) -> None:
+        ctypes.string_at(0)
+
+    @registry.handler(domain, "base_exception", retry=ONCE_MORE)
+    def base_exception(command: Any, context: Any) -> None:
+        raise Base("below Exception")
+
+    @registry.handler(domain, "base_exception_async", retry=ONCE_MORE)
+    async def base_exception_async(command: Any, context: Any) -> None:
+        raise Base("below Exception")
+
+    @registry.handler(domain, "system_exit", retry=ONCE_MORE)
+    def system_exit(command: Any, context: Any) -> None:
+        raise SystemExit(3)
+
+    @registry.handler(domain, "system_exit_async", retry=ONCE_MORE)
+    async def system_exit_async(command: Any, context: Any) -> None:
+        raise SystemExit(3)
+
+    @registry.handler(domain, "keyboard_interrupt_async", retry=ONCE_MORE)
+    async def keyboard_interrupt_async(command: Any, context: Any) -> None:
+        raise KeyboardInterrupt
+
+    @registry.handler(domain, "unprintable", retry=ONCE_MORE)
+    def unprintable(command: Any, context: Any) -> None:
+        raise Unprintable
+
+    @registry.handler(domain, "cancelled", retry=ONCE_MORE)
+    async def cancelled(command: Any, context: Any) -> None:
+        raise asyncio.CancelledError
+
+    @registry.handler(domain, "swallow", retry=ONCE_MORE, timeout=0.2)
+    async def swallow(command: Any, context: Any) -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                continue
+
+    @registry.handler(domain, "endless", retry=ONCE_MORE, timeout=0.3)
+    def endless(command: Any, context: Any) -> None:
+        while True:
+            pass

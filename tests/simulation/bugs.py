@@ -1,0 +1,316 @@
+"""Seeded bugs: each breaks one rule of the core, the store or the hub, as a careless change might.
+
+They exist to prove that the simulation would notice. Each is a function that patches what it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import msgspec
+import pytest
+
+from commandbus.domain.lifecycle import FINAL
+from commandbus.domain.outcome import Released, RetryLater
+from commandbus.engines.memory import store as memory
+from commandbus.engines.memory.heaps import TwoHeaps
+from commandbus.engines.memory.state import Entry
+from commandbus.engines.memory.store import MemoryStore
+from commandbus.store.wakeup import WakeHub
+from commandbus.worker.core import WorkerCore
+from tests.simulation.oracle import PARKED
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Bug] = {}
+
+
+def bug(function: Bug) -> Bug:
+    BUGS[function.__name__] = function
+    return function
+
+
+def _around(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a method by `wrapper(original, self, …)`."""
+    original = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *args: wrapper(original, self, *args))
+
+
+# The store.
+
+
+@bug
+def settle_ignores_that_a_lease_has_expired(patch: pytest.MonkeyPatch) -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        for settlement in batch:
+            lease = store._state.leases.get(settlement.lease_id)
+            if lease is not None:
+                lease.until = max(lease.until, store._clock() + 1)
+        return original(store, batch)
+
+    _around(patch, MemoryStore, "settle", settle)
+
+
+@bug
+def settle_takes_any_lease_for_the_right_one(patch: pytest.MonkeyPatch) -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        adopted = []
+        for settlement in batch:
+            lease_id = store._state.commands[settlement.seq].lease_id
+            if lease_id is not None:
+                member = store._state.leases[lease_id].members[settlement.seq]
+                settlement = msgspec.structs.replace(
+                    settlement, lease_id=lease_id, attempt=member.attempt
+                )
+            adopted.append(settlement)
+        return original(store, adopted)
+
+    _around(patch, MemoryStore, "settle", settle)
+
+
+@bug
+def repeated_settle_is_called_lost(patch: pytest.MonkeyPatch) -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        before = {s.seq for s in batch if s.lease_id not in store._state.leases}
+        report = yield from original(store, batch)
+        return msgspec.structs.replace(report, lost=tuple(before | set(report.lost)))
+
+    _around(patch, MemoryStore, "settle", settle)
+
+
+@bug
+def claim_leaves_the_queue_row(patch: pytest.MonkeyPatch) -> None:
+    def claim(original: Any, store: Any, request: Any) -> Any:
+        reply = yield from original(store, request)
+        now = store._clock()
+        for taken in reply.claimed:
+            store._enqueue(taken.seq, Entry(taken.seq, taken.attempt, 0, 0, now), now)
+        return reply
+
+    _around(patch, MemoryStore, "claim", claim)
+
+
+@bug
+def claim_gives_out_paused_domains(patch: pytest.MonkeyPatch) -> None:
+    def claim(original: Any, store: Any, request: Any) -> Any:
+        domains = [store._state.domain(name) for name in request.domains]
+        pauses = [domain.pause for domain in domains]
+        for domain in domains:
+            domain.pause = None
+        reply = yield from original(store, request)
+        for domain, pause in zip(domains, pauses, strict=True):
+            domain.pause = pause
+        return reply
+
+    _around(patch, MemoryStore, "claim", claim)
+
+
+@bug
+def attempts_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    _requeue_with(patch, RetryLater, -1)
+
+
+@bug
+def a_release_uses_an_attempt(patch: pytest.MonkeyPatch) -> None:
+    _requeue_with(patch, Released, +1)
+
+
+def _requeue_with(patch: pytest.MonkeyPatch, kind: type, more: int) -> None:
+    original = memory.plan
+
+    def plan(writes: Any, settlement: Any, *rest: Any) -> None:
+        original(writes, settlement, *rest)
+        if isinstance(settlement.outcome, kind):
+            row = writes.requeues.pop()
+            writes.requeues.append(msgspec.structs.replace(row, attempts=row.attempts + more))
+
+    patch.setattr(memory, "plan", plan)
+
+
+@bug
+def a_crash_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    original = memory.plan_lost
+
+    def plan_lost(writes: Any, member: Any, *rest: Any) -> None:
+        original(writes, msgspec.structs.replace(member, crashes=member.crashes - 1), *rest)
+
+    patch.setattr(memory, "plan_lost", plan_lost)
+
+
+@bug
+def reclaim_does_not_delete_the_lease(patch: pytest.MonkeyPatch) -> None:
+    def reclaim(original: Any, store: Any, now: int) -> Any:
+        before = dict(store._state.leases)
+        count = yield from original(store, now)
+        for lease_id in before.keys() - store._state.leases.keys():
+            before[lease_id].until = now + 10_000_000
+            store._state.leases[lease_id] = before[lease_id]
+        return count
+
+    _around(patch, MemoryStore, "_reclaim", reclaim)
+
+
+@bug
+def nothing_is_reclaimed(patch: pytest.MonkeyPatch) -> None:
+    def reclaim(original: Any, store: Any, now: int) -> Any:
+        yield from ()
+        return 0
+
+    _around(patch, MemoryStore, "_reclaim", reclaim)
+
+
+@bug
+def renewal_revives_an_expired_lease(patch: pytest.MonkeyPatch) -> None:
+    def renew(original: Any, store: Any, lease_ids: Any, seconds: float) -> Any:
+        for lease_id in lease_ids:
+            lease = store._state.leases.get(lease_id)
+            if lease is not None:
+                lease.until = max(lease.until, store._clock() + 1)
+        return original(store, lease_ids, seconds)
+
+    _around(patch, MemoryStore, "renew", renew)
+
+
+@bug
+def delayed_work_is_promoted_early(patch: pytest.MonkeyPatch) -> None:
+    _around(patch, TwoHeaps, "promote", lambda original, heaps, now: original(heaps, now + 500_000))
+
+
+@bug
+def priority_is_forgotten_at_a_retry(patch: pytest.MonkeyPatch) -> None:
+    def push(original: Any, heaps: Any, priority: int, seq: int, entry: Any, *rest: Any) -> bool:
+        return bool(original(heaps, 5 if entry.attempts else priority, seq, entry, *rest))
+
+    _around(patch, TwoHeaps, "push", push)
+
+
+@bug
+def parking_frees_the_unique_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory, "FINAL", FINAL | {PARKED})
+
+
+@bug
+def a_retry_leaves_no_audit(patch: pytest.MonkeyPatch) -> None:
+    original = memory.plan
+
+    def plan(writes: Any, settlement: Any, *rest: Any) -> None:
+        original(writes, settlement, *rest)
+        if isinstance(settlement.outcome, RetryLater):
+            writes.audits.pop()
+
+    patch.setattr(memory, "plan", plan)
+
+
+@bug
+def an_operators_retry_is_not_announced(patch: pytest.MonkeyPatch) -> None:
+    def resolve(original: Any, store: Any, *args: Any) -> Any:
+        list(original(store, *args))
+        yield from ()
+
+    _around(patch, MemoryStore, "resolve", resolve)
+
+
+# The core and the hub.
+
+
+@bug
+def an_empty_claim_plans_no_fallback(patch: pytest.MonkeyPatch) -> None:
+    def claimed(original: Any, core: Any, event: Any, *rest: Any) -> None:
+        original(core, event, *rest)
+        if not event.reply.claimed:
+            core._look_at = inf
+
+    _around(patch, WorkerCore, "_claimed", claimed)
+
+
+@bug
+def a_wakeup_during_a_claim_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def claimed(original: Any, core: Any, *rest: Any) -> None:
+        core._woken_meanwhile = False
+        original(core, *rest)
+
+    _around(patch, WorkerCore, "_claimed", claimed)
+
+
+@bug
+def a_due_time_heard_during_a_claim_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def claimed(original: Any, core: Any, *rest: Any) -> None:
+        core._due_meanwhile = inf
+        original(core, *rest)
+
+    _around(patch, WorkerCore, "_claimed", claimed)
+
+
+@bug
+def a_full_worker_keeps_the_wakeup_to_itself(patch: pytest.MonkeyPatch) -> None:
+    def decide(original: Any, core: Any, now: float, effects: Any) -> None:
+        if core._room() == 0 and not core._claiming:
+            core._woken_meanwhile = False
+        original(core, now, effects)
+
+    _around(patch, WorkerCore, "_decide", decide)
+
+
+@bug
+def a_failed_settle_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    def settle_failed(original: Any, core: Any, event: Any, now: float, effects: Any) -> None:
+        batch, core._settling = core._settling, []
+        core._forget(batch, effects)
+
+    _around(patch, WorkerCore, "_settle_failed", settle_failed)
+
+
+@bug
+def what_was_withdrawn_is_never_released(patch: pytest.MonkeyPatch) -> None:
+    def withdrawn(original: Any, core: Any, event: Any) -> None:
+        core.held -= len(event.claimed)
+
+    _around(patch, WorkerCore, "_withdrawn", withdrawn)
+
+
+@bug
+def a_stopping_worker_still_claims(patch: pytest.MonkeyPatch) -> None:
+    def may_claim(original: Any, core: Any, now: float) -> bool:
+        return core._may_wait and not core._claiming and now >= core._claim_at
+
+    _around(patch, WorkerCore, "_may_claim", may_claim)
+
+
+@bug
+def two_claims_are_in_flight(patch: pytest.MonkeyPatch) -> None:
+    def may_claim(original: Any, core: Any, now: float) -> bool:
+        return core._may_wait and not core.stopping and now >= core._claim_at
+
+    _around(patch, WorkerCore, "_may_claim", may_claim)
+
+
+@bug
+def a_stopping_core_asks_for_a_moment_that_has_passed(patch: pytest.MonkeyPatch) -> None:
+    def deadline(original: Any, core: Any) -> float | None:
+        return original(core) if core._stop_at is None else core._stop_at
+
+    _around(patch, WorkerCore, "deadline", deadline)
+
+
+@bug
+def a_leaving_waiter_takes_the_wakeup_with_it(patch: pytest.MonkeyPatch) -> None:
+    def unregister(original: Any, hub: Any, waiter: Any) -> None:
+        hub._waiters = [other for other in hub._waiters if other is not waiter]
+
+    _around(patch, WakeHub, "unregister", unregister)
+
+
+@bug
+def news_of_a_due_time_goes_to_one_waiter_only(patch: pytest.MonkeyPatch) -> None:
+    def wake(original: Any, hub: Any, domain: str, due_in: float | None, source: str) -> bool:
+        if not due_in:
+            return bool(original(hub, domain, due_in, source))
+        for waiter in hub._waiters:
+            if waiter.armed and domain in waiter.domains:
+                waiter.armed = False
+                waiter.callback(source, due_in)
+                return True
+        return False
+
+    _around(patch, WakeHub, "wake", wake)

@@ -1,0 +1,89 @@
+"""A bench for the worker core: a clock to turn by hand, and commands that cost nothing."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+from commandbus.domain.outcome import Succeeded
+from commandbus.settings import WorkerSettings
+from commandbus.store.records import Claimed, ClaimReply, Settlement
+from commandbus.worker.core import WorkerCore
+from commandbus.worker.effects import Effect
+from commandbus.worker.events import Claims, Event, Finished, Tick
+
+E = TypeVar("E")
+
+
+class Bench:
+    def __init__(self, *, uniform: float = 0.0, **settings: Any) -> None:
+        self.now = 1_000.0
+        self.core = WorkerCore(WorkerSettings(**settings), uniform=lambda: uniform)
+        self.running: list[Claimed] = []
+        self._limit = 0
+        self._seq = 0
+        self._lease = 0
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def begun(self, limit: int | None = None) -> Bench:
+        """After the first claim went out; a tenth of a second passes, so that no sweep is due."""
+        (claim,) = self.tell(Tick())
+        assert limit in (None, claim.limit)  # type: ignore[union-attr]
+        return self
+
+    def claims(self, count: int) -> list[Effect]:
+        """The claim in flight finds so many commands, under one lease."""
+        self._lease += 1
+        found = []
+        for _ in range(count):
+            self._seq += 1
+            found.append(_claimed(self._seq, self._lease))
+        self.running += found
+        return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
+
+    def empty(self, next_due_in: float | None = None) -> list[Effect]:
+        """The claim in flight finds nothing."""
+        return self.tell(Claims(ClaimReply([], next_due_in), 4))
+
+    def finish(self, count: int, ran: int = 1_000_000) -> list[Effect]:
+        """So many handlers end."""
+        ended, self.running = self.running[:count], self.running[count:]
+        return self.tell(
+            Finished([Settlement(c.seq, c.lease_id, c.attempt, Succeeded(), ran) for c in ended])
+        )
+
+    def take_running(self, count: int) -> list[Claimed]:
+        """The last commands, which no slot has begun."""
+        taken, self.running = self.running[-count:], self.running[:-count]
+        return taken
+
+    @staticmethod
+    def kinds(effects: list[Effect], kind: type[E]) -> list[E]:
+        return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def _claimed(seq: int, lease_id: int) -> Claimed:
+    command_id = UUID(int=seq)
+    return Claimed(
+        seq=seq,
+        lease_id=lease_id,
+        domain="d",
+        command_type="T",
+        command_id=command_id,
+        data="null",
+        correlation_id=command_id,
+        causation_id=None,
+        reply_to=None,
+        priority=5,
+        max_attempts=None,
+        created_at=0,
+        tags=None,
+        headers=None,
+        attempt=1,
+        crashes=0,
+        releases=0,
+    )

@@ -1,0 +1,389 @@
+"""The worker core, without time: events in, effects out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from commandbus.domain.outcome import Released
+from commandbus.errors import StoreUnavailable
+from commandbus.store.records import ClaimReply, SettleReport
+from commandbus.worker.core import BACKOFF_MAX, GRACE, SETTLE_PATIENCE
+from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
+from commandbus.worker.events import (
+    ClaimFailed,
+    Claims,
+    Finished,
+    LeasesGone,
+    PollChanged,
+    Resized,
+    Settled,
+    SettleFailed,
+    StopRequested,
+    Tick,
+    Withdrawn,
+    Woken,
+)
+from tests.unit.cores import Bench
+
+DOWN = StoreUnavailable("down")
+POISON = ValueError("can never be stored")
+
+
+# The tight loop and back-pressure.
+
+
+def test_a_new_worker_claims_at_once_as_many_as_it_has_slots() -> None:
+    assert Bench(concurrency=3).tell(Tick()) == [Claim(3, True)]
+
+
+def test_while_claims_find_something_the_next_one_follows_at_once() -> None:
+    bench = Bench(concurrency=4).begun()
+    first, *rest = bench.claims(2)
+    assert isinstance(first, Start)
+    assert [effect for effect in rest if isinstance(effect, Claim)] == [Claim(2, False)]
+
+
+def test_a_full_worker_waits_for_a_slot_and_claims_when_one_frees() -> None:
+    bench = Bench(concurrency=2).begun()
+    assert not bench.kinds(bench.claims(2), Claim)
+    assert bench.core.deadline() is None
+    effects = bench.finish(1)
+    assert bench.kinds(effects, Claim) == [Claim(1, False)]
+
+
+def test_a_full_claim_wakes_one_more_waiter() -> None:
+    bench = Bench(concurrency=2).begun()
+    assert PassOn(frozenset({"d"})) in bench.claims(2)
+    assert not bench.kinds(Bench(concurrency=2).begun().claims(1), PassOn)
+
+
+def test_only_one_claim_and_one_settle_are_in_flight() -> None:
+    bench = Bench(concurrency=3).begun()
+    bench.claims(3)
+    assert bench.kinds(bench.finish(1), Settle) != []
+    assert not bench.kinds(bench.finish(1), Settle)
+    assert not bench.kinds(bench.finish(1), Settle)
+    effects = bench.tell(Settled(SettleReport()))
+    (settle,) = bench.kinds(effects, Settle)
+    assert len(settle.batch) == 2
+
+
+def test_an_empty_claim_makes_the_worker_wait_for_the_poll_interval() -> None:
+    bench = Bench(poll_interval=60).begun()
+    assert bench.empty() == []
+    assert bench.core.idle
+    assert bench.core.deadline() == bench.now + 60
+    bench.now += 60
+    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.core.metrics.wakeups == {"fallback": 1}
+
+
+# Timers and wake-ups.
+
+
+def test_the_next_due_time_is_waited_for_when_it_comes_before_the_poll() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=2.5)
+    assert bench.core.deadline() == bench.now + 2.5
+    bench.now += 2.5
+    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.core.metrics.wakeups == {"timer": 1}
+
+
+def test_a_later_due_time_does_not_postpone_the_poll() -> None:
+    bench = Bench(poll_interval=10).begun()
+    bench.empty(next_due_in=25)
+    assert bench.core.deadline() == bench.now + 10
+
+
+def test_an_earlier_due_time_replaces_the_planned_one_and_a_later_does_not() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=20)
+    assert bench.tell(Woken("notify", 5)) == []
+    assert bench.core.deadline() == bench.now + 5
+    bench.tell(Woken("notify", 30))
+    assert bench.core.deadline() == bench.now + 5
+
+
+def test_a_wakeup_makes_an_idle_worker_claim_at_once() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    assert bench.tell(Woken("notify")) == [Claim(4, True)]
+
+
+def test_a_wakeup_during_a_claim_is_not_lost() -> None:
+    bench = Bench().begun()
+    assert bench.tell(Woken("notify")) == []
+    assert bench.empty() == [Claim(4, True)]
+    assert bench.empty() == []
+
+
+def test_a_due_time_heard_during_a_claim_is_not_lost() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.tell(Woken("notify", 3))
+    bench.empty()
+    assert bench.core.deadline() == bench.now + 3
+
+
+def test_a_full_worker_passes_the_wakeup_on_and_does_so_once() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    assert bench.tell(Woken("notify")) == [PassOn()]
+    assert bench.tell(Tick()) == []
+
+
+def test_a_stopping_worker_passes_the_wakeup_on() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1)
+    bench.empty()
+    bench.tell(StopRequested(30))
+    assert bench.tell(Woken("notify")) == [PassOn()]
+
+
+def test_a_stopping_worker_passes_on_what_woke_it_during_its_last_claim() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1)
+    bench.tell(Woken("notify"))
+    bench.tell(StopRequested(30))
+    assert PassOn() in bench.empty()
+
+
+def test_jitter_spreads_the_claims_after_a_wakeup() -> None:
+    bench = Bench(jitter=0.01, uniform=0.5).begun()
+    bench.empty()
+    assert bench.tell(Woken("notify")) == []
+    assert bench.core.deadline() == bench.now + 0.005
+    bench.now += 0.005
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
+def test_a_shorter_poll_interval_counts_at_once() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty()
+    bench.tell(PollChanged(2))
+    assert bench.core.deadline() == bench.now + 2
+    bench.now += 2
+    bench.tell(Tick())
+    bench.empty()
+    assert bench.core.deadline() == bench.now + 2
+
+
+def test_more_concurrency_claims_at_once_and_less_interrupts_nobody() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    assert bench.tell(Resized(3)) == [Claim(2, False)]
+    bench.claims(2)
+    assert bench.tell(Resized(1)) == []
+    assert not bench.kinds(bench.finish(2), Claim)
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(1, False)]
+
+
+# Claiming ahead.
+
+
+def test_prefetch_is_refilled_when_half_of_it_is_used() -> None:
+    bench = Bench(concurrency=2, prefetch=6).begun(limit=8)
+    bench.claims(8)
+    assert not bench.kinds(bench.finish(3), Claim)
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(4, False)]
+
+
+@pytest.mark.parametrize(
+    ("ran", "claimed"),
+    [(100_000, 1), (11_000, 1), (5_000, 21), (100, 501)],
+    ids=["slow", "just too slow", "fast", "very fast"],
+)
+def test_how_much_is_claimed_ahead_follows_the_handler_time(ran: int, claimed: int) -> None:
+    bench = Bench(concurrency=2, prefetch_budget=0.05).begun()
+    bench.claims(2)
+    assert bench.kinds(bench.finish(1, ran), Claim) == [Claim(claimed, False)]
+
+
+def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken_again() -> None:
+    bench = Bench(concurrency=1, prefetch=4).begun(limit=5)
+    bench.claims(5)
+    bench.now = bench.core.deadline() or math.nan
+    assert bench.kinds(bench.tell(Tick()), Withdraw) == [Withdraw()]
+    effects = bench.tell(Withdrawn(bench.take_running(4)))
+    assert not bench.kinds(effects, Claim)
+    (settle,) = bench.kinds(effects, Settle)
+    assert {type(s.outcome) for s in settle.batch} == {Released}
+    bench.tell(Settled(SettleReport()))
+    assert not bench.kinds(bench.tell(Woken("notify")), Claim)
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)]
+
+
+# Failures of effects.
+
+
+def test_a_failed_claim_is_repeated_with_growing_waits() -> None:
+    bench = Bench(uniform=1.0).begun()
+    waits = []
+    for _ in range(8):
+        assert bench.tell(ClaimFailed(DOWN)) == []
+        waits.append(round((bench.core.deadline() or 0) - bench.now, 9))
+        bench.now = bench.core.deadline() or 0
+        assert bench.kinds(bench.tell(Tick()), Claim) != []
+    assert waits[:4] == [0.2, 0.4, 0.8, 1.6]
+    assert max(waits) == BACKOFF_MAX
+    bench.claims(1)
+    bench.finish(1)
+    bench.tell(ClaimFailed(DOWN))
+    assert (bench.core.deadline() or 0) - bench.now == pytest.approx(0.2)
+
+
+def test_a_wakeup_does_not_shorten_the_backoff() -> None:
+    bench = Bench(uniform=1.0).begun()
+    bench.tell(ClaimFailed(DOWN))
+    assert bench.tell(Woken("notify")) == []
+
+
+def test_a_settle_that_may_pass_later_is_kept_and_repeated_with_what_came_meanwhile() -> None:
+    bench = Bench(concurrency=3, uniform=1.0).begun()
+    bench.claims(3)
+    (settle,) = bench.kinds(bench.finish(1), Settle)
+    bench.finish(1)
+    assert not bench.kinds(bench.tell(SettleFailed(DOWN, passing=True)), Settle)
+    bench.now += 0.2
+    (again,) = bench.kinds(bench.tell(Tick()), Settle)
+    assert len(again.batch) == 2
+    assert again.batch[0] == settle.batch[0]
+    assert bench.core.metrics.settle_failures == 1
+
+
+def test_a_poisonous_batch_is_settled_one_by_one_and_only_the_poison_is_dropped() -> None:
+    bench = Bench(concurrency=3).begun()
+    bench.claims(3)
+    bench.finish(3)
+    (first,) = bench.kinds(bench.tell(SettleFailed(POISON, passing=False)), Settle)
+    assert len(first.batch) == 1
+    (second,) = bench.kinds(bench.tell(Settled(SettleReport())), Settle)
+    assert len(second.batch) == 1
+    (third,) = bench.kinds(bench.tell(SettleFailed(POISON, passing=False)), Settle)
+    assert bench.tell(Settled(SettleReport()))[0] == Forget([1])
+    assert len({s.seq for s in first.batch + second.batch + third.batch}) == 3
+    assert bench.core.metrics.commands_settled == 2
+    assert bench.core.leases == frozenset()
+
+
+def test_refused_outcomes_are_counted_and_make_the_worker_look_again() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1)
+    bench.empty()
+    bench.finish(1)
+    effects = bench.tell(Settled(SettleReport((1,))))
+    assert bench.core.metrics.leases_lost == 1
+    assert bench.core.metrics.commands_settled == 0
+    assert bench.kinds(effects, Claim) == [Claim(2, True)]
+
+
+def test_a_lost_lease_takes_back_what_waits_and_interrupts_what_runs() -> None:
+    bench = Bench(concurrency=1, prefetch=2).begun(limit=3)
+    bench.claims(3)
+    gone = frozenset({1})
+    assert bench.tell(LeasesGone([1]))[:2] == [Withdraw(gone), Interrupt(gone)]
+    bench.tell(Withdrawn(bench.take_running(2)))
+    bench.tell(Finished([], dropped=1))
+    bench.tell(Settled(SettleReport((2, 3))))
+    assert bench.core.held == 0
+    assert bench.core.leases == frozenset()
+    assert bench.tell(LeasesGone([1])) == []
+
+
+# Stopping.
+
+
+def test_a_worker_with_nothing_to_do_stops_at_once() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    bench.tell(StopRequested(30))
+    bench.tell(Withdrawn([]))
+    assert bench.core.done(bench.now)
+
+
+def test_stopping_returns_what_was_not_begun_and_records_what_finishes() -> None:
+    bench = Bench(concurrency=1, prefetch=2).begun(limit=3)
+    bench.claims(3)
+    assert Withdraw() in bench.tell(StopRequested(30))
+    (settle,) = bench.kinds(bench.tell(Withdrawn(bench.take_running(2))), Settle)
+    assert [type(s.outcome) for s in settle.batch] == [Released, Released]
+    assert not bench.core.done(bench.now)
+    bench.finish(1)
+    bench.tell(Settled(SettleReport()))
+    bench.tell(Settled(SettleReport()))
+    assert bench.core.done(bench.now)
+
+
+def test_a_claim_that_comes_in_while_stopping_is_given_back() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.tell(StopRequested(30))
+    bench.tell(Withdrawn([]))
+    assert not bench.core.done(bench.now)
+    (settle,) = bench.claims(2)
+    assert isinstance(settle, Settle)
+    assert {type(s.outcome) for s in settle.batch} == {Released}
+    bench.tell(Settled(SettleReport()))
+    assert bench.core.done(bench.now)
+
+
+def test_patience_ends_in_an_interrupt_and_then_in_leaving() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    bench.tell(StopRequested(30))
+    assert bench.core.deadline() == bench.now + 30
+    bench.now += 30
+    assert bench.tell(Tick()) == [Interrupt()]
+    assert bench.core.deadline() == bench.now + GRACE
+    assert not bench.core.done(bench.now)
+    bench.now += GRACE
+    bench.tell(Tick())
+    assert bench.core.done(bench.now)
+
+
+def test_a_settle_in_flight_is_awaited_but_not_for_ever() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    bench.finish(1)
+    bench.tell(ClaimFailed(DOWN))
+    bench.tell(StopRequested(0))
+    bench.now += GRACE + SETTLE_PATIENCE - 0.1
+    bench.tell(Tick())
+    assert not bench.core.done(bench.now)
+    bench.now += 0.1
+    assert bench.core.done(bench.now)
+
+
+def test_the_shorter_of_two_patiences_counts() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    bench.tell(StopRequested(30))
+    bench.tell(StopRequested(1))
+    bench.tell(StopRequested(20))
+    assert bench.core.deadline() == bench.now + 1
+
+
+def test_a_stopping_worker_never_claims() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    bench.tell(StopRequested(30))
+    for event in (Woken("notify"), Tick(), Resized(10), PollChanged(0.1), Withdrawn([])):
+        assert not bench.kinds(bench.tell(event), Claim)
+
+
+def test_a_moment_in_the_past_is_never_asked_for_while_a_settle_is_in_flight() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(2)
+    bench.finish(1)
+    bench.tell(StopRequested(0))
+    bench.now += GRACE + 0.5
+    bench.tell(Tick())
+    assert (bench.core.deadline() or 0) > bench.now
+
+
+def test_an_empty_reply_is_counted() -> None:
+    bench = Bench().begun()
+    bench.tell(Claims(ClaimReply([], rescued=2), 4, took=0.5))
+    metrics = bench.core.metrics
+    assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)

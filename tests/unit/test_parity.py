@@ -1,0 +1,114 @@
+"""Both runtimes have the same public names with the same signatures; only `async` differs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import commandbus
+import commandbus.sync
+
+PAIRS = [
+    (getattr(commandbus, name.removeprefix("Sync")), getattr(commandbus.sync, name))
+    for name in commandbus.sync.__all__
+]
+
+# What `async with` needs instead of `with`.
+RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
+
+
+def public_names(cls: type) -> set[str]:
+    names = {name for name in dir(cls) if not name.startswith("_")}
+    return names | {new for old, new in RENAMED.items() if hasattr(cls, old) or hasattr(cls, new)}
+
+
+def signature(function: Any) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults; annotations may name the other runtime's classes."""
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+each_pair = pytest.mark.parametrize(
+    ("asynchronous", "blocking"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS]
+)
+
+
+@each_pair
+def test_both_have_the_same_public_names(asynchronous: type, blocking: type) -> None:
+    assert public_names(asynchronous) == public_names(blocking)
+
+
+@each_pair
+def test_both_are_made_with_the_same_arguments(asynchronous: type, blocking: type) -> None:
+    assert signature(asynchronous) == signature(blocking)
+
+
+@each_pair
+def test_methods_take_the_same_arguments(asynchronous: type, blocking: type) -> None:
+    different = [
+        name
+        for name in public_names(asynchronous) - set(RENAMED.values())
+        if callable(getattr(asynchronous, name))
+        if signature(getattr(asynchronous, name)) != signature(getattr(blocking, name))
+    ]
+    assert different == []
+
+
+@each_pair
+def test_methods_say_the_same_about_themselves(asynchronous: type, blocking: type) -> None:
+    """Up to what the runtimes really do differently."""
+    undocumented = [
+        f"{cls.__name__}.{name}"
+        for cls in (asynchronous, blocking)
+        for name in public_names(cls) - set(RENAMED.values())
+        if inspect.isroutine(getattr(cls, name))
+        if not inspect.getdoc(getattr(cls, name))
+    ]
+    assert undocumented == []
+
+
+@each_pair
+def test_one_awaits_and_the_other_blocks(asynchronous: type, blocking: type) -> None:
+    awaited = {
+        name
+        for name in public_names(asynchronous)
+        if inspect.iscoroutinefunction(getattr(asynchronous, name, None))
+    }
+    assert awaited, "an asyncio class without anything to await"
+    assert not any(inspect.iscoroutinefunction(getattr(blocking, name)) for name in awaited)
+
+
+@each_pair
+def test_properties_are_properties_in_both(asynchronous: type, blocking: type) -> None:
+    kinds = [
+        {
+            name
+            for name in public_names(cls) - set(RENAMED.values())
+            if isinstance(inspect.getattr_static(cls, name), property)
+        }
+        for cls in (asynchronous, blocking)
+    ]
+    assert kinds[0] == kinds[1]
+
+
+def test_every_name_of_the_blocking_side_has_its_counterpart() -> None:
+    missing = [
+        name
+        for name in commandbus.sync.__all__
+        if not name.startswith("Sync") or name.removeprefix("Sync") not in commandbus.__all__
+    ]
+    assert missing == []
+
+
+def test_every_exported_name_exists() -> None:
+    for module in (commandbus, commandbus.sync):
+        assert [name for name in module.__all__ if not hasattr(module, name)] == []
+        assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_the_bus_within_a_transaction_is_the_same_in_both() -> None:
+    from commandbus.runtimes.asyncio.bus import BusWithin
+    from commandbus.runtimes.threads.bus import SyncBusWithin
+
+    assert public_names(BusWithin) == public_names(SyncBusWithin)

@@ -1,0 +1,166 @@
+"""The hub: one waiter per event, nobody twice, nothing lost when a waiter leaves."""
+
+from __future__ import annotations
+
+import threading
+
+from commandbus.store.wakeup import Waiter, WakeHub
+
+News = list[tuple[str, str, float | None]]
+
+
+def waiter(hub: WakeHub, name: str, told: News, *domains: str, armed: bool = True) -> Waiter:
+    made = hub.register(domains or ("a",), lambda source, due_in: told.append((name, source, due_in)))
+    if armed:
+        hub.arm(made)
+    return made
+
+
+def test_an_event_wakes_one_waiter() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    assert hub.wake("a", None, "notify")
+    assert told == [("w1", "notify", None)]
+
+
+def test_the_next_event_wakes_another_one_and_the_third_nobody() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    assert [hub.wake("a", None, "notify") for _ in range(3)] == [True, True, False]
+    assert [name for name, _, _ in told] == ["w1", "w2"]
+
+
+def test_a_waiter_must_arm_itself_again() -> None:
+    hub, told = WakeHub(), News()
+    first = waiter(hub, "w1", told)
+    hub.wake("a", None, "notify")
+    assert not hub.wake("a", None, "notify")
+    hub.arm(first)
+    assert hub.wake("a", None, "notify")
+
+
+def test_load_is_shared_in_turn() -> None:
+    hub, told = WakeHub(), News()
+    waiters = [waiter(hub, name, told) for name in ("w1", "w2", "w3")]
+    for _ in range(6):
+        hub.wake("a", None, "notify")
+        for each in waiters:
+            hub.arm(each)
+    assert [name for name, _, _ in told] == ["w1", "w2", "w3"] * 2
+
+
+def test_only_waiters_of_the_domain_are_woken() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "b", told, "b")
+    waiter(hub, "ab", told, "a", "b")
+    hub.wake("a", None, "notify")
+    assert told == [("ab", "notify", None)]
+    assert not hub.wake("c", None, "notify")
+    assert hub.armed_domains() == {"b"}
+
+
+def test_news_of_a_due_time_goes_to_all_who_wait_and_leaves_them_armed() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    waiter(hub, "busy", told, armed=False)
+    hub.wake("a", 2.5, "notify")
+    assert told == [("w1", "notify", 2.5), ("w2", "notify", 2.5)]
+    hub.wake("a", None, "notify")
+    assert told[-1] == ("w1", "notify", None)
+
+
+def test_a_due_time_of_zero_means_now() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    hub.wake("a", 0.0, "notify")
+    assert told == [("w1", "notify", None)]
+
+
+def test_a_waiter_that_leaves_passes_its_wakeup_on() -> None:
+    hub, told = WakeHub(), News()
+    first = waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    hub.wake("a", None, "notify")
+    hub.unregister(first)
+    assert told == [("w1", "notify", None), ("w2", "chain", None)]
+
+
+def test_a_waiter_that_left_hears_nothing_more() -> None:
+    hub, told = WakeHub(), News()
+    first = waiter(hub, "w1", told)
+    hub.unregister(first)
+    assert not hub.wake("a", None, "notify")
+    hub.wake_all("reconnect")
+    assert told == []
+
+
+def test_after_a_reconnect_everybody_claims_once() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "busy", told, armed=False)
+    hub.wake_all("reconnect")
+    assert told == [("w1", "reconnect", None), ("busy", "reconnect", None)]
+
+
+def test_a_waiter_whose_callback_fails_harms_nobody() -> None:
+    hub, told = WakeHub(), News()
+
+    def broken(source: str, due_in: float | None) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    hub.arm(hub.register(("a",), broken))
+    waiter(hub, "w2", told)
+    assert hub.wake("a", 1.0, "notify")
+    assert told == [("w2", "notify", 1.0)]
+
+
+def test_observers_hear_of_every_commit_until_they_stop() -> None:
+    hub, heard = WakeHub(), list[str]()
+
+    def broken() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    stop_broken = hub.on_commit(broken)
+    stop = hub.on_commit(lambda: heard.append("commit"))
+    hub.committed()
+    stop_broken()
+    hub.committed()
+    stop()
+    hub.committed()
+    assert heard == ["commit", "commit"]
+
+
+def test_a_watcher_waits_until_somebody_listens() -> None:
+    hub, found = WakeHub(), list[bool]()
+    watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()))
+    watching.start()
+    waiter(hub, "w1", News())
+    watching.join(10)
+    assert found == [True]
+
+
+def test_a_watcher_of_the_busy_can_be_interrupted() -> None:
+    hub = WakeHub()
+    waiter(hub, "w1", News())
+    hub.wake("a", None, "notify")
+    hub.interrupt()
+    assert hub.wait_until_listened() is False
+
+
+def test_from_many_threads_each_event_wakes_exactly_one() -> None:
+    hub, told = WakeHub(), News()
+    for number in range(200):
+        waiter(hub, f"w{number}", told)
+    threads = [
+        threading.Thread(target=lambda: [hub.wake("a", None, "notify") for _ in range(50)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(name for name, _, _ in told) == sorted(f"w{number}" for number in range(200))
