@@ -35,6 +35,7 @@ from commandbus.settings import VERSION
 
 if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent, AuditEventType
+    from commandbus.domain.batch import BatchCommand, BatchRecord, BatchStatus
     from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
     from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
     from commandbus.domain.failure import Failure, FailureKind
@@ -61,6 +62,7 @@ __version__ = VERSION
 # command line answers at once.
 _HOMES = {
     "commandbus.domain.audit": "AuditEvent AuditEventType",
+    "commandbus.domain.batch": "BatchCommand BatchRecord BatchStatus",
     "commandbus.domain.breaker": "BreakerSnapshot BreakerState CircuitBreaker",
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
@@ -99,7 +101,10 @@ __all__ = [
     "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",
+    "BatchCommand",
     "BatchNotFoundError",
+    "BatchRecord",
+    "BatchStatus",
     "BreakerOpen",
     "BreakerSnapshot",
     "BreakerState",

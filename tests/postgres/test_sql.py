@@ -16,7 +16,7 @@ from tests.postgres.database import empty_url
 
 pytestmark = pytest.mark.postgres
 
-ROWS = 200_000
+ROWS = 30_000
 
 
 @pytest.fixture

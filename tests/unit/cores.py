@@ -9,7 +9,7 @@ from commandbus.domain.outcome import Succeeded
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, Settlement
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.effects import Effect
+from commandbus.worker.effects import Effect, Start
 from commandbus.worker.events import Claims, Event, Finished, Tick
 
 E = TypeVar("E")
@@ -42,8 +42,10 @@ class Bench:
         for _ in range(count):
             self._seq += 1
             found.append(_claimed(self._seq, self._lease))
-        self.running += found
-        return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
+        effects = self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
+        for start in self.kinds(effects, Start):
+            self.running += start.claimed
+        return effects
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
         """The claim in flight finds nothing."""

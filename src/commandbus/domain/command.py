@@ -50,6 +50,7 @@ class SendRequest(msgspec.Struct, frozen=True):
     unique_key: str | None = None
     tags: tuple[str, ...] | list[str] = ()
     headers: dict[str, Any] | None = None
+    batch_id: UUID | str | None = None
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -98,6 +99,7 @@ class CommandRecord(msgspec.Struct, frozen=True):
     headers: dict[str, Any]
     progress: Progress | None
     sequence: int
+    batch_id: UUID | None = None
 
     @property
     def error_code(self) -> str | None:

@@ -24,12 +24,15 @@ from commandbus.errors import (
     InvalidArgumentError,
     InvalidOperationError,
 )
+from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
 from commandbus.store.replies import reply_command
 
 LIMIT_MAX = 1_000
+BATCHES = "commandbus.batches"
+"""Woken when a command of a batch was ended by hand: the batch may be complete."""
 
 
 def send(
@@ -50,6 +53,7 @@ def send(
     unique_key: str | None = None,
     tags: Iterable[str] = (),
     headers: dict[str, Any] | None = None,
+    batch_id: UUID | str | None = None,
 ) -> Op[SendResult]:
     """Send a command to a domain. When this returns, the command is durable and will be carried out.
 
@@ -74,9 +78,9 @@ def send(
         unique_key,
         tags if isinstance(tags, tuple | list) else list(as_tags(tags)),
         headers,
+        batch_id,
     )
-    command = encode_request(scope, request)
-    return _first(_insert(scope, [command]))
+    return _first(send_many(scope, [request]))
 
 
 def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResult]]:
@@ -84,7 +88,10 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
 
     Results come in the order of the requests. Each domain is woken once.
     """
-    return _insert(scope, [encode_request(scope, request) for request in requests])
+    commands = [encode_request(scope, request) for request in requests]
+    if any(command.batch_id is not None for command in commands):
+        return join_batches(scope, commands, _insert(scope, commands))
+    return _insert(scope, commands)
 
 
 def _insert(scope: Scope, commands: list[NewCommand]) -> Op[list[SendResult]]:
@@ -137,6 +144,7 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         headers=payload.encode(headers, what="headers", bytes_max=payload.HEADER_BYTES_MAX)
         if headers
         else None,
+        batch_id=as_optional_id(request.batch_id, "batch_id"),
     )
 
 
@@ -161,6 +169,7 @@ def query_commands(
     status: CommandStatus | str | None = None,
     tag: str | None = None,
     correlation_id: UUID | str | None = None,
+    batch_id: UUID | str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     after: str | None = None,
@@ -179,6 +188,7 @@ def query_commands(
         status=as_status(status),
         tag=tag,
         correlation_id=as_optional_id(correlation_id, "correlation_id"),
+        batch_id=as_optional_id(batch_id, "batch_id"),
         created_after=None
         if created_after is None
         else as_microseconds(created_after, "created_after"),
@@ -239,6 +249,8 @@ def cancel(
 def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Tell the sender how a command ended that no worker ended; in the same transaction."""
     record = (yield from scope.store.find(command_id, domain))[0]
+    if record.batch_id is not None:
+        yield Wake(BATCHES)
     outcome = reply_outcome(record.status)
     if record.reply_to is None or outcome is None:
         return

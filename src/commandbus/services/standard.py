@@ -5,10 +5,11 @@ from __future__ import annotations
 from commandbus.domain.gates import Gates
 from commandbus.domain.presence import WorkerInfo
 from commandbus.services.base import Service
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.breakers import BreakerSharing
 from commandbus.services.presence import Presence
 from commandbus.services.scheduler import Scheduler
 
 
-def standard_services(info: WorkerInfo, gates: Gates) -> list[Service]:
-    return [Presence(info), Scheduler(), BreakerSharing(gates, info.name)]
+def standard_services(info: WorkerInfo, gates: Gates, closer: BatchCloser) -> list[Service]:
+    return [Presence(info), Scheduler(), BreakerSharing(gates, info.name), closer]

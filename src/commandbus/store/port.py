@@ -14,6 +14,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
 from commandbus.store.op import Op
@@ -129,5 +130,5 @@ class QueueStore(Protocol):
         ...
 
 
-class Store(CommandStore, ReadStore, QueueStore, DocumentStore, CheckStore, Protocol):
+class Store(CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol):
     capabilities: Capabilities

@@ -34,6 +34,7 @@ class NewCommand(msgspec.Struct, frozen=True):
     unique_key: str | None
     tags: str | None
     headers: str | None
+    batch_id: UUID | None = None
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -93,6 +94,7 @@ class Claimed(msgspec.Struct, frozen=True):
     attempt: int
     crashes: int
     releases: int
+    batch_id: UUID | None = None
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
@@ -116,11 +118,15 @@ class Settlement(msgspec.Struct, frozen=True):
     """Microseconds between the start and the end of the handler."""
     sends: tuple[NewCommand, ...] = ()
     """Commands that follow from it, such as its reply: sent if, and only if, this is recorded."""
+    batch_id: UUID | None = None
+    """The batch of the command, whose counts change with it."""
 
 
 class SettleReport(msgspec.Struct, frozen=True):
     lost: tuple[int, ...] = ()
     """Sequences that were refused, because their lease is gone: nothing was written for them."""
+    batches: tuple[tuple[str, UUID], ...] = ()
+    """Domain and id of batches whose counts changed: one of them may be complete now."""
 
 
 class CommandFilter(msgspec.Struct, frozen=True):
@@ -131,6 +137,7 @@ class CommandFilter(msgspec.Struct, frozen=True):
     status: CommandStatus | None = None
     tag: str | None = None
     correlation_id: UUID | None = None
+    batch_id: UUID | None = None
     created_after: int | None = None
     created_before: int | None = None
     before: int | None = None

@@ -246,7 +246,9 @@ class Execution:
 def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
     """What is to be recorded; with its reply, if somebody wants one and the command ends by it."""
     sends = () if claimed.reply_to is None else _reply(claimed, claimed.reply_to, outcome)
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran, sends)
+    return Settlement(
+        claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran, sends, claimed.batch_id
+    )
 
 
 def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewCommand, ...]:

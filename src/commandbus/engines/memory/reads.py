@@ -43,6 +43,7 @@ class MemoryReads:
         return (
             (wanted.domain is None or command.domain == wanted.domain)
             and (wanted.command_type is None or command.command_type == wanted.command_type)
+            and (wanted.batch_id is None or command.batch_id == wanted.batch_id)
             and (wanted.correlation_id is None or command.correlation_id == wanted.correlation_id)
             and (wanted.created_after is None or stored.created_at >= wanted.created_after)
             and (wanted.created_before is None or stored.created_at < wanted.created_before)
@@ -184,4 +185,5 @@ class MemoryReads:
             headers=payload.decode(command.headers) if command.headers else {},
             progress=stored.progress,
             sequence=stored.seq,
+            batch_id=command.batch_id,
         )

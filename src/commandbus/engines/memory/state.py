@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from heapq import heappop
 from uuid import UUID
 
+from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.engines.memory.heaps import TwoHeaps
@@ -78,6 +79,7 @@ class State:
     domains: dict[str, Domain] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     documents: dict[tuple[str, str], Document] = field(default_factory=dict)
+    batches: dict[UUID, BatchCounts] = field(default_factory=dict)
     unique: dict[tuple[str, str], int] = field(default_factory=dict)
     last_seq: int = 0
     last_lease: int = 0

@@ -12,13 +12,16 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
+from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after
 from commandbus.domain.moment import SECOND, Clock, as_datetime
+from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
+from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import (
@@ -38,7 +41,7 @@ from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_los
 from commandbus.store.trail import Kept
 
 
-class MemoryStore(MemoryReads, MemoryDocuments):
+class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches):
     capabilities = Capabilities(
         durable=False, many_processes=False, caller_transactions=False, needs_migration=False
     )
@@ -172,6 +175,7 @@ class MemoryStore(MemoryReads, MemoryDocuments):
         now, writes = self._clock(), Writes()
         lost: list[int] = []
         sends: list[NewCommand] = []
+        touched: set[tuple[str, UUID]] = set()
         for settlement in batch:
             lease = self._state.leases.get(settlement.lease_id)
             member = lease.members.get(settlement.seq) if lease and lease.until > now else None
@@ -183,12 +187,14 @@ class MemoryStore(MemoryReads, MemoryDocuments):
                 continue
             plan(writes, settlement, member, lease.worker, lease.claimed_at)
             sends += settlement.sends
+            if settlement.batch_id is not None:
+                touched.add((lease.domain, settlement.batch_id))
             del lease.members[settlement.seq]
             if not lease.members:
                 del self._state.leases[settlement.lease_id]
         yield from self._write(writes, now)
         yield from self.insert(sends, Capacity())
-        return SettleReport(tuple(lost))
+        return SettleReport(tuple(lost), tuple(touched))
 
     def _reclaim(self, now: int) -> Op[int]:
         """Take back what expired leases still held."""
@@ -216,10 +222,16 @@ class MemoryStore(MemoryReads, MemoryDocuments):
 
     def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> None:
         stored.outcome, stored.finished_at, stored.lease_id = outcome, now, None
-        tally = self._state.domain(stored.command.domain).tally
-        tally[outcome.status] = tally.get(outcome.status, 0) + 1
+        domain = self._state.domain(stored.command.domain)
+        domain.tally[outcome.status] = domain.tally.get(outcome.status, 0) + 1
+        self._count(stored, outcome.status)
         if stored.command.unique_key is not None and outcome.status in FINAL:
             self._state.unique.pop((stored.command.domain, stored.command.unique_key), None)
+
+    def _count(self, stored: Stored, status: CommandStatus, sign: int = 1) -> None:
+        for batch_id, added in tally([(stored.command.batch_id, status)], sign).items():
+            before = self._state.batches.get(batch_id, BatchCounts())
+            self._state.batches[batch_id] = before.plus(added)
 
     def _end_waiting(
         self,
@@ -279,6 +291,7 @@ class MemoryStore(MemoryReads, MemoryDocuments):
         parked = stored.outcome
         assert parked is not None
         self._state.domain(domain).tally[parked.status] -= 1
+        self._count(stored, parked.status, -1)
         stored.audit.append(Kept(AuditEventType(transition.upper()), now, action.details(stored.data)))
         stored.outcome = None
         if status is CommandStatus.PENDING:
@@ -359,4 +372,5 @@ def _claimed(stored: Stored, member: Member, lease_id: int) -> Claimed:
         member.attempt,
         member.crashes,
         member.releases,
+        command.batch_id,
     )

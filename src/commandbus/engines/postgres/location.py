@@ -37,6 +37,7 @@ _STARTUP = (
     r"-c default_transaction_isolation=read\ committed",
     "-c plan_cache_mode=force_generic_plan",
     "-c enable_seqscan=off",
+    "-c enable_bitmapscan=off",
     "-c jit=off",
 )
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after
+from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import as_failure, as_json, outcome_params
 from commandbus.errors import CommandNotFoundError
@@ -22,7 +23,7 @@ _CHOSEN = "select seq from commandbus_command where :domain is null or domain = 
 _TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
 
 
-class SqliteOperators(SqliteReads):
+class SqliteOperators(SqliteReads, SqliteBatches):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         row = yield from self._standing(domain, command_id)
         seq, priority, waiting, scheduled = row[0], row[1], row[9], row[10]
@@ -43,6 +44,7 @@ class SqliteOperators(SqliteReads):
         status = after(_status_of(row), transition)
         yield Statement(SQL.delete_outcome, (seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
+        yield from self._count_ends([(seq, PARKED)], -1)
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         yield from self._audit([note], now)
         if status is CommandStatus.PENDING:
@@ -93,6 +95,7 @@ class SqliteOperators(SqliteReads):
         yield Statement(SQL.insert_outcome, outcome_params(outcome, now))
         yield Statement(SQL.add_tally, (domain, outcome.status, 1))
         yield Statement(SQL.free_keys, (as_json([outcome.seq]),))
+        yield from self._count_ends([(outcome.seq, outcome.status)])
 
     def _audit(self, rows: Iterable[AuditRow], now: int) -> Op[None]:
         params = [(row.seq, row.kind, now, as_json(row.details)) for row in rows]

@@ -125,6 +125,7 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     add("c.domain = ?", wanted.domain)
     add("c.command_type = ?", wanted.command_type)
     add("c.correlation_id = ?", wanted.correlation_id and wanted.correlation_id.bytes)
+    add("c.batch_id = ?", wanted.batch_id and wanted.batch_id.bytes)
     add("c.created_at >= ?", wanted.created_after)
     add("c.created_at < ?", wanted.created_before)
     add("exists (select 1 from json_each(c.tags) t where t.value = ?)", wanted.tag)

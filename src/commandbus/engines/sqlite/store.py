@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
@@ -19,6 +20,7 @@ from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
 from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import (
@@ -84,6 +86,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
                     command.unique_key,
                     command.tags,
                     command.headers,
+                    command.batch_id.bytes if command.batch_id else None,
                 )
             )
             if command.unique_key is not None:
@@ -246,6 +249,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
         domains: dict[int, str] = {}
         keyed: list[int] = []
         sends: list[NewCommand] = []
+        batches: dict[int, UUID] = {}
         for settlement in batch:
             seq = settlement.seq
             lease, members = leases.get(settlement.lease_id, (None, {}))
@@ -258,6 +262,8 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
                 keyed.append(seq)
             plan(writes, settlement, member, lease[2], lease[3])
             sends += settlement.sends
+            if settlement.batch_id is not None:
+                batches[seq] = settlement.batch_id
             del members[seq]
         touched = {s.lease_id for s in batch} & leases.keys()
         for lease_id in touched:
@@ -268,9 +274,13 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
             else:
                 yield Statement(SQL.delete_lease, (lease_id,))
         yield from self._write(writes, domains, keyed, now)
+        if batches:
+            ends = [(batches.get(row.seq), row.status) for row in writes.outcomes]
+            yield from self.add_batch_counts(tally(ends), writes.outcomes[0].worker or "")
         if sends:
             yield from self.insert(sends, Capacity())
-        return SettleReport((yield from self._really_lost(lost)))
+        changed = {(domains[seq], batch_id) for seq, batch_id in batches.items()}
+        return SettleReport((yield from self._really_lost(lost)), tuple(changed))
 
     def _really_lost(self, lost: Sequence[Settlement]) -> Op[tuple[int, ...]]:
         """Without those whose outcome this very lease has recorded before."""
@@ -293,6 +303,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
                 domains[member.seq] = domain
             yield Statement(SQL.delete_lease, (lease_id,))
         yield from self._write(writes, domains, [], now)
+        yield from self._count_ends((row.seq, row.status) for row in writes.outcomes)
         return len(domains)
 
     def _write(

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import (
+    batches,
     breakers,
     commands,
     insight,
@@ -85,6 +86,12 @@ class CommandBus(BusBase, _Sending):
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)
     reset_breaker = awaiting(breakers.reset_breaker)
+    create_batch = awaiting(batches.create_batch)
+    add_to_batch = awaiting(batches.add_to_batch)
+    get_batch = awaiting(batches.get_batch, read=True)
+    list_batches = awaiting(batches.list_batches, read=True)
+    list_batch_commands = awaiting(batches.list_batch_commands, read=True)
+    cancel_batch = awaiting_flow(batches.cancel_batch)
     put_schedule = awaiting(schedules.put_schedule)
     get_schedule = awaiting(schedules.get_schedule, read=True)
     list_schedules = awaiting(schedules.list_schedules, read=True)

@@ -21,6 +21,7 @@ from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.services import Services
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import OverTime, bounded
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.standard import standard_services
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
@@ -98,6 +99,7 @@ class Worker(WorkerBase):
             bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
         )
         self._bus = bus
+        self._closer = BatchCloser(self.domains)
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
         self._dropped = 0
@@ -145,7 +147,7 @@ class Worker(WorkerBase):
         )
         self._keeper.start()
         self._services = Services(
-            self._bus, standard_services(self._presence("asyncio"), self._bus.gates)
+            self._bus, standard_services(self._presence("asyncio"), self._bus.gates, self._closer)
         )
         self._services.start()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
@@ -322,6 +324,8 @@ class Worker(WorkerBase):
             self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._post(Settled(report))
+            if report.batches:
+                self._closer.touch(report.batches, self._engine.hub)
 
     # Slots: as many tasks as handlers may run at once, each taking one command after another.
 

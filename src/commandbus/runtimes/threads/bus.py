@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import (
+    batches,
     breakers,
     commands,
     insight,
@@ -85,6 +86,12 @@ class SyncCommandBus(BusBase, _Sending):
     get_breaker = blocking(breakers.get_breaker, read=True)
     open_breaker = blocking(breakers.open_breaker)
     reset_breaker = blocking(breakers.reset_breaker)
+    create_batch = blocking(batches.create_batch)
+    add_to_batch = blocking(batches.add_to_batch)
+    get_batch = blocking(batches.get_batch, read=True)
+    list_batches = blocking(batches.list_batches, read=True)
+    list_batch_commands = blocking(batches.list_batch_commands, read=True)
+    cancel_batch = blocking_flow(batches.cancel_batch)
     put_schedule = blocking(schedules.put_schedule)
     get_schedule = blocking(schedules.get_schedule, read=True)
     list_schedules = blocking(schedules.list_schedules, read=True)

@@ -20,6 +20,7 @@ from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.services import SyncServices
 from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.standard import standard_services
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, Settlement
@@ -96,6 +97,7 @@ class SyncWorker(WorkerBase):
             bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
         )
         self._bus = bus
+        self._closer = BatchCloser(self.domains)
         self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
@@ -140,7 +142,7 @@ class SyncWorker(WorkerBase):
         )
         self._keeper.start()
         self._services = SyncServices(
-            self._bus, standard_services(self._presence("threads"), self._bus.gates)
+            self._bus, standard_services(self._presence("threads"), self._bus.gates, self._closer)
         )
         self._services.start()
         try:
@@ -295,6 +297,8 @@ class SyncWorker(WorkerBase):
             self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._inbox.put(Settled(report))
+            if report.batches:
+                self._closer.touch(report.batches, self._engine.hub)
 
     # A slot's work: in its own thread.
 

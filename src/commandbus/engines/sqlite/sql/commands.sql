@@ -5,8 +5,8 @@ select coalesce((select seq from sqlite_sequence where name = 'commandbus_comman
 -- name: insert_command
 insert into commandbus_command (seq, command_id, domain, command_type, data, correlation_id,
     causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags,
-    headers)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    headers, batch_id)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: has_id
 -- Only asked when an insert was refused, to name the culprit.
@@ -62,7 +62,7 @@ delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
 -- The first commands of a domain. A queue row without its command comes back with nulls.
 select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers
+    c.unique_key is not null, c.tags, c.headers, c.batch_id
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
 where q.domain = ? order by q.priority, q.seq limit ?
 

@@ -10,7 +10,8 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
     p.percent, p.message, p.at,
     case when o.seq is null then (select a.details from commandbus_audit a
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
-        order by a.id desc limit 1) end
+        order by a.id desc limit 1) end,
+    c.batch_id
 from commandbus_command c
 left join commandbus_outcome o on o.seq = c.seq
 left join commandbus_queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq

@@ -1,0 +1,287 @@
+"""Batches: many commands that belong together, and one durable completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.batch import (
+    BatchCommand,
+    BatchCounts,
+    BatchRecord,
+    BatchStatus,
+    final_status,
+    is_complete,
+)
+from commandbus.domain.command import SendRequest
+from commandbus.domain.ids import as_id, as_optional_id
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import as_datetime, as_optional_datetime
+from commandbus.domain.names import as_name, as_text
+from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
+from commandbus.operations.commands import cancel, encode_request, query_commands, send_many
+from commandbus.operations.membership import (
+    OPEN,
+    BatchBody,
+    batch_document,
+    decode_batch,
+    kind_of,
+    require_batch,
+)
+from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.store.documents import Document
+from commandbus.store.op import TOGETHER, Op
+from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
+
+CHUNK = 5_000
+_COMPLETIONS = UUID("0a6f0ac9-2f1d-5b43-8d0b-5a3e5c1f7d10")
+
+
+class BatchPage(msgspec.Struct, frozen=True):
+    """In order of creation. `next` is the cursor of the following page, or None at the end."""
+
+    batches: list[BatchRecord]
+    next: str | None = None
+
+
+class CreateBatchResult(msgspec.Struct, frozen=True):
+    batch_id: UUID
+    total: int
+    command_ids: list[UUID]
+
+
+def create_batch(
+    scope: Scope,
+    domain: str,
+    commands: Iterable[BatchCommand],
+    *,
+    batch_id: UUID | str | None = None,
+    name: str | None = None,
+    custom_data: Any = None,
+    on_complete: SendRequest | None = None,
+) -> Op[CreateBatchResult]:
+    """Create a batch and send its commands: all of it or, on any error, nothing.
+
+    When the last of them has ended, `on_complete` is sent, exactly once, with the batch's id in its
+    headers. A parked command holds the batch open until an operator has decided. Raises
+    InvalidArgumentError for an empty batch, InvalidOperationError when the id is taken.
+    """
+    as_name(domain, "domain")
+    key = as_optional_id(batch_id, "batch_id") or scope.new_id()
+    requests = [_member(command, domain) for command in commands]
+    if not requests:
+        raise InvalidArgumentError("A batch needs at least one command.")
+    members = [
+        msgspec.structs.replace(encode_request(scope, request), batch_id=key) for request in requests
+    ]
+    payload.encode(custom_data, what="custom_data")
+    body = BatchBody(
+        len(members),
+        0,
+        None if name is None else as_text(name, "name"),
+        custom_data,
+        None if on_complete is None else encode_request(scope, on_complete),
+    )
+    return _create(scope, domain, key, body, members)
+
+
+def _member(command: BatchCommand, domain: str) -> SendRequest:
+    if not isinstance(command, BatchCommand):
+        raise InvalidArgumentError(f"create_batch takes BatchCommand objects, not {command!r}.")
+    return command.in_domain(domain)
+
+
+def _create(
+    scope: Scope, domain: str, batch_id: UUID, body: BatchBody, members: Sequence[NewCommand]
+) -> Op[CreateBatchResult]:
+    yield TOGETHER
+    body.created_at = yield from scope.store.now()
+    if not (yield from scope.store.put_document(batch_document(domain, batch_id, 0, body))):
+        raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
+    for begin in range(0, len(members), CHUNK):
+        chunk = members[begin : begin + CHUNK]
+        yield from scope.store.insert(chunk, Capacity(scope.settings.max_pending))
+    return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
+
+
+def add_to_batch(
+    scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand]
+) -> Op[list[UUID]]:
+    """Send more commands of an open batch. Raises BatchNotFoundError, or InvalidOperationError when
+    the batch is complete."""
+    requests = [
+        msgspec.structs.replace(_member(command, domain), batch_id=as_id(batch_id, "batch_id"))
+        for command in commands
+    ]
+    if not requests:
+        raise InvalidArgumentError("Give at least one command to add.")
+    return _ids(send_many(scope, requests))
+
+
+def _ids(op: Op[Any]) -> Op[list[UUID]]:
+    return [result.command_id for result in (yield from op)]
+
+
+def get_batch(scope: Scope, domain: str, batch_id: UUID | str) -> Op[BatchRecord | None]:
+    """A batch with its counts, or None. The counts are always those of its commands."""
+    key = as_id(batch_id, "batch_id")
+    document = yield from scope.store.get_document(kind_of(domain), str(key))
+    if document is None:
+        return None
+    return (yield from _records(scope, domain, [document]))[0]
+
+
+def list_batches(
+    scope: Scope,
+    domain: str,
+    *,
+    status: BatchStatus | str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Op[BatchPage]:
+    """The batches of a domain in order of creation, a page at a time."""
+    try:
+        wanted = None if status is None else BatchStatus(status)
+    except ValueError:
+        known = ", ".join(BatchStatus)
+        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
+    is_open = wanted in (BatchStatus.PENDING, BatchStatus.IN_PROGRESS)
+    stored = None if wanted is None else OPEN if is_open else str(wanted)
+    page = yield from scope.store.list_documents(
+        kind_of(domain), status=stored, after=after, limit=limit
+    )
+    records = yield from _records(scope, domain, page)
+    chosen = [record for record in records if wanted is None or record.status is wanted]
+    return BatchPage(chosen, page[-1].key if len(page) == limit else None)
+
+
+def list_batch_commands(
+    scope: Scope,
+    domain: str,
+    batch_id: UUID | str,
+    *,
+    status: CommandStatus | str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Op[CommandPage]:
+    """The commands of a batch, newest first, a page at a time. Raises BatchNotFoundError."""
+    key = as_id(batch_id, "batch_id")
+    yield from require_batch(scope, domain, key)
+    return (
+        yield from query_commands(
+            scope, domain=domain, batch_id=key, status=status, after=after, limit=limit
+        )
+    )
+
+
+def cancel_batch(
+    scope: Scope,
+    domain: str,
+    batch_id: UUID | str,
+    reason: str = "the batch was canceled",
+    *,
+    actor: str | None = None,
+) -> Flow[int]:
+    """Cancel every command of a batch that has not begun; returns how many. Running ones finish."""
+    key, canceled, cursor = as_id(batch_id, "batch_id"), 0, None
+    while True:
+        page = yield list_batch_commands(
+            scope, domain, key, status=CommandStatus.PENDING, after=cursor, limit=500
+        )
+        for record in page:
+            try:
+                yield Send(cancel(scope, domain, record.command_id, reason, actor=actor))
+                canceled += 1
+            except CommandBusError:  # it began meanwhile
+                continue
+        cursor = page.next
+        if cursor is None:
+            yield Send(close_batches(scope, [(domain, key)]))
+            return canceled
+
+
+def close_batches(scope: Scope, batches: Iterable[tuple[str, UUID]]) -> Op[int]:
+    """Complete those whose commands have all ended; each exactly once, whoever looks."""
+    closed = 0
+    for domain, batch_id in batches:
+        document = yield from scope.store.get_document(kind_of(domain), str(batch_id))
+        if document is None or document.status != OPEN:
+            continue
+        counts = (yield from scope.store.batch_counts([batch_id])).get(batch_id, BatchCounts())
+        if is_complete(counts, decode_batch(document).total):
+            closed += yield from _close(scope, domain, batch_id, document, counts)
+    return closed
+
+
+def close_open_batches(scope: Scope, domains: Iterable[str]) -> Op[int]:
+    """The last net: look at all open batches of these domains."""
+    closed = 0
+    for domain in domains:
+        after: str | None = None
+        while page := (
+            yield from scope.store.list_documents(kind_of(domain), status=OPEN, after=after)
+        ):
+            after = page[-1].key
+            closed += yield from close_batches(scope, [(domain, UUID(d.key)) for d in page])
+    return closed
+
+
+def _close(
+    scope: Scope, domain: str, batch_id: UUID, document: Document, counts: BatchCounts
+) -> Op[int]:
+    yield TOGETHER
+    body = decode_batch(document)
+    body.status = final_status(counts)
+    body.completed_at = yield from scope.store.now()
+    changed = batch_document(domain, batch_id, document.version, body)
+    if not (yield from scope.store.put_document(changed)):
+        return 0
+    if body.on_complete is not None:
+        headers = payload.decode(body.on_complete.headers or "{}")
+        headers |= {"batch_id": str(batch_id), "batch_status": str(body.status)}
+        told = msgspec.structs.replace(
+            body.on_complete,
+            command_id=uuid5(_COMPLETIONS, f"{domain}|{batch_id}"),
+            headers=payload.encode(headers, what="headers"),
+        )
+        yield from scope.store.insert([told], Capacity())
+    return 1
+
+
+def _records(scope: Scope, domain: str, documents: Sequence[Document]) -> Op[list[BatchRecord]]:
+    counts = yield from scope.store.batch_counts([UUID(d.key) for d in documents])
+    records: list[BatchRecord] = []
+    for document in documents:
+        body, batch_id = decode_batch(document), UUID(document.key)
+        known = counts.get(batch_id, BatchCounts())
+        status = body.status
+        if status is None:
+            begun = known.ended or known.parked or (yield from _any_running(scope, domain, batch_id))
+            status = BatchStatus.IN_PROGRESS if begun else BatchStatus.PENDING
+        records.append(
+            BatchRecord(
+                domain,
+                batch_id,
+                body.name,
+                body.custom_data,
+                status,
+                body.total,
+                known.completed,
+                known.failed,
+                known.canceled,
+                known.parked,
+                as_datetime(body.created_at),
+                as_optional_datetime(body.completed_at),
+            )
+        )
+    return records
+
+
+def _any_running(scope: Scope, domain: str, batch_id: UUID) -> Op[bool]:
+    running = CommandStatus.IN_PROGRESS
+    wanted = CommandFilter(domain=domain, batch_id=batch_id, status=running, limit=1)
+    return bool((yield from scope.store.query(wanted)))

@@ -1,0 +1,44 @@
+"""Completes batches whose commands have all ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from commandbus.operations.batches import close_batches, close_open_batches
+from commandbus.operations.commands import BATCHES
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+from commandbus.store.wakeup import WakeHub
+
+SWEEP = 60.0
+"""How often all open batches are looked at, in case a worker died between a settle and this."""
+
+
+class BatchCloser:
+    """Looks at batches soon after a settle has changed their counts: after, because only then all
+    settles that were committed before are seen, so whoever looks last sees them all."""
+
+    name = "batches"
+    topic = BATCHES
+
+    def __init__(self, domains: Sequence[str]) -> None:
+        self._domains = domains
+        self._lock = threading.Lock()
+        self._touched: set[tuple[str, UUID]] = set()
+
+    def touch(self, batches: Iterable[tuple[str, UUID]], hub: WakeHub) -> None:
+        """Settles changed the counts of these; look at them soon."""
+        with self._lock:
+            self._touched.update(batches)
+        hub.wake(BATCHES, None, "batch")
+
+    def work(self, scope: Scope) -> Op[float]:
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        if touched:
+            yield from close_batches(scope, touched)
+        else:
+            yield from close_open_batches(scope, self._domains)
+        return SWEEP

@@ -1,0 +1,283 @@
+"""What goes wrong with real servers, and what the bus makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from commandbus import CommandBus, HandlerRegistry, SendRequest
+from commandbus.engines.postgres.schema import migration_sql, upgrade, verify
+from commandbus.errors import (
+    ConfigurationError,
+    DuplicateCommandError,
+    InvalidOperationError,
+    SchemaOutdated,
+    StoreUnavailable,
+)
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.postgres import PostgresServer, create_database
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import empty_url, server
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def url() -> str:
+    return empty_url()
+
+
+def end_backends(url: str, name: str = "%") -> int:
+    """Terminate connections of buses to this database; returns how many."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return len(
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname ="
+                " current_database() and pid <> pg_backend_pid() and application_name like %s",
+                (name,),
+            ).fetchall()
+        )
+
+
+def test_a_missing_schema_names_the_cure() -> None:
+    url = create_database(server(os.getpid()))
+    with pytest.raises(SchemaOutdated, match="commandbus db upgrade"), SyncCommandBus(url):
+        pass
+    with SyncCommandBus(url, migrate=True) as bus:
+        bus.send("orders", "ship")
+    assert [applied.version for applied in verify(url)] == [1]
+    assert upgrade(url) == []
+
+
+def test_two_buses_live_in_two_schemas_of_one_database(url: str) -> None:
+    second = f"{url}&schema=second_bus"
+    upgrade(second)
+    with SyncCommandBus(url) as one, SyncCommandBus(second) as other:
+        one.send("orders", "ship")
+        assert (one.stats("orders").depth, other.stats("orders").depth) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["a-b", "Upper", 'x"; drop', "x" * 41, ""])
+def test_a_strange_schema_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="schema"):
+        SyncCommandBus(f"postgresql://localhost/x?schema={name}")
+
+
+def test_another_form_of_a_migration_is_noticed() -> None:
+    url = create_database(server(os.getpid()))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(migration_sql().encode())
+        assert verify(url)
+        connection.execute("update commandbus.migration set checksum = 'x'")
+    with pytest.raises(SchemaOutdated, match="another form"):
+        verify(url)
+
+
+def test_many_upgrades_at_once_apply_each_migration_once() -> None:
+    url = create_database(server(os.getpid()))
+    applied: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: applied.append(upgrade(url))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(len, applied)) == [0, 0, 0, 0, 0, 1]
+
+
+def test_terminated_connections_are_replaced_unseen(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        for _ in range(5):
+            bus.send("orders", "ship")
+            assert end_backends(url) >= 1
+        assert bus.stats("orders").ready == 5
+
+
+async def test_terminated_connections_are_replaced_unseen_by_asyncio(url: str) -> None:
+    async with CommandBus(url) as bus:
+        for _ in range(5):
+            await bus.send("orders", "ship")
+            assert await asyncio.to_thread(end_backends, url) >= 1
+        assert (await bus.stats("orders")).ready == 5
+
+
+def test_a_read_only_server_is_unavailable_and_forgotten(url: str) -> None:
+    with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
+        bus.send("orders", "ship")
+        name = connection.info.dbname
+        connection.execute(f"alter database {name} set default_transaction_read_only = on")
+        try:
+            end_backends(url)
+            plain = url + "&target_session_attrs=any"
+            with SyncCommandBus(plain) as other, pytest.raises(StoreUnavailable, match="read-only"):
+                other.send("orders", "ship")
+        finally:
+            connection.execute("set default_transaction_read_only = off")
+            connection.execute(f"alter database {name} reset default_transaction_read_only")
+        bus.send("orders", "ship")
+        assert bus.stats("orders").ready == 2
+
+
+def test_a_fork_is_noticed(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        bus.send("orders", "ship")
+        child = os.fork()
+        if child == 0:
+            try:
+                bus.send("orders", "ship")
+            except InvalidOperationError as error:
+                os._exit(0 if "fork" in str(error) else 2)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        bus.send("orders", "ship")
+
+
+def test_nothing_leaks_into_pooled_connections(url: str) -> None:
+    with SyncCommandBus(url + "&pool_size=2") as bus:
+        bus.send("orders", "ship")
+        SyncWorker(bus, "orders").receive(1)
+        with bus.engine.blocking_pool().connection() as connection:
+            shown = [
+                connection.execute(f"show {name}").fetchone()[0]
+                for name in ("synchronous_commit", "statement_timeout")
+            ]
+            assert shown == ["on", "25s"]
+            idle = connection.execute(
+                "select count(*) from pg_stat_activity where state like 'idle in%'"
+            ).fetchone()
+            assert idle == (0,)
+
+
+def test_a_failing_send_of_a_group_takes_nobody_with_it(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        known = bus.send("orders", "ship").command_id
+        together = threading.Barrier(16)
+        failures: list[Exception] = []
+
+        def work(number: int) -> None:
+            together.wait()
+            for _ in range(20):
+                try:
+                    bus.send("orders", "ship", command_id=known if number == 0 else None)
+                except DuplicateCommandError as error:
+                    failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(failures) == 20
+        assert bus.stats("orders").ready == 1 + 15 * 20
+
+
+async def test_concurrent_sends_share_commits(url: str) -> None:
+    async with CommandBus(url) as bus:
+        await bus.send("orders", "ship")
+        before = _commits(url)
+        await asyncio.gather(*(bus.send("orders", "ship", {"n": n}) for n in range(200)))
+        assert (await bus.stats("orders")).ready == 201
+        assert _commits(url) - before < 50
+
+
+def _commits(url: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("select pg_stat_force_next_flush()")
+        found = connection.execute(
+            "select count(distinct xmin::text) from commandbus.command"
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+async def test_a_cancelled_send_leaves_its_connection_clean(url: str) -> None:
+    async with CommandBus(url + "&pool_size=2") as bus:
+        for _ in range(20):
+            task = asyncio.create_task(bus.stats("orders"))
+            await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(bus.stats("orders") for _ in range(10)))
+
+
+def test_bulk_sends_are_all_or_nothing(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        known = bus.send("orders", "ship").command_id
+        for size in (3, 500):
+            requests: list[Any] = [SendRequest("orders", "ship", {"n": n}) for n in range(size)]
+            requests.append(SendRequest("orders", "ship", command_id=known))
+            with pytest.raises(DuplicateCommandError) as refused:
+                bus.send_many(requests)
+            assert refused.value.command_id == known
+        assert bus.stats("orders").depth == 1
+
+
+def test_bulk_data_comes_back_as_it_was(url: str) -> None:
+    hostile = [
+        "\\",
+        "\t",
+        "\n",
+        "\r\n",
+        "\\N",
+        "\\.",
+        '"',
+        "{}",
+        ",",
+        "'",
+        "é",
+        "𝄞",
+        "\x7f",
+        "NULL",
+        "",
+    ]
+    with SyncCommandBus(url) as bus:
+        for repeat in (1, 10):
+            texts = hostile * repeat
+            requests = [
+                SendRequest(
+                    "orders",
+                    "ship",
+                    {text: text},
+                    unique_key=f"{repeat} {n} {text}",
+                    tags=[text or "x"],
+                )
+                for n, text in enumerate(texts)
+            ]
+            for text, result in zip(texts, bus.send_many(requests), strict=True):
+                record = bus.get_command("orders", result.command_id)
+                assert record is not None
+                assert record.data == {text: text}
+                assert record.tags == (text or "x",)
+
+
+@pytest.mark.slow
+def test_a_worker_survives_an_immediate_restart_of_the_server() -> None:
+    with PostgresServer.start() as own:
+        url = create_database(own)
+        upgrade(url)
+        done: list[Any] = []
+        registry = HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        def ship(command: Any, context: Any) -> None:
+            done.append(command.data)
+
+        with SyncCommandBus(url) as bus:
+            worker = SyncWorker(bus, "orders", registry)
+            running = threading.Thread(target=worker.run)
+            running.start()
+            bus.send("orders", "ship", 1)
+            eventually(lambda: done == [1])
+            own.restart("immediate")
+            began = time.monotonic()
+            bus.send("orders", "ship", 2)
+            eventually(lambda: 2 in done)
+            assert time.monotonic() - began < 10
+            worker.stop()
+            running.join()

@@ -1,0 +1,173 @@
+"""Wake-ups between processes, played by two buses: one has the worker, the other sends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from commandbus import HandlerRegistry
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import empty_url
+from tests.postgres.test_trouble import end_backends
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def url() -> str:
+    return empty_url()
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, command: Any, context: Any) -> None:
+        self.times.append(time.monotonic())
+
+
+@contextmanager
+def worker(url: str, handler: Any, **options: Any) -> Iterator[SyncWorker]:
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", handler)
+    with SyncCommandBus(url) as bus:
+        found = SyncWorker(bus, "orders", registry, **options)
+        running = threading.Thread(target=found.run)
+        running.start()
+        eventually(lambda: found._core.idle)
+        yield found
+        found.stop()
+        running.join()
+
+
+def sleepers(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        found = connection.execute("select count(*) from commandbus.sleeper").fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+def test_a_send_from_elsewhere_wakes_the_sleeper(url: str) -> None:
+    seen = Seen()
+    with worker(url, seen), SyncCommandBus(url) as sender:
+        assert sleepers(url) == 1
+        for number in range(5):
+            sender.send("orders", "ship")
+            eventually(lambda number=number: len(seen.times) == number + 1)
+    assert sleepers(url) == 0
+
+
+def test_an_earlier_command_is_on_time_although_a_later_one_came_first(url: str) -> None:
+    seen = Seen()
+    with worker(url, seen), SyncCommandBus(url) as sender:
+        began = time.monotonic()
+        sender.send("orders", "ship", delay=30)
+        sender.send("orders", "ship", delay=0.3)
+        eventually(lambda: len(seen.times) == 1)
+        assert 0.29 <= seen.times[0] - began < 1.5
+
+
+def test_a_retry_that_is_due_soon_is_announced(url: str) -> None:
+    from commandbus import RetryPolicy, TransientCommandError
+
+    attempts: list[int] = []
+
+    def fail_once(command: Any, context: Any) -> None:
+        attempts.append(context.attempt)
+        if context.attempt == 1:
+            raise TransientCommandError("SOON")
+
+    policy = RetryPolicy(backoff_schedule=[0.1])
+    with worker(url, fail_once, retry_policy=policy), SyncCommandBus(url) as sender:
+        sender.send("orders", "ship")
+        eventually(lambda: attempts == [1, 2])
+
+
+def test_a_listener_that_was_cut_off_hears_again(url: str) -> None:
+    seen = Seen()
+    with worker(url, seen), SyncCommandBus(url) as sender:
+        for number in range(5):
+            assert end_backends(url, "commandbus listen") == 1
+            sender.send("orders", "ship")
+            eventually(lambda number=number: len(seen.times) == number + 1)
+            eventually(lambda: listeners(url) == 1)
+
+
+def listeners(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "select count(*) from pg_stat_activity where application_name = 'commandbus listen'"
+            " and datname = current_database()"
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+def test_without_notifications_the_interval_finds_the_work(url: str) -> None:
+    seen = Seen()
+    with worker(url + "&notify=off", seen, poll_interval=0.2), SyncCommandBus(url) as sender:
+        sender.send("orders", "ship")
+        eventually(lambda: len(seen.times) == 1)
+        assert listeners(url) == 0
+
+
+def test_a_busy_worker_hears_nothing(url: str) -> None:
+    heard: list[str] = []
+    stop = threading.Event()
+
+    def listen() -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute('listen """commandbus"".wake"')
+            ready.set()
+            while not stop.is_set():
+                heard.extend(n.payload for n in connection.notifies(timeout=0.05))
+
+    ready = threading.Event()
+    listener = threading.Thread(target=listen)
+    listener.start()
+    ready.wait()
+
+    def slow(command: Any, context: Any) -> None:
+        time.sleep(0.02)
+
+    with worker(url, slow, concurrency=1, prefetch=0), SyncCommandBus(url) as sender:
+        for _ in range(30):
+            sender.send("orders", "ship")
+        eventually(lambda: sleepers(url) == 0)
+        before = len(heard)
+        for _ in range(20):
+            sender.send("orders", "ship")
+        assert len(heard) == before
+        assert before >= 1
+    stop.set()
+    listener.join()
+
+
+def test_sends_of_the_same_process_notify_nobody(url: str) -> None:
+    seen = Seen()
+    with worker(url, seen) as found, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute('listen """commandbus"".wake"')
+        found._bus.send("orders", "ship")
+        eventually(lambda: len(seen.times) == 1)
+        assert list(connection.notifies(timeout=0.2)) == []
+
+
+def test_a_worker_does_not_fall_asleep_beside_an_unfinished_send(url: str) -> None:
+    """The race that a flag without a lock loses: the send cannot see the sleeper, which in turn cannot
+    see what was sent."""
+    seen = Seen()
+    with SyncCommandBus(url) as sender, psycopg.connect(url) as connection:
+        sender.within(connection).send("orders", "ship")
+        with worker(url, seen) as found:
+            assert sleepers(url) == 0
+            connection.commit()
+            eventually(lambda: len(seen.times) == 1)
+            eventually(lambda: sleepers(url) == 1)
+            assert found.metrics.wakeups.get("fallback", 0) == 0

@@ -1,0 +1,388 @@
+"""What is special about SQLite: its file, its one writer, its lanes, its locks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandbus.engines.sqlite import SqliteEngine, location
+from commandbus.engines.sqlite.lane import WriteLane
+from commandbus.engines.sqlite.lock import WriteLock
+from commandbus.errors import (
+    ConfigurationError,
+    DuplicateCommandError,
+    InvalidOperationError,
+    SchemaOutdated,
+    StoreUnavailable,
+)
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.sync import SyncCommandBus
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[SyncCommandBus]:
+    with SyncCommandBus(f"sqlite:///{tmp_path}/test.db?synchronous=off") as opened:
+        yield opened
+
+
+# Where the file is.
+
+
+@pytest.mark.parametrize(
+    ("url", "file", "synchronous"),
+    [
+        ("sqlite:///app.db", Path("app.db").absolute(), "FULL"),
+        ("sqlite:///data/app.db", Path("data/app.db").absolute(), "FULL"),
+        ("sqlite:////var/lib/app.db", Path("/var/lib/app.db"), "FULL"),
+        ("sqlite:///app.db?synchronous=normal", Path("app.db").absolute(), "NORMAL"),
+        ("sqlite:///app.db?synchronous=EXTRA", Path("app.db").absolute(), "EXTRA"),
+        ("sqlite:///with%20space%23.db", Path("with space#.db").absolute(), "FULL"),
+    ],
+)
+def test_a_url_names_a_file_and_how_hard_it_is_synced(url: str, file: Path, synchronous: str) -> None:
+    assert location.parse(url) == (file, synchronous)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://app.db",
+        "sqlite:app.db",
+        "sqlite:///:memory:",
+        "sqlite:///app.db#1",
+        "sqlite:///app%00.db",
+        "sqlite:///app.db?synchronous=maybe",
+        "sqlite:///app.db?synchronous=",
+        "sqlite:///app.db?mode=ro",
+    ],
+)
+def test_a_url_that_names_no_file_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="SQLite"):
+        location.parse(url)
+
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw 0 0
+server:/export /mnt/share nfs4 rw 0 0
+/dev/sdb1 /mnt/share/local xfs rw 0 0
+//nas/x /mnt/with\040space cifs rw 0 0
+nas:/y /mnt/дані nfs rw 0 0
+broken line
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home", "ext4"),
+        ("/mnt/share", "nfs4"),
+        ("/mnt/share/deep/er", "nfs4"),
+        ("/mnt/shared", "ext4"),
+        ("/mnt/share/local/x", "xfs"),
+        ("/mnt/with space", "cifs"),
+        ("/mnt/дані/x", "nfs"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(
+    tmp_path: Path, folder: str, kind: str
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS, encoding="utf-8")
+    assert location.filesystem_of(Path(folder), str(mounts)) == kind
+
+
+def test_where_mounts_cannot_be_read_nothing_is_claimed_about_them(tmp_path: Path) -> None:
+    assert location.filesystem_of(tmp_path, str(tmp_path / "missing")) == ""
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "filesystem_of", lambda folder: "nfs4")
+    with pytest.raises(ConfigurationError, match=r"network file system \(nfs4\).*postgresql"):
+        SqliteEngine(f"sqlite:///{tmp_path}/test.db").open()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_a_folder_and_an_unwritable_one_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        SqliteEngine(f"sqlite:///{tmp_path}/missing/test.db").open()
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        SqliteEngine(f"sqlite:///{tmp_path}").open()
+    # A superuser may write everywhere, so the system is asked through this name.
+    monkeypatch.setattr(location.os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(ConfigurationError, match="not writable by this user"):
+        SqliteEngine(f"sqlite:///{tmp_path}/test.db").open()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "test.db.lock").mkdir()
+    with pytest.raises(ConfigurationError, match=r"lock file .*test\.db\.lock cannot be opened"):
+        SqliteEngine(f"sqlite:///{tmp_path}/test.db").open()
+
+
+# What is in the file.
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(ConfigurationError, match="not a healthy SQLite database"):
+        SqliteEngine(f"sqlite:///{tmp_path}/test.db").open()
+
+
+def edit(tmp_path: Path, sql: str) -> None:
+    connection = sqlite3.connect(tmp_path / "test.db")
+    with connection:
+        connection.execute(sql)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (
+            "insert into commandbus_schema values (999, 'future.sql', 'x', 0)",
+            "newer durable-commandbus; upgrade",
+        ),
+        (
+            "update commandbus_schema set checksum = 'other' where version = 1",
+            "applied to this file in another form",
+        ),
+    ],
+    ids=["newer", "another build"],
+)
+def test_a_file_of_another_version_is_refused_and_left_alone(
+    tmp_path: Path, sql: str, said: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    with SyncCommandBus(url) as bus:
+        bus.send("shop", "Order")
+    edit(tmp_path, sql)
+    with pytest.raises(SchemaOutdated, match=said):
+        SyncCommandBus(url).open()
+    rows = sqlite3.connect(tmp_path / "test.db")
+    assert rows.execute("select count(*) from commandbus_command").fetchone() == (1,)
+    rows.close()
+
+
+def test_a_table_that_vanished_is_named(tmp_path: Path, bus: SyncCommandBus) -> None:
+    edit(tmp_path, "drop table commandbus_command")
+    with pytest.raises(SchemaOutdated, match="commandbus_command"):
+        bus.send("shop", "Order")
+
+
+def test_what_was_sent_is_there_after_reopening(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    with SyncCommandBus(url) as bus:
+        command_id = bus.send("shop", "Order", {"n": 1}).command_id
+    bus.open()
+    bus.open()
+    found = bus.get_command("shop", command_id)
+    bus.close()
+    bus.close()
+    assert found is not None
+    assert found.data == {"n": 1}
+
+
+# One writer.
+
+
+def test_another_connections_write_transaction_is_waited_for(
+    tmp_path: Path, bus: SyncCommandBus
+) -> None:
+    other = sqlite3.connect(tmp_path / "test.db", isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    sent: list[Any] = []
+    sending = threading.Thread(target=lambda: sent.append(bus.send("shop", "Order")))
+    sending.start()
+    sending.join(0.2)
+    assert sent == []
+    other.execute("commit")
+    sending.join(30)
+    other.close()
+    assert len(sent) == 1
+
+
+def test_a_lock_held_for_too_long_is_told_in_words_of_the_bus(
+    tmp_path: Path, bus: SyncCommandBus
+) -> None:
+    writer = bus.engine._writer  # type: ignore[attr-defined]
+    writer.connection.execute("pragma busy_timeout = 1")
+    other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(StoreUnavailable, match="holds the SQLite file's write lock") as caught:
+        bus.send("shop", "Order")
+    other.execute("rollback")
+    other.close()
+    assert "database is locked" not in str(caught.value)
+    assert bus.send("shop", "Order").command_id
+
+
+class Held:
+    """A write lock that a test holds, so that orders pile up behind it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.gate = threading.Lock()
+        self.path = tmp_path / "lane.db"
+        self.told: list[Wake] = []
+        self.commits = 0
+        lane_lock = self
+
+        class Lock(WriteLock):
+            def __init__(self) -> None: ...
+
+            def __enter__(self) -> None:
+                lane_lock.gate.acquire()
+
+            def __exit__(self, *error: object) -> None:
+                lane_lock.gate.release()
+
+        self.lane = WriteLane("test-lane", self._connect, Lock(), self._committed)
+
+    def _connect(self) -> sqlite3.Connection:
+        made = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        made.execute("create table if not exists t (n integer primary key)")
+        return made
+
+    def _committed(self, wakes: list[Wake]) -> None:
+        self.commits += 1
+        self.told += wakes
+
+    def rows(self) -> list[int]:
+        with sqlite3.connect(self.path) as reader:
+            found = [row[0] for row in reader.execute("select n from t order by n")]
+        reader.close()
+        return found
+
+
+def insert(number: int) -> Op[int]:
+    yield Statement("insert into t values (?)", (number,))
+    yield Wake(f"d{number}")
+    return number
+
+
+def fail_after_insert(number: int) -> Op[int]:
+    yield Statement("insert into t values (?)", (number,))
+    yield Wake("never")
+    raise InvalidOperationError("changed my mind")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    made = Held(tmp_path)
+    yield made
+    made.lane.close()
+
+
+def pile_up(held: Held, ops: list[Op[int]]) -> list[Future[int]]:
+    """Submit while a first op waits for the lock, so that the rest form one group."""
+    with held.gate:
+        first = held.lane.submit(insert(0))
+        while not first.running():
+            threading.Event().wait(0.001)
+        return [first, *(held.lane.submit(op) for op in ops)]
+
+
+def test_ops_that_wait_together_share_one_commit(held: Held) -> None:
+    futures = pile_up(held, [insert(n) for n in range(1, 21)])
+    assert [future.result(30) for future in futures] == list(range(21))
+    assert held.commits == 2
+    assert [wake.domain for wake in held.told] == [f"d{n}" for n in range(21)]
+
+
+def test_an_op_that_fails_takes_no_other_with_it(held: Held) -> None:
+    futures = pile_up(held, [insert(1), fail_after_insert(2), insert(1), insert(3)])
+    assert futures[1].result(30) == 1
+    with pytest.raises(InvalidOperationError, match="changed my mind"):
+        futures[2].result(30)
+    with pytest.raises(Exception, match="UNIQUE constraint"):
+        futures[3].result(30)
+    assert futures[4].result(30) == 3
+    assert held.rows() == [0, 1, 3]
+    assert "never" not in [wake.domain for wake in held.told]
+
+
+def test_an_op_that_fails_alone_leaves_nothing(held: Held) -> None:
+    with pytest.raises(InvalidOperationError):
+        held.lane.submit(fail_after_insert(5)).result(30)
+    assert held.lane.submit(insert(6)).result(30) == 6
+    assert held.rows() == [6]
+
+
+def test_closing_a_lane_finishes_what_was_submitted_and_refuses_the_rest(held: Held) -> None:
+    futures = pile_up(held, [insert(n) for n in range(1, 6)])
+    held.lane.close()
+    assert [future.result(0) for future in futures] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InvalidOperationError, match="closed"):
+        held.lane.submit(insert(9))
+
+
+def test_an_order_that_is_cancelled_before_its_turn_is_not_carried_out(held: Held) -> None:
+    with held.gate:
+        first = held.lane.submit(insert(0))
+        while not first.running():
+            threading.Event().wait(0.001)
+        doomed = held.lane.submit(insert(1))
+        assert doomed.cancel()
+    assert held.lane.submit(insert(2)).result(30) == 2
+    assert held.rows() == [0, 2]
+
+
+def test_of_concurrent_sends_of_one_id_exactly_one_succeeds(bus: SyncCommandBus) -> None:
+    command_id = bus.send("shop", "Other").command_id
+    outcomes: list[str] = []
+
+    def send() -> None:
+        try:
+            bus.send("billing", "Order", command_id=command_id)
+            outcomes.append("sent")
+        except DuplicateCommandError:
+            outcomes.append("duplicate")
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["duplicate"] * 7 + ["sent"]
+
+
+# Processes.
+
+
+def use_in_child(bus: SyncCommandBus, answers: Any) -> None:
+    try:
+        bus.send("shop", "Order")
+        answers.put("sent")
+    except InvalidOperationError as error:
+        bus.close()
+        answers.put(str(error))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_bus_from_before_a_fork_refuses_to_work_in_the_child(bus: SyncCommandBus) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=use_in_child, args=(bus, answers))
+    child.start()
+    assert "opened before a fork" in answers.get(timeout=30)
+    child.join(30)
+    assert child.exitcode == 0
+    assert bus.send("shop", "Order").command_id
+
+
+def test_a_closed_bus_says_how_to_open_it(tmp_path: Path) -> None:
+    bus = SyncCommandBus(f"sqlite:///{tmp_path}/test.db")
+    with pytest.raises(InvalidOperationError, match="with bus:"):
+        bus.send("shop", "Order")
