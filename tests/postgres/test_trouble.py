@@ -33,12 +33,12 @@ def url() -> str:
     return empty_url()
 
 
-def end_backends(url: str, name: str = "%") -> int:
-    """Terminate connections of buses to this database; returns how many."""
+def end_backends(url: str, name: str = "commandbus%") -> int:
+    """Terminate connections of buses to this database, and wait; returns how many."""
     with psycopg.connect(url, autocommit=True) as connection:
         return len(
             connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname ="
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname ="
                 " current_database() and pid <> pg_backend_pid() and application_name like %s",
                 (name,),
             ).fetchall()
@@ -110,6 +110,7 @@ def test_a_read_only_server_is_unavailable_and_forgotten(url: str) -> None:
     with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
         bus.send("orders", "ship")
         name = connection.info.dbname
+        connection.execute("set default_transaction_read_only = off")
         connection.execute(f"alter database {name} set default_transaction_read_only = on")
         try:
             end_backends(url)
@@ -117,7 +118,6 @@ def test_a_read_only_server_is_unavailable_and_forgotten(url: str) -> None:
             with SyncCommandBus(plain) as other, pytest.raises(StoreUnavailable, match="read-only"):
                 other.send("orders", "ship")
         finally:
-            connection.execute("set default_transaction_read_only = off")
             connection.execute(f"alter database {name} reset default_transaction_read_only")
         bus.send("orders", "ship")
         assert bus.stats("orders").ready == 2

@@ -37,7 +37,6 @@ from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
 
-CHUNK = 5_000
 _COMPLETIONS = UUID("0a6f0ac9-2f1d-5b43-8d0b-5a3e5c1f7d10")
 
 
@@ -100,11 +99,14 @@ def _create(
 ) -> Op[CreateBatchResult]:
     yield TOGETHER
     body.created_at = yield from scope.store.now()
-    if not (yield from scope.store.put_document(batch_document(domain, batch_id, 0, body))):
+    document = batch_document(domain, batch_id, 0, body)
+    # What can be refused comes first: an engine without a rollback must not have begun by then.
+    taken = (yield from scope.store.get_document(document.kind, document.key)) is not None
+    if not taken:
+        yield from scope.store.insert(members, Capacity(scope.settings.max_pending))
+        taken = not (yield from scope.store.put_document(document))
+    if taken:
         raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
-    for begin in range(0, len(members), CHUNK):
-        chunk = members[begin : begin + CHUNK]
-        yield from scope.store.insert(chunk, Capacity(scope.settings.max_pending))
     return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
 
 

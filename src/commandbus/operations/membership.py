@@ -61,16 +61,25 @@ def join_batches(scope: Scope, commands: Sequence[NewCommand], insert: Op[T]) ->
     """Send commands that belong to open batches, whose totals grow in the same transaction."""
     yield TOGETHER
     joined = Counter((c.domain, c.batch_id) for c in commands if c.batch_id is not None)
-    for (domain, batch_id), count in sorted(joined.items(), key=str):
-        assert batch_id is not None
+    batches = [(domain, key, n) for (domain, key), n in joined.items() if key is not None]
+    for domain, batch_id, _ in batches:
+        yield from _require_open(scope, domain, batch_id)
+    # What can be refused comes first: an engine without a rollback must not have begun by then.
+    result = yield from insert
+    for domain, batch_id, count in sorted(batches, key=str):
         while True:
-            document, body = yield from require_batch(scope, domain, batch_id)
-            if body.status is not None:
-                raise InvalidOperationError(
-                    f"Batch {batch_id} is {body.status}; only an open batch takes more commands."
-                )
+            document, body = yield from _require_open(scope, domain, batch_id)
             body.total += count
             changed = batch_document(domain, batch_id, document.version, body)
             if (yield from scope.store.put_document(changed)):
                 break
-    return (yield from insert)
+    return result
+
+
+def _require_open(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
+    document, body = yield from require_batch(scope, domain, batch_id)
+    if body.status is not None:
+        raise InvalidOperationError(
+            f"Batch {batch_id} is {body.status}; only an open batch takes more commands."
+        )
+    return document, body

@@ -274,7 +274,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
             else:
                 yield Statement(SQL.delete_lease, (lease_id,))
         yield from self._write(writes, domains, keyed, now)
-        if batches:
+        if batches and writes.outcomes:
             ends = [(batches.get(row.seq), row.status) for row in writes.outcomes]
             yield from self.add_batch_counts(tally(ends), writes.outcomes[0].worker or "")
         if sends:

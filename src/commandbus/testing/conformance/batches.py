@@ -1,0 +1,227 @@
+"""Batches: created whole, counted right at every moment, completed once."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from commandbus.domain.batch import BatchCommand, BatchRecord, BatchStatus
+from commandbus.domain.command import SendRequest
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.errors import (
+    BatchNotFoundError,
+    BusinessRuleException,
+    DuplicateCommandError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    PayloadError,
+    PermanentCommandError,
+)
+from commandbus.operations.batches import close_batches
+from commandbus.testing.conformance.helpers import registry_of, together
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+
+
+def create(bus: Harness, count: int = 3, **options: Any) -> UUID:
+    commands = [BatchCommand("ship", {"n": n}) for n in range(count)]
+    result = bus.call(bus.bus.create_batch, DOMAIN, commands, **options)
+    assert result.total == len(result.command_ids) == count
+    batch_id: UUID = result.batch_id
+    return batch_id
+
+
+def get(bus: Harness, batch_id: UUID) -> BatchRecord:
+    record: BatchRecord = bus.call(bus.bus.get_batch, DOMAIN, batch_id)
+    return record
+
+
+def counts(bus: Harness, batch_id: UUID) -> tuple[int, int, int, int]:
+    """Completed, failed, canceled, parked; and they equal what the commands say."""
+    batch = get(bus, batch_id)
+    members = bus.call(bus.bus.list_batch_commands, DOMAIN, batch_id, limit=1000)
+    statuses = [record.status for record in members]
+    found = (batch.completed, batch.failed, batch.canceled, batch.in_troubleshooting)
+    assert found == (
+        statuses.count(CommandStatus.COMPLETED),
+        statuses.count(CommandStatus.FAILED),
+        statuses.count(CommandStatus.CANCELED),
+        statuses.count(CommandStatus.IN_TROUBLESHOOTING_QUEUE),
+    )
+    assert batch.total == len(statuses)
+    return found
+
+
+def settle(bus: Harness, *ends: BaseException | None) -> None:
+    """Take as many commands and end them like this, in order."""
+    worker = bus.worker()
+    for end in ends:
+        received = bus.take(worker)
+        if end is None:
+            bus.call(worker.complete, received)
+        else:
+            bus.call(worker.fail, received, end)
+
+
+def close(bus: Harness, batch_id: UUID) -> int:
+    return bus.run(close_batches(bus.bus.scope, [(DOMAIN, batch_id)]))
+
+
+class BatchSuite:
+    def test_a_new_batch_is_pending_with_its_data(self, bus: Harness) -> None:
+        batch = get(bus, create(bus, 3, name="october", custom_data={"by": "ann"}))
+        assert (batch.status, batch.total, batch.remaining) == (BatchStatus.PENDING, 3, 3)
+        assert (batch.name, batch.custom_data) == ("october", {"by": "ann"})
+
+    def test_creation_is_all_or_nothing(self, bus: Harness) -> None:
+        taken = bus.send()
+        commands = [BatchCommand("ship"), BatchCommand("ship", command_id=taken)]
+        batch_id = uuid4()
+        with pytest.raises(DuplicateCommandError):
+            bus.call(bus.bus.create_batch, DOMAIN, commands, batch_id=batch_id)
+        assert bus.call(bus.bus.get_batch, DOMAIN, batch_id) is None
+        assert bus.stats().ready == 1
+
+    def test_counts_follow_every_kind_of_end(self, bus: Harness) -> None:
+        batch_id = create(bus, 5)
+        settle(bus, None, BusinessRuleException("NO"), PermanentCommandError("BAD"), KeyError("x"))
+        assert counts(bus, batch_id) == (1, 1, 0, 1)
+        assert get(bus, batch_id).status is BatchStatus.IN_PROGRESS
+        waiting = bus.query(domain=DOMAIN, status="PENDING")
+        bus.cancel(waiting[0].command_id)
+        assert counts(bus, batch_id) == (1, 1, 1, 1)
+
+    def test_a_running_command_makes_it_in_progress(self, bus: Harness) -> None:
+        batch_id = create(bus)
+        bus.take(bus.worker())
+        assert get(bus, batch_id).status is BatchStatus.IN_PROGRESS
+
+    def test_a_parked_command_holds_it_open(self, bus: Harness) -> None:
+        batch_id = create(bus, 2)
+        settle(bus, None, PermanentCommandError("BAD"))
+        assert close(bus, batch_id) == 0
+        assert get(bus, batch_id).status is BatchStatus.IN_PROGRESS
+
+    @pytest.mark.parametrize(
+        ("decide", "expected"),
+        [
+            (Harness.operator_retry, (1, 0, 0, 0)),
+            (Harness.operator_cancel, (1, 0, 1, 0)),
+            (Harness.operator_complete, (2, 0, 0, 0)),
+        ],
+    )
+    def test_operators_move_its_counts(
+        self, bus: Harness, decide: Any, expected: tuple[int, int, int, int]
+    ) -> None:
+        batch_id = create(bus, 2)
+        settle(bus, None, PermanentCommandError("BAD"))
+        (parked,) = bus.call(bus.troubleshooting.list_troubleshooting)
+        decide(bus, parked.command_id)
+        assert counts(bus, batch_id) == expected
+
+    def test_crashes_that_park_are_counted(self, bus: Harness) -> None:
+        batch_id = create(bus, 1)
+        for _ in range(3):
+            bus.take(bus.worker(), visibility_timeout=5)
+            bus.advance(6)
+        assert bus.receive(bus.worker()) == []
+        assert counts(bus, batch_id) == (0, 0, 0, 1)
+
+    def test_completion_is_sent_once_by_whoever_looks(self, bus: Harness) -> None:
+        batch_id = create(bus, 2, on_complete=SendRequest("billing", "invoice", {"x": 1}))
+        settle(bus, None, None)
+        results = together(6, lambda _: close(bus, batch_id))
+        assert sum(r for r in results if isinstance(r, int)) == 1
+        (told,) = bus.query(domain="billing")
+        assert (told.command_type, told.data) == ("invoice", {"x": 1})
+        assert told.headers == {"batch_id": str(batch_id), "batch_status": "COMPLETED"}
+        batch = get(bus, batch_id)
+        assert (batch.status, batch.progress) == (BatchStatus.COMPLETED, 1.0)
+        assert batch.completed_at is not None
+
+    def test_failures_show_in_the_final_status(self, bus: Harness) -> None:
+        batch_id = create(bus, 2)
+        settle(bus, None, BusinessRuleException("NO"))
+        assert close(bus, batch_id) == 1
+        assert get(bus, batch_id).status is BatchStatus.COMPLETED_WITH_FAILURES
+
+    def test_a_worker_completes_it(self, bus: Harness) -> None:
+        done = Recorder()
+        registry = registry_of(ship=lambda command, context: None, done=done)
+        with bus.run_worker(registry):
+            batch_id = create(bus, 50, on_complete=SendRequest(DOMAIN, "done"))
+            (told,) = done.wait_for(1)
+            assert told.headers["batch_id"] == str(batch_id)
+            assert counts(bus, batch_id) == (50, 0, 0, 0)
+
+    def test_an_open_batch_takes_more(self, bus: Harness) -> None:
+        batch_id = create(bus, 1)
+        bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+        bus.send(DOMAIN, "ship", None, batch_id=batch_id)
+        assert get(bus, batch_id).total == 3
+        settle(bus, None, None)
+        assert close(bus, batch_id) == 0
+        settle(bus, None)
+        assert close(bus, batch_id) == 1
+
+    def test_a_complete_batch_takes_nothing_more(self, bus: Harness) -> None:
+        batch_id = create(bus, 1)
+        settle(bus, None)
+        close(bus, batch_id)
+        with pytest.raises(InvalidOperationError, match="COMPLETED"):
+            bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+        assert bus.stats().ready == 0
+
+    def test_canceling_a_batch_spares_what_has_begun(self, bus: Harness) -> None:
+        batch_id, worker = create(bus, 3), bus.worker()
+        received = bus.take(worker)
+        assert bus.call(bus.bus.cancel_batch, DOMAIN, batch_id, "not wanted") == 2
+        bus.call(worker.complete, received)
+        assert counts(bus, batch_id) == (1, 0, 2, 0)
+
+    def test_batches_are_listed_in_order_and_by_status(self, bus: Harness) -> None:
+        first, second = create(bus, 1), create(bus, 1)
+        settle(bus, None)
+        close(bus, first)
+        listed = bus.call(bus.bus.list_batches, DOMAIN)
+        assert [batch.batch_id for batch in listed.batches] == [first, second]
+        done = bus.call(bus.bus.list_batches, DOMAIN, status="COMPLETED")
+        assert [batch.batch_id for batch in done.batches] == [first]
+        assert bus.call(bus.bus.list_batches, "elsewhere").batches == []
+
+    def test_commands_name_their_batch(self, bus: Harness) -> None:
+        batch_id = create(bus, 1)
+        (record,) = bus.query(domain=DOMAIN)
+        assert record.batch_id == batch_id
+
+    def test_an_empty_batch_is_refused(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match="at least one"):
+            bus.call(bus.bus.create_batch, DOMAIN, [])
+
+    def test_a_taken_id_is_refused(self, bus: Harness) -> None:
+        batch_id = create(bus, 1)
+        with pytest.raises(InvalidOperationError, match="exists already"):
+            create(bus, 1, batch_id=batch_id)
+        assert bus.stats().ready == 1
+
+    def test_an_unknown_batch_is_an_error(self, bus: Harness) -> None:
+        with pytest.raises(BatchNotFoundError):
+            bus.send(DOMAIN, "ship", None, batch_id=uuid4())
+        with pytest.raises(BatchNotFoundError):
+            bus.call(bus.bus.list_batch_commands, DOMAIN, uuid4())
+        assert bus.stats().ready == 0
+
+    def test_custom_data_must_be_json(self, bus: Harness) -> None:
+        with pytest.raises(PayloadError):
+            create(bus, 1, custom_data=float("nan"))
+
+    def test_two_last_commands_settled_at_once_complete_it(self, bus: Harness) -> None:
+        batch_id = create(bus, 8)
+        workers = [bus.worker() for _ in range(8)]
+        taken = [bus.take(worker) for worker in workers]
+        together(8, lambda n: bus.call(workers[n].complete, taken[n]))
+        eventually(lambda: close(bus, batch_id) or get(bus, batch_id).completed_at)
+        assert counts(bus, batch_id) == (8, 0, 0, 0)

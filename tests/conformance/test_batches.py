@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.batches import BatchSuite
+
+
+class TestBatches(BatchSuite):
+    pass
