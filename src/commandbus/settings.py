@@ -49,9 +49,10 @@ class BusSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 problems.append(f"{name} must be a whole number of at least 1, not {value!r}")
-        for value in self.priorities.values():
-            _collect(problems, partial(as_priority, value, {}))
-        _collect(problems, lambda: as_priority(self.default_priority, self.priorities))
+        for label, value in self.priorities.items():
+            _collect(problems, partial(as_priority, value, {}), f"priorities[{label!r}]: ")
+        default = partial(as_priority, self.default_priority, self.priorities)
+        _collect(problems, default, "default_priority: ")
         if self.warn_depth is not None and self.max_pending is None:
             problems.append("warn_depth needs max_pending, because only then sends are counted")
         _collect(problems, lambda: check_max_attempts(self.max_attempts))
@@ -130,11 +131,11 @@ def check_poll_interval(value: float) -> float:
     return seconds
 
 
-def _collect(problems: list[str], check: Callable[[], object]) -> None:
+def _collect(problems: list[str], check: Callable[[], object], which: str = "") -> None:
     try:
         check()
     except CommandBusError as error:
-        problems.append(str(error).rstrip("."))
+        problems.append(which + str(error).rstrip("."))
 
 
 def _raise(problems: list[str]) -> None:

@@ -77,7 +77,7 @@ def test_a_stuck_thread_is_replaced_and_its_command_redelivered_once(bus: SyncCo
     registry, hanging = HandlerRegistry(), Hanging(1)
     registry.register("d", "hang", hanging)
     worker = SyncWorker(
-        bus, "d", registry, concurrency=1, thread_timeout=0.2, retry_policy=AGAIN_AT_ONCE
+        bus, "d", registry, concurrency=1, thread_timeout=1.0, retry_policy=AGAIN_AT_ONCE
     )
     with Running(worker):
         sent = bus.send("d", "hang")
@@ -116,7 +116,7 @@ def test_the_watchdog_restarts_a_critical_worker(bus: SyncCommandBus) -> None:
     registry, hanging = HandlerRegistry(), Hanging(3)
     registry.register("d", "hang", hanging)
     worker = SyncWorker(
-        bus, "d", registry, concurrency=3, thread_timeout=0.2, retry_policy=AGAIN_AT_ONCE
+        bus, "d", registry, concurrency=3, thread_timeout=1.0, retry_policy=AGAIN_AT_ONCE
     )
     with Running(worker), WorkerWatchdog(worker, check_interval=0.02) as watchdog:
         sent = [bus.send("d", "hang") for _ in range(3)]
@@ -217,7 +217,7 @@ async def test_a_def_handler_that_hangs_frees_its_slot_under_asyncio() -> None:
     registry.register("d", "hang", hanging)
     async with CommandBus("memory://") as bus:
         worker = Worker(
-            bus, "d", registry, concurrency=1, thread_timeout=0.2, retry_policy=AGAIN_AT_ONCE
+            bus, "d", registry, concurrency=1, thread_timeout=1.0, retry_policy=AGAIN_AT_ONCE
         )
         running = asyncio.create_task(worker.run())
         sent = await bus.send("d", "hang")
@@ -353,7 +353,7 @@ def test_signs_of_life_reach_a_file_and_systemd(
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"thread_timeout": 0}, "stuck_after"),
+        ({"thread_timeout": 0}, "thread_timeout"),
         ({"recycle_after": 0}, "recycle_after"),
         ({"concurrency": 0, "poll_interval": 0.01}, "concurrency"),
     ],

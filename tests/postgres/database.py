@@ -15,8 +15,8 @@ from commandbus.testing import Configuration, Harness
 from commandbus.testing.postgres import PostgresServer, create_database
 
 TABLES = (
-    "audit, command, document, domain, lease, outcome, progress, queue, scheduled, sleeper, tally,"
-    " unique_key"
+    "audit, batch_count, command, document, domain, lease, outcome, progress, queue, scheduled,"
+    " sleeper, tally, unique_key"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),

@@ -31,12 +31,14 @@ def depth(url: str) -> int:
 def sqlalchemy_url(url: str, driver: str) -> Any:
     sqlalchemy = pytest.importorskip("sqlalchemy")
     parts = urlsplit(url)
-    host = parse_qs(parts.query)["host"][0]
-    port = int(parse_qs(parts.query)["port"][0])
-    query = {"host": f"{host}:{port}"} if driver == "asyncpg" else {"host": host, "port": str(port)}
     return sqlalchemy.URL.create(
-        f"postgresql+{driver}", username=parts.username, database=parts.path[1:], query=query
+        f"postgresql+{driver}", username=parts.username, database=parts.path[1:]
     )
+
+
+def socket_of(url: str) -> dict[str, str]:
+    query = parse_qs(urlsplit(url).query)
+    return {"host": query["host"][0], "port": query["port"][0]}
 
 
 def test_a_connection_in_autocommit_has_nothing_to_be_part_of(url: str) -> None:
@@ -101,7 +103,7 @@ def test_sqlalchemy(url: str, commit: bool) -> None:
     from sqlalchemy import create_engine
     from sqlalchemy.orm import Session
 
-    engine = create_engine(address)
+    engine = create_engine(address, connect_args=socket_of(url))
     with SyncCommandBus(url) as bus:
         for open_one in (engine.connect, lambda: Session(engine)):
             with open_one() as connection:
@@ -119,7 +121,7 @@ async def test_sqlalchemy_asyncio(url: str, driver: str, commit: bool) -> None:
     address = sqlalchemy_url(url, driver)
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-    engine = create_async_engine(address)
+    engine = create_async_engine(address, connect_args=socket_of(url))
     async with CommandBus(url) as bus:
         for open_one in (engine.connect, lambda: AsyncSession(engine)):
             async with open_one() as connection:

@@ -38,6 +38,8 @@ class Delivery:
     command_id: UUID
     domain: str
     claimed: tuple[Claimed, ...]
+    leases: tuple[tuple[int, ...], ...]
+    """All leases of the claim, on each engine: one may cut a claim into more leases than another."""
 
 
 class SideBySide:
@@ -74,8 +76,9 @@ class SideBySide:
             for reply in replies
         ]
         assert all(other == shown[0] for other in shown[1:]), "\n".join(map(str, shown))
+        leases = tuple(tuple(sorted({c.lease_id for c in reply.claimed})) for reply in replies)
         columns = zip(*(reply.claimed for reply in replies), strict=True)
-        return [Delivery(c[0].command_id, c[0].domain, c) for c in columns]
+        return [Delivery(c[0].command_id, c[0].domain, c, leases) for c in columns]
 
     def settle(self, outcomes: Sequence[tuple[Delivery, Outcome]]) -> set[UUID]:
         """Settle everywhere; the commands whose settlements were refused."""
@@ -93,14 +96,13 @@ class SideBySide:
         assert all(other == refused[0] for other in refused[1:]), refused
         return refused[0]
 
-    def renew(self, deliveries: Sequence[Delivery], seconds: float) -> bool:
-        """Renew the leases of a claim everywhere; whether they were all still there."""
+    def renew(self, delivery: Delivery, seconds: float) -> list[bool]:
+        """Renew all leases of a claim everywhere; whether this delivery's was still there."""
         kept = []
         for position, engine in enumerate(self.engines):
-            leases = sorted({d.claimed[position].lease_id for d in deliveries})
-            kept.append(not engine.session.run(engine.store.renew(leases, seconds)))
-        assert len(set(kept)) == 1, kept
-        return kept[0]
+            gone = engine.session.run(engine.store.renew(delivery.leases[position], seconds))
+            kept.append(delivery.claimed[position].lease_id not in gone)
+        return kept
 
     def report_progress(self, delivery: Delivery, percent: float) -> bool:
         kept = []

@@ -16,7 +16,7 @@ from tests.stateful.side_by_side import SideBySide, embedded_engines
 
 RUNS = settings(
     max_examples=200,
-    stateful_step_count=30,
+    stateful_step_count=40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -1,4 +1,4 @@
-"""`PriorityDelayQueue`: priorities, delays, capacity, and consumers that wake exactly when they must."""
+"""`PriorityDelayQueue`: priorities, delays, capacity, and consumers that wake when they must."""
 
 from __future__ import annotations
 

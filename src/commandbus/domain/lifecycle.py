@@ -7,6 +7,7 @@ docs/architecture.md is generated from it (`python -m commandbus.domain.lifecycl
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NoReturn
 
 from commandbus.errors import InvalidOperationError
 
@@ -79,6 +80,17 @@ def after(status: CommandStatus, transition: Transition) -> CommandStatus:
             f"Cannot {transition.replace('_', ' ')} a command that is {status}; "
             + (f"possible now: {', '.join(possible)}." if possible else "its outcome is final.")
         ) from None
+
+
+def refuse_cancel(status: CommandStatus) -> NoReturn:
+    """Why a sender's `cancel` comes too late: only what waits can be called off. (A running command
+    can end CANCELED, but that is its handler's decision.)"""
+    advice = {
+        CommandStatus.IN_PROGRESS: "it runs already; wait for its outcome.",
+        PARKED: "it waits for an operator; use operator_cancel of the troubleshooting queue.",
+    }
+    cure = advice.get(status, "its outcome is final.")
+    raise InvalidOperationError(f"Cannot cancel a command that is {status}: {cure}")
 
 
 def diagram() -> str:

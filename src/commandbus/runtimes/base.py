@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from commandbus.connect import create_engine
 from commandbus.domain.breaker import CircuitBreaker
@@ -14,6 +14,20 @@ from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, resolve_url
 from commandbus.store.session import Engine
+from commandbus.store.wakeup import WakeHub
+
+S_co = TypeVar("S_co", covariant=True)
+
+
+class Host(Protocol[S_co]):
+    """What operations as methods hang on: a bus, or something over one, with its kind of session."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def session(self) -> S_co: ...
+    @property
+    def hub(self) -> WakeHub: ...
 
 
 class BusBase:

@@ -78,6 +78,21 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
     """Add to `writes` what one settlement writes."""
     outcome, seq = settlement.outcome, settlement.seq
     attempt, crashes = member.attempt, member.crashes
+    if isinstance(outcome, Succeeded):
+        # First, and without the helpers below: nearly every settlement is one of these.
+        writes.outcomes.append(
+            OutcomeRow(
+                seq,
+                CommandStatus.COMPLETED,
+                attempt,
+                crashes,
+                settlement.lease_id,
+                worker,
+                settlement.ran,
+                outcome.result,
+            )
+        )
+        return
 
     def end(status: CommandStatus, **columns: Any) -> None:
         writes.outcomes.append(
@@ -103,8 +118,6 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
         writes.audits.append(AuditRow(seq, kind, run | details))
 
     match outcome:
-        case Succeeded(result):
-            end(CommandStatus.COMPLETED, result=result)
         case Rejected(failure):
             end(CommandStatus.FAILED, error=failure)
             note(AuditEventType.BUSINESS_RULE_FAILED, error=failure)

@@ -57,13 +57,15 @@ class WakeHub:
             waiter.armed = True
         self._listened.set()
 
-    def wake(self, domain: str, due_in: float | None, source: str) -> bool:
-        """Wake one armed waiter of the domain; news of a later due time goes to all of them, since
-        each keeps its own timer. Returns whether anyone was told."""
+    def wake(
+        self, domain: str, due_in: float | None, source: str, *, besides: Waiter | None = None
+    ) -> bool:
+        """Wake one armed waiter of the domain, `besides` the one who says so; news of a later due
+        time goes to all of them, since each keeps its own timer. Returns whether anyone was told."""
         chosen: list[Waiter] = []
         with self._lock:
             for position, waiter in enumerate(self._waiters):
-                if not waiter.armed or domain not in waiter.domains:
+                if not waiter.armed or domain not in waiter.domains or waiter is besides:
                     continue
                 chosen.append(waiter)
                 if not due_in:

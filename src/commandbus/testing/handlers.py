@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Self
 
 from commandbus.domain.command import Command
 from commandbus.testing.waiting import PATIENCE_SECONDS
@@ -85,7 +85,7 @@ class Gate:
             self._open = True
             self._changed.notify_all()
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,8 +1,8 @@
 """One way to drive a bus of either runtime: blocking calls, so that a test is written once.
 
 A `Configuration` says how to reach a store and how time passes there; `SyncHarness` calls the thread
-API directly, and `AsyncHarness` calls the asyncio API on a loop in a thread of its own. What a test sees
-is a `Harness`.
+API directly, and `AsyncHarness` calls the asyncio API on a loop in a thread of its own. What a test
+sees is a `Harness`.
 """
 
 from __future__ import annotations
@@ -131,9 +131,13 @@ class Harness(ABC):
     def run(self, op: Op[T]) -> T:
         """Run an op of the store."""
 
-    def _start(self) -> None: ...
+    def _start(self) -> None:
+        """Make ready for calls."""
+        return
 
-    def _end(self) -> None: ...
+    def _end(self) -> None:
+        """Let go of what `_start` made."""
+        return
 
     def close(self) -> None:
         self.call(self.bus.close)

@@ -107,6 +107,7 @@ class WorkerBase:
         self._running = False
         self._restart_reason: str | None = None
         self._stop_early: bool | None = None
+        self._fresh = True
         self.health_status = HealthStatus()
         """How the machinery of this worker is doing."""
 
@@ -116,6 +117,16 @@ class WorkerBase:
         self._core = WorkerCore(self.settings, metrics=before.metrics)
         self._core.concurrency = before.concurrency
         self._core.poll_interval = before.poll_interval
+
+    def _another_round(self) -> bool:
+        """Whether to run: the first time yes, then as often as a restart was asked for."""
+        first, self._fresh = self._fresh, False
+        if first:
+            return True
+        again, self._restart_reason = self._restart_reason is not None, None
+        if again:
+            self.health_status.reset()
+        return again
 
     def _observe(self, event: Event) -> None:
         """What an event says about the machinery."""
@@ -220,7 +231,7 @@ class WorkerBase:
         """Take the right to run; False when a stop came first."""
         self._check_can_run()
         early, self._stop_early = self._stop_early, False
-        self._running = not early
+        self._running = self._fresh = not early
         return not early
 
     def _check_can_run(self) -> None:

@@ -243,12 +243,33 @@ def _decoder(function: Callable[..., Any], payload_type: Any) -> Decode:
     if callable(validate):
         return typing.cast("Decode", validate)
     try:
+        if foreign := _foreign_type(msgspec.inspect.type_info(payload_type)):
+            raise TypeError(f"JSON has no form for {foreign!r}")
         return msgspec.json.Decoder(payload_type).decode
     except TypeError as error:
         raise ConfigurationError(
             f"{_name_of(function)} wants its payload as {payload_type!r}, which cannot be decoded "
             f"from JSON: {error}."
         ) from None
+
+
+def _foreign_type(info: object) -> type | None:
+    """A class somewhere inside a type that no JSON decodes into. msgspec would only notice with the
+    first command, when the handler is long deployed."""
+    seen: set[int] = set()
+    pending = [info]
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:  # types may contain themselves
+            continue
+        seen.add(id(part))
+        if isinstance(part, msgspec.inspect.CustomType):
+            return part.cls
+        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+            pending += [getattr(part, name) for name in part.__struct_fields__]
+        elif isinstance(part, tuple):
+            pending += part
+    return None
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
-from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after
+from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after, refuse_cancel
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
@@ -280,7 +280,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches):
         stored = self._require(domain, command_id)
         status = self._status(stored)
         if status is not CommandStatus.PENDING:
-            after(status, Transition.EXPIRE)
+            refuse_cancel(status)
         entry = self._state.domain(domain).waiting.pop(stored.seq)
         self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock())
 

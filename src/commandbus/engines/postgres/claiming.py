@@ -12,7 +12,7 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING
 from commandbus.engines.postgres.leases import Held, Seat, members_of
-from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening
 from commandbus.errors import StoreUnavailable
@@ -101,7 +101,7 @@ class PostgresClaiming(PostgresSettling):
             (
                 seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
-                tags, headers, expired,
+                tags, headers, batch_id, expired,
             ) = row  # fmt: skip
             seats[seq] = (attempts + 1, crashes, releases, keyed, priority)
             if expired or command_type is None:
@@ -112,7 +112,7 @@ class PostgresClaiming(PostgresSettling):
             command = Claimed(
                 seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
                 reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
-                releases,
+                releases, batch_id,
             )  # fmt: skip
             claimed.append(command)
         self._leases.keep(Held(rows[0][1], domain, worker, rows[0][2], 0, seats))
@@ -143,7 +143,8 @@ class PostgresClaiming(PostgresSettling):
         assert held is not None
         replies = [_reply_to_expired(domain, row) for row, _ in refused if row[13] is not None]
         try:
-            yield from self._write_under(held, [row[0] for row, _ in refused], writes, replies)
+            batches = {row[0]: row[18] for row, _ in refused}
+            yield from self._write_under(held, batches, writes, replies)
         except StoreUnavailable as error:
             # They stay under the lease and come back with its end; the rest of it is good.
             logger.warning("could not end %d expired commands: %s", len(refused), error)
@@ -165,13 +166,15 @@ class PostgresClaiming(PostgresSettling):
         for lease_id, domain, worker, claimed_at, seqs, unusual in (
             yield Statement(self._sql.take_expired)
         ):
-            priorities = dict((yield Statement(self._sql.priorities, (integers(seqs),))))
+            rows = yield Statement(self._sql.columns_of, (integers(seqs),))
+            priorities = {row[0]: row[1] for row in rows}
             members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
             writes = Writes()
             for member in members:
                 plan_lost(writes, member, lease_id, worker, claimed_at)
             keyed = {member.seq for member in members if member.keyed}
-            yield from self._write(domain, worker, writes, priorities, keyed)
+            known = Known(priorities, keyed, {row[0]: row[2] for row in rows})
+            yield from self._write(domain, worker, writes, known)
             self._leases.forget([lease_id])
             rescued += len(members)
         yield Boundary()

@@ -6,12 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.lifecycle import CommandStatus, Transition, after
+from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
+from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.rows import as_failure
-from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, in_schema
 from commandbus.errors import CommandNotFoundError
+from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
@@ -19,19 +21,20 @@ from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 _TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
 
 
-class PostgresOperators(PostgresSettling, PostgresReads):
+class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         row = yield from self._standing(domain, command_id)
         seq, priority, keyed, waiting, scheduled = row[0], row[1], row[3], row[10], row[11]
         if not waiting and not scheduled:
-            after(_status_of(row), Transition.EXPIRE)
+            refuse_cancel(_status_of(row))
         yield Statement(self._sql.delete_waiting, (domain, priority, seq))
         details = {"reason": reason} | ({"actor": actor} if actor else {})
         canceled = CommandStatus.CANCELED
         outcome = OutcomeRow(seq, canceled, row[8], row[9], None, None, ran=0, reason=reason)
         note = AuditRow(seq, AuditEventType.CANCELED, details)
         writes = Writes(outcomes=[outcome], audits=[note])
-        yield from self._write(domain, None, writes, {}, {seq} if keyed else set())
+        known = Known({}, {seq} if keyed else set(), {seq: row[12]})
+        yield from self._write(domain, None, writes, known)
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         row = yield from self._standing(domain, command_id)
@@ -39,6 +42,7 @@ class PostgresOperators(PostgresSettling, PostgresReads):
         transition = Transition(f"operator_{action.kind}")
         status = after(_status_of(row), transition)
         yield Statement(self._sql.delete_outcome, (seq, domain))
+        yield from self.add_batch_counts(tally([(row[12], PARKED)], -1), "")
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         writes = Writes(audits=[note])
         if status is CommandStatus.PENDING:
@@ -60,7 +64,8 @@ class PostgresOperators(PostgresSettling, PostgresReads):
                     reason=action.reason,
                 )
             )
-        yield from self._write(domain, None, writes, {seq: priority}, {seq} if keyed else set())
+        known = Known({seq: priority}, {seq} if keyed else set(), {seq: row[12]})
+        yield from self._write(domain, None, writes, known)
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
         rows = yield Statement(self._sql.standing, (command_id, domain))

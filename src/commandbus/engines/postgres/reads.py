@@ -120,6 +120,7 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
         " and correlation_id = command_id)",
         wanted.correlation_id,
     )
+    add("c.batch_id = $::uuid", wanted.batch_id)
     add("c.created_at >= $::bigint", wanted.created_after)
     add("c.created_at < $::bigint", wanted.created_before)
     add("c.tags::jsonb ? $::text", wanted.tag)

@@ -206,6 +206,7 @@ def _values(command: NewCommand) -> tuple[Any, ...]:
         command.unique_key,
         command.tags,
         command.headers,
+        command.batch_id,
     )
 
 
@@ -230,6 +231,7 @@ def _columns(commands: Sequence[NewCommand]) -> tuple[str, ...]:
         unless(None, [c.unique_key for c in commands], texts),
         unless(None, [c.tags for c in commands], texts),
         unless(None, [c.headers for c in commands], texts),
+        unless(None, [c.batch_id for c in commands]),
     )
 
 
@@ -251,6 +253,7 @@ def _command_row(seq: int, command: NewCommand, now: int, due_at: int) -> tuple[
         command.unique_key,
         command.tags,
         command.headers,
+        command.batch_id,
     )
 
 

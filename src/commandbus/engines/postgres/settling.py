@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.batches import count_columns
 from commandbus.engines.postgres.leases import Held, members_of
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary
+from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
 from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, plan
@@ -34,13 +37,20 @@ class Shrink(msgspec.Struct):
         return {seq: seat for seq, seat in self.held.seats.items() if seq not in gone}
 
 
-class Batch(msgspec.Struct):
-    """Writes with the proof and the queue's columns of each command, on their way to the server."""
+class Known(msgspec.Struct):
+    """What a write needs to know of its commands beside the write itself, by sequence."""
+
+    priorities: dict[int, int] = {}
+    keyed: set[int] = set()
+    batches: dict[int, UUID | None] = {}
+
+
+class Prepared(msgspec.Struct):
+    """Writes on their way to the server, each with its proof."""
 
     writes: Writes = msgspec.field(default_factory=Writes)
     proofs: dict[int, int] = {}
-    priorities: dict[int, int] = {}
-    keyed: set[int] = set()
+    known: Known = msgspec.field(default_factory=Known)
     shrinks: dict[int, Shrink] = {}
     worker: str | None = None
     sends: list[tuple[int, NewCommand]] = []
@@ -50,14 +60,17 @@ class Batch(msgspec.Struct):
 class PostgresSettling(PostgresSending):
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         doubtful: list[Settlement] = []
+        batches: set[tuple[str, UUID]] = set()
         for group in self._by_worker(batch, doubtful):
             built = self._build(group, doubtful)
             if built.shrinks:
                 # What follows from a settlement is sent in its transaction; alone it is one by itself.
-                valid = yield from self._send_batch(built, Statement if built.sends else Atomic)
+                valid = yield from self._send_prepared(built, Statement if built.sends else Atomic)
                 doubtful += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
+                batches |= _changed(built, valid)
                 yield Boundary()
-        return SettleReport((yield from self._settle_again(doubtful)) if doubtful else ())
+        lost = (yield from self._settle_again(doubtful, batches)) if doubtful else ()
+        return SettleReport(lost, tuple(batches))
 
     def _by_worker(
         self, batch: Sequence[Settlement], unknown: list[Settlement]
@@ -72,9 +85,9 @@ class PostgresSettling(PostgresSending):
                 groups.setdefault(held.worker, []).append(settlement)
         return list(groups.values())
 
-    def _build(self, group: Sequence[Settlement], unknown: list[Settlement]) -> Batch:
+    def _build(self, group: Sequence[Settlement], unknown: list[Settlement]) -> Prepared:
         """What a group writes if its leases are as they are remembered."""
-        built = Batch()
+        built = Prepared()
         for settlement in group:
             seq, lease_id = settlement.seq, settlement.lease_id
             shrink = built.shrinks.get(lease_id)
@@ -90,19 +103,21 @@ class PostgresSettling(PostgresSending):
             member = Member(seq, attempt, crashes, releases, keyed)
             plan(built.writes, settlement, member, held.worker, held.claimed_at)
             built.proofs[seq] = lease_id
-            built.priorities[seq] = priority
+            built.known.priorities[seq] = priority
             built.worker = held.worker
+            if settlement.batch_id is not None:
+                built.known.batches[seq] = settlement.batch_id
             if settlement.sends:
                 built.sends += [(lease_id, command) for command in settlement.sends]
             if keyed:
-                built.keyed.add(seq)
+                built.known.keyed.add(seq)
         return built
 
-    def _send_batch(self, built: Batch, kind: type[Statement]) -> Op[set[int]]:
+    def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
         rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        params = (*_lease_columns(built.shrinks, rests), None, built.worker)
-        rows = yield kind(self._sql.settle, (*params, *_columns(built), ORIGIN, self._notify))
+        params = (*_lease_columns(built.shrinks, rests), None, built.worker, *self._params(built))
+        rows = yield kind(self._sql.settle, params)
         valid = {row[0] for row in rows}
         for lease_id, rest in rests.items():
             held = built.shrinks[lease_id].held
@@ -121,13 +136,16 @@ class PostgresSettling(PostgresSending):
             yield from self.insert(sends, Capacity())
         return valid
 
-    def _settle_again(self, doubtful: Sequence[Settlement]) -> Op[tuple[int, ...]]:
+    def _settle_again(
+        self, doubtful: Sequence[Settlement], batches: set[tuple[str, UUID]]
+    ) -> Op[tuple[int, ...]]:
         """The careful way, for leases that are unknown or not as remembered: look, lock, write.
         Returns what is lost; an outcome that this very lease has recorded before is not."""
         wanted = sorted({s.lease_id for s in doubtful})
         rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
         for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
-            priorities = dict((yield Statement(self._sql.priorities, (integers(seqs),))))
+            columns = yield Statement(self._sql.columns_of, (integers(seqs),))
+            priorities = {column[0]: column[1] for column in columns}
             seats = {
                 m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
                 for m in members_of(seqs, unusual)
@@ -138,8 +156,9 @@ class PostgresSettling(PostgresSending):
         for group in self._by_worker(doubtful, lost):
             built = self._build(group, lost)
             if built.shrinks:
-                valid = yield from self._send_batch(built, Statement)
+                valid = yield from self._send_prepared(built, Statement)
                 lost += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
+                batches |= _changed(built, valid)
         if not lost:
             return ()
         rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
@@ -147,32 +166,39 @@ class PostgresSettling(PostgresSending):
         return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
 
     def _write_under(
-        self, held: Held, seqs: list[int], writes: Writes, sends: Sequence[NewCommand]
+        self,
+        held: Held,
+        batches: dict[int, UUID | None],
+        writes: Writes,
+        sends: Sequence[NewCommand],
     ) -> Op[None]:
-        """Write something else than settlements about commands of a lease, and take them out of it."""
-        keyed = {seq for seq in seqs if held.seats[seq][3]}
-        proofs = dict.fromkeys(seqs, held.lease_id)
-        shrinks = {held.lease_id: Shrink(held, seqs)}
-        following = [(held.lease_id, command) for command in sends]
-        built = Batch(writes, proofs, {}, keyed, shrinks, None, following)
-        yield from self._send_batch(built, Statement if following else Atomic)
+        """Write something else than settlements about commands of a lease, and take them out of it.
+        The commands are given with their batches."""
+        keyed = {seq for seq in batches if held.seats[seq][3]}
+        prepared = Prepared(
+            writes,
+            dict.fromkeys(batches, held.lease_id),
+            Known({}, keyed, batches),
+            {held.lease_id: Shrink(held, list(batches))},
+            None,
+            [(held.lease_id, command) for command in sends],
+        )
+        yield from self._send_prepared(prepared, Statement if sends else Atomic)
         yield Boundary()
 
-    def _write(
-        self,
-        domain: str,
-        worker: str | None,
-        writes: Writes,
-        priorities: Mapping[int, int],
-        keyed: set[int],
-    ) -> Op[None]:
+    def _write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
         """Write what needs no lease, inside a transaction that holds other locks."""
         seqs = [row.seq for row in writes.outcomes]
         seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
-        built = Batch(writes, dict.fromkeys(seqs, UNPROVED), dict(priorities), keyed, {}, worker)
-        params = (*_lease_columns({}, {}), domain, worker)
-        yield Statement(self._sql.settle, (*params, *_columns(built), ORIGIN, self._notify))
+        prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
+        params = (*_lease_columns({}, {}), domain, worker, *self._params(prepared))
+        yield Statement(self._sql.settle, params)
         yield from self._announce((domain, row) for row in writes.requeues)
+
+    def _params(self, prepared: Prepared) -> tuple[Any, ...]:
+        """$8 to $41 of settle.sql."""
+        batches = _batch_columns(prepared)
+        return *_columns(prepared), ORIGIN, self._notify, *batches
 
     def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
         """Tell this process what came back, and let its claims look where it came back to."""
@@ -209,7 +235,7 @@ def _lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Any]) -> t
     )
 
 
-def _columns(built: Batch) -> tuple[str, ...]:
+def _columns(built: Prepared) -> tuple[str, ...]:
     """$8 to $33 of settle.sql."""
     return (
         *_outcome_columns(built.writes.outcomes, built.proofs),
@@ -246,22 +272,24 @@ def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> tuple[s
     )
 
 
-def _key_columns(built: Batch) -> tuple[str, ...]:
+def _key_columns(built: Prepared) -> tuple[str, ...]:
     """Final outcomes free their unique keys."""
-    freed = [row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in built.keyed]
+    freed = [
+        row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in built.known.keyed
+    ]
     return integers(built.proofs[seq] for seq in freed), integers(freed)
 
 
-def _requeue_columns(built: Batch) -> tuple[str, ...]:
+def _requeue_columns(built: Prepared) -> tuple[str, ...]:
     rows = built.writes.requeues
     return (
         integers(built.proofs[row.seq] for row in rows),
         integers(row.seq for row in rows),
-        integers(built.priorities[row.seq] for row in rows),
+        integers(built.known.priorities[row.seq] for row in rows),
         integers(row.attempts for row in rows),
         integers(row.crashes for row in rows),
         integers(row.releases for row in rows),
-        numbers(row.seq in built.keyed for row in rows),
+        numbers(row.seq in built.known.keyed for row in rows),
         integers(row.delay for row in rows),
     )
 
@@ -273,6 +301,30 @@ def _audit_columns(rows: list[AuditRow], proofs: Mapping[int, int]) -> tuple[str
         numbers(row.kind for row in rows),
         texts(as_json(row.details) for row in rows),
     )
+
+
+def _batch_columns(built: Prepared) -> tuple[str, ...]:
+    """What the outcomes add to the counts of batches, one row per batch and lease."""
+    ends: dict[int, list[tuple[UUID | None, CommandStatus]]] = {}
+    if built.known.batches:
+        for row in built.writes.outcomes:
+            batch_id = built.known.batches.get(row.seq)
+            ends.setdefault(built.proofs[row.seq], []).append((batch_id, row.status))
+    counted = [(proof, tally(entered)) for proof, entered in ends.items()]
+    return (
+        integers(proof for proof, counts in counted for _ in counts),
+        numbers(batch_id for _, counts in counted for batch_id in counts),
+        *count_columns(count for _, counts in counted for count in counts.values()),
+    )
+
+
+def _changed(built: Prepared, valid: set[int]) -> set[tuple[str, UUID]]:
+    """Domain and id of the batches that a settle counted in."""
+    return {
+        (built.shrinks[built.proofs[seq]].held.domain, batch_id)
+        for seq, batch_id in built.known.batches.items()
+        if batch_id is not None and built.proofs[seq] in valid
+    }
 
 
 def as_json(value: object) -> str:

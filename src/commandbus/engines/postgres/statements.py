@@ -76,7 +76,7 @@ def channel_of(schema: str) -> str:
 def queries(schema: str) -> SimpleNamespace:
     """All queries of the engine, by name."""
     found: dict[str, str] = {}
-    for file in ("commands.sql", "settle.sql", "reads.sql", "documents.sql"):
+    for file in ("commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql"):
         found |= vars(load(PACKAGE, file))
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.claiming import PostgresClaiming
 from commandbus.engines.postgres.documents import PostgresDocuments
 from commandbus.engines.postgres.operators import PostgresOperators
 from commandbus.store.capabilities import Capabilities
 
 
-class PostgresStore(PostgresClaiming, PostgresOperators, PostgresDocuments):
+class PostgresStore(PostgresClaiming, PostgresOperators, PostgresDocuments, PostgresBatches):
     """Commands in PostgreSQL tables; see sql/0001_schema.sql for what they mean."""
 
     capabilities = Capabilities(

@@ -181,7 +181,7 @@ class WriteLane(Lane):
             self.connection.execute("savepoint op")
         try:
             order.result = drive(order.op, self.execute, order.wakes)
-        except Exception as error:
+        except Exception as error:  # its own caller is told; the others of the group go on
             if alone or isinstance(error, StoreUnavailable):
                 raise
             self.connection.execute("rollback to op")

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after
+from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import as_failure, as_json, outcome_params
@@ -28,7 +28,7 @@ class SqliteOperators(SqliteReads, SqliteBatches):
         row = yield from self._standing(domain, command_id)
         seq, priority, waiting, scheduled = row[0], row[1], row[9], row[10]
         if not waiting and not scheduled:
-            after(_status_of(row), Transition.EXPIRE)
+            refuse_cancel(_status_of(row))
         if waiting:
             yield Statement(SQL.delete_queue, (domain, priority, seq))
         else:

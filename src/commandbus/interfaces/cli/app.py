@@ -23,6 +23,7 @@ _HEADING = re.compile(r"^( *)(Usage|[A-Z][a-z ]+)(?=:)", re.MULTILINE)
 SECTIONS: dict[str, dict[str, str]] = {
     "Try it": {
         "demo": "See the bus at work: failures, retries, a crash.",
+        "load": "Send commands that succeed, fail or crash in a given mix.",
         "version": "Print the version.",
     },
     "Commands": {
@@ -33,12 +34,15 @@ SECTIONS: dict[str, dict[str, str]] = {
         "audit": "Show everything that happened to a command, in order.",
         "why": "Say why a command is not running, in words.",
         "cancel": "Cancel a command that waits; it will not be started.",
+        "batch": "Commands that belong together: progress, cancel.",
+        "schedule": "Commands that are sent again and again.",
     },
     "Operate": {
         "worker": "Carry out commands with the handlers of an app.",
         "workers": "List the workers that reported themselves lately.",
         "queue": "Whole domains: figures, pause, resume, purge.",
         "tsq": "The troubleshooting queue: commands that wait for a person.",
+        "breaker": "Circuit breakers: targets that are not called for a while.",
         "top": "Watch all domains live.",
         "health": "Probe: is the store reachable, is work stuck?",
         "db": "The store itself: create, check, diagnose.",
@@ -56,6 +60,10 @@ FILES = {
     "why": "insight",
     "workers": "insight",
     "tsq": "troubleshooting",
+    "batch": "batches",
+    "schedule": "schedules",
+    "breaker": "breakers",
+    "load": "loading",
     "queue": "queues",
     "db": "database",
     "version": "versions",
@@ -63,13 +71,16 @@ FILES = {
 """Where a command is, when its file has another name."""
 
 GROUPS = {
+    "batch": ("list", "show", "commands", "cancel"),
+    "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
+    "breaker": ("list", "open", "reset"),
     "db": ("upgrade", "verify", "sql", "doctor"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
-    f"  {int(code)}  {meaning}" for code, meaning in EXIT_CODES.items()
+    f"  {int(code):>2}  {meaning}" for code, meaning in EXIT_CODES.items()
 )
 
 

@@ -13,6 +13,7 @@ from commandbus.interfaces.cli.output import Column, field_of
 if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
     from commandbus.domain.command import CommandRecord
+    from commandbus.store.records import CommandPage
     from commandbus.sync import SyncCommandBus
 
 OWN_DOMAIN = "The command's domain, where several domains have this id."
@@ -59,6 +60,11 @@ def list_(
             limit=limit,
             after=after,
         )
+    print_page(page, json)
+
+
+def print_page(page: CommandPage, json: bool) -> None:
+    """A page of commands, and how to get the next."""
     if json:
         output.json_document(page)
         return

@@ -44,10 +44,10 @@ def print_record(record: CommandRecord, trail: list[AuditEvent]) -> None:
         )
     )
     for label, value in _facts(record):
-        out.print(_labelled(label, value), soft_wrap=True)
-    _document("data", record.data)
+        out.print(labelled(label, value), soft_wrap=True)
+    document("data", record.data)
     if record.result is not None:
-        _document("result", record.result)
+        document("result", record.result)
     if record.error is not None:
         _failure(record.error)
     out.print()
@@ -55,7 +55,8 @@ def print_record(record: CommandRecord, trail: list[AuditEvent]) -> None:
     print_events(trail, indent="  ")
 
 
-def _labelled(label: str, value: str) -> Text:
+def labelled(label: str, value: str) -> Text:
+    """A line of a head: what it is, and what it says."""
     from rich.text import Text
 
     return Text.assemble((f"  {label:<{LABEL}}", "bright_black"), text.line(value))
@@ -69,16 +70,16 @@ def _facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
         tried += f", {text.plural(record.crashes, 'worker')} lost"
     yield "attempts", tried
     yield "priority", str(record.priority)
-    yield "created", _ago(record.created_at)
+    yield "created", ago(record.created_at)
     if record.due_at > record.created_at:
-        yield "due", _ago(record.due_at)
+        yield "due", ago(record.due_at)
     if record.expires_at is not None:
-        yield "expires", _ago(record.expires_at)
+        yield "expires", ago(record.expires_at)
     if record.started_at is not None:
-        yield "started", _ago(record.started_at)
+        yield "started", ago(record.started_at)
     if record.finished_at is not None:
         ran = "" if record.started_at is None else _ran(record.started_at, record.finished_at)
-        yield "finished", _ago(record.finished_at) + ran
+        yield "finished", ago(record.finished_at) + ran
     for label, value in (
         ("worker", record.worker),
         ("reason", record.reason),
@@ -95,10 +96,11 @@ def _facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
         yield "header", f"{key}: {value}"
     if record.progress is not None:
         progress = record.progress
-        yield "progress", f"{progress.percent:g} % {progress.message} ({_ago(progress.reported_at)})"
+        yield "progress", f"{progress.percent:g} % {progress.message} ({ago(progress.reported_at)})"
 
 
-def _ago(moment: datetime) -> str:
+def ago(moment: datetime) -> str:
+    """A moment, and how far it is from now."""
     age = text.age(moment)
     return f"{text.moment(moment)}  ({age if age.startswith('in ') else age + ' ago'})"
 
@@ -107,13 +109,13 @@ def _ran(started: datetime, finished: datetime) -> str:
     return f", ran {text.duration((finished - started).total_seconds())}"
 
 
-def _document(label: str, value: Any) -> None:
+def document(label: str, value: Any) -> None:
     """A JSON value: on its label's line when it is short, else indented below."""
     from rich.text import Text
 
     out, compact = output.console(), text.compact_json(value)
     if LABEL + 2 + len(compact) <= out.width:
-        out.print(_labelled(label, compact))
+        out.print(labelled(label, compact))
         return
     out.print(Text(f"  {label}", "bright_black"))
     for row in text.as_json(value).splitlines():
@@ -133,7 +135,7 @@ def _failure(error: Failure) -> None:
         soft_wrap=True,
     )
     if error.details is not None:
-        _document("details", error.details)
+        document("details", error.details)
     if error.traceback:
         for row in text.block(error.traceback.rstrip()).splitlines():
             out.print(Text(f"  {row}", "bright_black"), soft_wrap=True)

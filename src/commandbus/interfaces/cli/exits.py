@@ -28,6 +28,7 @@ class Exit(IntEnum):
     UNHEALTHY = 6
     NOT_FOUND = 7
     TIMED_OUT = 8
+    GAVE_UP = 75
 
 
 EXIT_CODES: dict[int, str] = {
@@ -38,8 +39,9 @@ EXIT_CODES: dict[int, str] = {
     Exit.STORE: "the store cannot be reached or written",
     Exit.SCHEMA: "the store's schema is missing or outdated",
     Exit.UNHEALTHY: "unhealthy",
-    Exit.NOT_FOUND: "there is no such command",
+    Exit.NOT_FOUND: "there is no such command, domain, batch or schedule",
     Exit.TIMED_OUT: "timed out waiting",
+    Exit.GAVE_UP: "a worker stayed ill although it was restarted; start it anew",
 }
 """Every exit code and its meaning; shown by `commandbus --help`."""
 

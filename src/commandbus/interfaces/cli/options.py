@@ -31,6 +31,20 @@ Operator = Annotated[
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
 ]
 
+Priority = Annotated[
+    str | None, typer.Option("--priority", "-p", help="high, normal, low or a number.")
+]
+
+
+def priority(given: str | None) -> str | int | None:
+    """A priority's label or number."""
+    if given is None:
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        return given
+
 
 def seconds(value: str | None, name: str) -> float | None:
     """A duration option as seconds."""

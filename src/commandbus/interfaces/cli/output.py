@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -134,6 +135,22 @@ def _fit(columns: Sequence[Column], cells: Sequence[Sequence[Text]], width: int)
             widths[index] -= given
             excess -= given
     return widths
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on standard error for long work that somebody watches. Call what it gives for each piece
+    done, or with how many."""
+    seen = console(stderr=True)
+    if total < 50 or not is_terminal() or not seen.is_terminal:
+        yield lambda pieces=1: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(text.line(title)), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=seen, transient=True) as shown:
+        task = shown.add_task(title, total=total)
+        yield lambda pieces=1: shown.advance(task, pieces)
 
 
 def status(value: object) -> Text:

@@ -18,9 +18,7 @@ def send(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
     ] = None,
-    priority: Annotated[
-        str | None, typer.Option("--priority", "-p", help="high, normal, low or a number.")
-    ] = None,
+    priority: options.Priority = None,
     delay: Annotated[
         str | None, typer.Option("--delay", metavar="TIME", help="Not before: 30s, 5m, 2h.")
     ] = None,
@@ -59,7 +57,7 @@ def send(
             payload,
             command_id=command_id,
             correlation_id=correlation_id,
-            priority=_priority(priority),
+            priority=options.priority(priority),
             delay=options.seconds(delay, "--delay"),
             expires_at=None if expires is None else text.after_now(expires),
             max_attempts=max_attempts,
@@ -77,15 +75,6 @@ def send(
             else f"sent {domain}/{command_type}"
         )
     output.write(str(sent.command_id))
-
-
-def _priority(given: str | None) -> str | int | None:
-    if given is None:
-        return None
-    try:
-        return int(given)
-    except ValueError:
-        return given
 
 
 def _headers(pairs: list[str]) -> dict[str, str] | None:

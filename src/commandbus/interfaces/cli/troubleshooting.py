@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,8 @@ from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
-    from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
+    from commandbus.operations.redrive import FailureGroup
+    from commandbus.sync import SyncTroubleshootingQueue
 
 PAGE = 500
 
@@ -34,27 +36,58 @@ COLUMNS = (
     Column("message", field_of("error_message"), lambda record: record.error_message or "", wide=True),
 )
 GROUP_COLUMNS = (
-    Column("count", lambda group: group[1], lambda group: f"{group[1]:,}", right=True, style="bold"),
-    Column("domain", lambda group: group[0][0]),
-    Column("type", lambda group: group[0][1]),
-    Column("code", lambda group: group[0][2], style="yellow"),
-    Column("message", lambda group: group[0][3]),
+    Column("count", field_of("count"), lambda group: f"{group.count:,}", right=True, style="bold"),
+    Column("group", field_of("fingerprint"), keep=True),
+    Column("domain", field_of("domain"), wide=True),
+    Column("type", field_of("command_type")),
+    Column("code", field_of("error_code"), style="yellow"),
+    Column("exception", field_of("exception"), pipe=True),
+    Column("frame", field_of("frame"), pipe=True),
+    Column(
+        "newest",
+        lambda group: text.moment(group.newest),
+        lambda group: text.age(group.newest),
+        right=True,
+        wide=True,
+    ),
+    Column("message", field_of("message")),
 )
+EMPTY = "nobody needs a person: the troubleshooting queue is empty"
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The commands' ids.")]
 All = Annotated[bool, typer.Option("--all", help="All that match the filters, instead of ids.")]
 Code = Annotated[str | None, typer.Option("--code", "-c", help="Only with this error code.")]
+InGroup = Annotated[
+    str | None, typer.Option("--group", metavar="GROUP", help="Only this group of `list --groups`.")
+]
 
 
-def groups_of(records: list[CommandRecord]) -> list[tuple[tuple[str, str, str, str], int]]:
-    """Parked commands by what went wrong, the most frequent first; each with one of its messages."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    messages: dict[tuple[str, str, str], str] = {}
-    for record in records:
-        key = (record.domain, record.command_type, record.error_code or "")
-        counts[key] += 1
-        messages.setdefault(key, record.error_message or "")
-    return [((*key, messages[key]), count) for key, count in counts.most_common()]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which parked commands are meant."""
+
+    domain: str | None
+    command_type: str | None
+    code: str | None
+    group: str | None = None
+
+    def groups(self, queue: SyncTroubleshootingQueue) -> list[FailureGroup]:
+        """What is meant, by how it failed; the largest group first."""
+        return [
+            group
+            for group in queue.group_failures(self.domain, self.command_type)
+            if self.code in (None, group.error_code) and self.group in (None, group.fingerprint)
+        ]
+
+    def records(self, queue: SyncTroubleshootingQueue) -> Iterator[CommandRecord]:
+        """What is meant, newest first, read as far as it is asked for."""
+        after = None
+        while True:
+            page = queue.list_troubleshooting(self.domain, self.command_type, after=after, limit=PAGE)
+            yield from (record for record in page if self.code in (None, record.error_code))
+            if page.next is None:
+                return
+            after = page.next
 
 
 def list_(
@@ -68,40 +101,34 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List parked commands, newest first."""
-    following = None
-    with target.opened(url) as bus:
-        if groups or code is not None:
-            records = list(_matching(bus, domain, command_type, code))
-        else:
-            from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.sync import SyncTroubleshootingQueue
 
-            page = SyncTroubleshootingQueue(bus).list_troubleshooting(
-                domain, command_type, after=after, limit=limit
-            )
+    chosen, following = Choice(domain, command_type, code), None
+    with target.opened(url) as bus:
+        queue = SyncTroubleshootingQueue(bus)
+        if groups:
+            _print_groups(chosen.groups(queue), json)
+            return
+        if code is not None:
+            records = list(islice(chosen.records(queue), limit))
+        else:
+            page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
             records, following = page.commands, page.next
-    if groups:
-        _print_groups(records, json)
-        return
-    records = records[:limit]
     if json:
         output.json_document({"commands": records, "next": following})
         return
-    output.table(records, COLUMNS, empty="nobody needs a person: the troubleshooting queue is empty")
+    output.table(records, COLUMNS, empty=EMPTY)
     if following is not None:
         output.note(f"more with --after {following}, or by error with --groups")
 
 
-def _print_groups(records: list[CommandRecord], json: bool) -> None:
-    found = groups_of(records)
+def _print_groups(found: list[FailureGroup], json: bool) -> None:
     if json:
-        names = ("domain", "command_type", "code", "message")
-        output.json_document(
-            {"groups": [dict(zip(names, key, strict=True)) | {"count": n} for key, n in found]}
-        )
+        output.json_document({"groups": found})
         return
-    output.table(
-        found, GROUP_COLUMNS, empty="nobody needs a person: the troubleshooting queue is empty"
-    )
+    output.table(found, GROUP_COLUMNS, empty=EMPTY)
+    if found and output.is_terminal():
+        output.note("act on one with `commandbus tsq retry --all --group GROUP`, cancel or complete")
 
 
 def show(
@@ -131,21 +158,6 @@ def count(
         output.write(str(number))
 
 
-def _matching(
-    bus: SyncCommandBus, domain: str | None, command_type: str | None, code: str | None
-) -> Iterator[CommandRecord]:
-    """Every parked command that meets the filters."""
-    from commandbus.sync import SyncTroubleshootingQueue
-
-    queue, after = SyncTroubleshootingQueue(bus), None
-    while True:
-        page = queue.list_troubleshooting(domain, command_type, after=after, limit=PAGE)
-        yield from (record for record in page if code is None or record.error_code == code)
-        if page.next is None:
-            return
-        after = page.next
-
-
 def retry(
     ids: Ids = None,
     everything: All = False,
@@ -155,6 +167,7 @@ def retry(
     domain: options.Domain = None,
     command_type: options.Type = None,
     code: Code = None,
+    group: InGroup = None,
     reason: options.Reason = None,
     operator: options.Operator = None,
     dry_run: options.DryRun = False,
@@ -163,21 +176,16 @@ def retry(
 ) -> None:
     """Send parked commands back to work with fresh attempts.
 
-    By id, or with --all every one that matches --domain, --type and --code.
+    By id, or with --all every one that matches --domain, --type, --code and --group.
     """
     edit: dict[str, Any] = {}
     if data is not None:
         if everything or len(ids or []) != 1:
             raise CliError("--data corrects one command: give exactly one ID.", Exit.USAGE)
         edit["data"] = options.document(data, "--data")
-    who = options.acting(operator)
-
-    def act(queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
-        queue.operator_retry(record.domain, record.command_id, operator=who, reason=reason, **edit)
-
-    with target.opened(url) as bus:
-        chosen = _chosen(bus, ids, everything, domain, command_type, code)
-        _carry_out(bus, chosen, "retry", act, ask=everything, dry_run=dry_run, yes=yes)
+    action = Action("retry", "sent back to work", options.acting(operator), reason, edit)
+    chosen = Choice(domain, command_type, code, group)
+    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
 
 
 def cancel(
@@ -186,6 +194,7 @@ def cancel(
     domain: options.Domain = None,
     command_type: options.Type = None,
     code: Code = None,
+    group: InGroup = None,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
         "canceled by an operator"
     ),
@@ -196,16 +205,11 @@ def cancel(
 ) -> None:
     """End parked commands as canceled.
 
-    By id, or with --all every one that matches --domain, --type and --code.
+    By id, or with --all every one that matches --domain, --type, --code and --group.
     """
-    who = options.acting(operator)
-
-    def act(queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
-        queue.operator_cancel(record.domain, record.command_id, reason, operator=who)
-
-    with target.opened(url) as bus:
-        chosen = _chosen(bus, ids, everything, domain, command_type, code)
-        _carry_out(bus, chosen, "cancel", act, ask=everything, dry_run=dry_run, yes=yes)
+    action = Action("cancel", "canceled", options.acting(operator), reason)
+    chosen = Choice(domain, command_type, code, group)
+    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
 
 
 def complete(
@@ -217,6 +221,7 @@ def complete(
     domain: options.Domain = None,
     command_type: options.Type = None,
     code: Code = None,
+    group: InGroup = None,
     reason: options.Reason = None,
     operator: options.Operator = None,
     dry_run: options.DryRun = False,
@@ -225,72 +230,116 @@ def complete(
 ) -> None:
     """End parked commands as completed, because somebody did their work by hand.
 
-    By id, or with --all every one that matches --domain, --type and --code.
+    By id, or with --all every one that matches --domain, --type, --code and --group.
     """
-    vouched, who = options.document(result, "--result"), options.acting(operator)
-
-    def act(queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
-        queue.operator_complete(record.domain, record.command_id, vouched, operator=who, reason=reason)
-
-    with target.opened(url) as bus:
-        chosen = _chosen(bus, ids, everything, domain, command_type, code)
-        _carry_out(bus, chosen, "complete", act, ask=everything, dry_run=dry_run, yes=yes)
+    vouched = {"result": options.document(result, "--result")}
+    action = Action("complete", "completed", options.acting(operator), reason, vouched)
+    chosen = Choice(domain, command_type, code, group)
+    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
 
 
-def _chosen(
-    bus: SyncCommandBus,
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an operator does to parked commands."""
+
+    verb: str
+    past: str
+    operator: str
+    reason: str | None
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else the verb takes."""
+
+    def one(self, queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
+        act = getattr(queue, f"operator_{self.verb}")
+        act(
+            record.domain,
+            record.command_id,
+            operator=self.operator,
+            reason=self.reason,
+            **self.fields,
+        )
+
+
+def carry_out(
+    action: Action,
     ids: list[str] | None,
     everything: bool,
-    domain: str | None,
-    command_type: str | None,
-    code: str | None,
-) -> list[CommandRecord]:
-    """The commands to act on: by id, or by filter with --all; never both, never neither."""
-    if everything == bool(ids):
-        raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
-    if not everything:
-        return [commands.find(bus, command_id, domain) for command_id in ids or []]
-    return list(_matching(bus, domain, command_type, code))
-
-
-def _carry_out(
-    bus: SyncCommandBus,
-    chosen: list[CommandRecord],
-    verb: str,
-    act: Callable[[SyncTroubleshootingQueue, CommandRecord], None],
+    chosen: Choice,
+    url: str | None,
     *,
-    ask: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Do it to each of them; what is refused is reported, and the rest goes on."""
-    from rich.progress import track
-
+    """Act on the commands named, or on all that are chosen; never both, never neither."""
     from commandbus.sync import SyncTroubleshootingQueue
 
-    what = text.plural(len(chosen), "parked command")
+    if everything == bool(ids):
+        raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
+    with target.opened(url) as bus:
+        queue = SyncTroubleshootingQueue(bus)
+        if everything:
+            done, refused = _act_on_all(queue, action, chosen, dry_run=dry_run, yes=yes)
+        else:
+            records = [commands.find(bus, one, chosen.domain) for one in ids or []]
+            done, refused = _act_on_each(queue, action, records, dry_run=dry_run)
+    if done or refused:
+        output.done(f"{text.plural(done, 'command')} {action.past}")
+    if refused:
+        raise typer.Exit(Exit.FAILURE)
+
+
+def _act_on_each(
+    queue: SyncTroubleshootingQueue, action: Action, records: list[CommandRecord], *, dry_run: bool
+) -> tuple[int, int]:
+    """What is refused is reported, and the rest goes on."""
     if dry_run:
-        output.note(f"would {verb} {what}:" if chosen else f"would {verb} nothing")
-        output.table(groups_of(chosen), GROUP_COLUMNS)
-        return
-    if not chosen:
-        output.note("no parked command matches")
-        return
-    if ask:
-        output.table(groups_of(chosen), GROUP_COLUMNS) if output.is_interactive() else None
-        options.confirm(f"{verb.capitalize()} {what}?", yes=yes)
-    queue, refused = SyncTroubleshootingQueue(bus), 0
-    progress = output.console(stderr=True)
-    hidden = len(chosen) < 50 or not output.is_terminal()
-    for record in track(chosen, f"{verb}", console=progress, transient=True, disable=hidden):
+        output.note(f"would {action.verb} {text.plural(len(records), 'command')}:")
+        output.table(records, commands.COLUMNS)
+        return 0, 0
+    refused = 0
+    for record in records:
         try:
-            act(queue, record)
+            action.one(queue, record)
         except CommandBusError as error:
-            if len(chosen) == 1:
+            if len(records) == 1:
                 raise
             refused += 1
             output.error(f"{record.command_id}: {error}")
-    past = {"retry": "sent back to work", "cancel": "canceled", "complete": "completed"}[verb]
-    output.done(f"{text.plural(len(chosen) - refused, 'command')} {past}")
+    return len(records) - refused, refused
+
+
+def _act_on_all(
+    queue: SyncTroubleshootingQueue, action: Action, chosen: Choice, *, dry_run: bool, yes: bool
+) -> tuple[int, int]:
+    """Domain by domain, after a look at what it will be."""
+    groups = chosen.groups(queue)
+    count = sum(group.count for group in groups)
+    what = f"{action.verb} {text.plural(count, 'parked command')}"
+    if dry_run:
+        output.note(f"would {what}:" if groups else f"would {action.verb} nothing")
+        output.table(groups, GROUP_COLUMNS)
+        return 0, 0
+    if not groups:
+        output.note("no parked command matches")
+        return 0, 0
+    if output.is_interactive() and not yes:
+        output.table(groups, GROUP_COLUMNS)
+    options.confirm(f"{what.capitalize()}?", yes=yes)
+    done = refused = 0
+    with output.progress(action.verb, count) as advance:
+        for domain in sorted({group.domain for group in groups}):
+            report = queue.bulk(
+                action.verb,
+                operator=action.operator,
+                reason=action.reason,
+                domain=domain,
+                command_type=chosen.command_type,
+                error_code=chosen.code,
+                group=chosen.group,
+                progress=lambda number, matched: advance(),
+                **action.fields,
+            )
+            done, refused = done + report.done, refused + report.refused
     if refused:
-        raise typer.Exit(Exit.FAILURE)
+        output.warn(f"{text.plural(refused, 'command')} had been taken care of by somebody else")
+    return done, refused

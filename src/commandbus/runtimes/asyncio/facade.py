@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.operations.flows import FlowRun
+from commandbus.operations.scope import Flow, Scope
+from commandbus.runtimes.base import Host
 from commandbus.store.op import Op
 from commandbus.store.session import AsyncSession
-from commandbus.store.wakeup import WakeHub
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Host(Protocol):
-    """What the methods hang on: a bus, or something over one."""
-
-    @property
-    def scope(self) -> Scope: ...
-    @property
-    def session(self) -> AsyncSession: ...
-    @property
-    def hub(self) -> WakeHub: ...
 
 
 def awaiting(
@@ -34,10 +25,23 @@ def awaiting(
     """An operation as a method to be awaited."""
 
     @wraps(build)
-    async def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await host.session.run(build(host.scope, *args, **kwargs), read=read)
+    async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await bus.session.run(build(bus.scope, *args, **kwargs), read=read)
 
-    return call
+    return run
+
+
+def awaiting_own(
+    build: Callable[Concatenate[Any, P], Op[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """An op of the object itself as a method to be awaited."""
+
+    @wraps(build)
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self.session.run(build(self, *args, **kwargs))
+        return result
+
+    return run
 
 
 def awaiting_flow(
@@ -46,46 +50,27 @@ def awaiting_flow(
     """A flow as a method to be awaited: its ops are run, its waits are waited."""
 
     @wraps(build)
-    async def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+    async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop, commits = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            loop.call_soon_threadsafe(news.set)
+            loop.call_soon_threadsafe(commits.set)
 
-        stop = host.hub.on_commit(tell)
-        flow = build(host.scope, *args, **kwargs)
+        forget, progress = bus.hub.on_commit(tell), FlowRun(build(bus.scope, *args, **kwargs))
         try:
-            step = next(flow)
-            while True:
-                try:
-                    answer = await _perform(step, host, news)
-                except Exception as error:  # the flow decides; unhandled, it comes straight back
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            while not progress.done:
+                with progress.answering():
+                    if progress.pause is None:
+                        progress.answer = await bus.session.run(progress.op, read=progress.read)
+                    else:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(progress.pause):
+                                await commits.wait()
+                        commits.clear()
+                        progress.answer = time.monotonic()
         finally:
-            stop()
-            flow.close()
+            forget()
+            progress.close()
+        return progress.value
 
-    return call
-
-
-async def _perform(step: Any, host: Host, news: asyncio.Event) -> Any:
-    if isinstance(step, Await):
-        if step.seconds > 0:
-            await _wait(news, step.seconds)
-        news.clear()
-        return time.monotonic()
-    if isinstance(step, Send):
-        return await host.session.run(step.op)
-    return await host.session.run(step, read=True)
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        pass
+    return run

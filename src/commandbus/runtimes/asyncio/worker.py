@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
-from commandbus.domain.moment import Duration, as_seconds
-from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import CommandBusError, StoreUnavailable
-from commandbus.operations.insight import forget_worker
-from commandbus.runtimes.asyncio.bus import CommandBus
+from commandbus.domain.moment import Duration
+from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.asyncio.facade import awaiting_own
 from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.offload import Crew
-from commandbus.runtimes.asyncio.services import Services
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import OverTime, bounded
-from commandbus.services.batch_closer import BatchCloser
-from commandbus.services.standard import standard_services
-from commandbus.store.op import Op
+from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from, split_by_lease
+from commandbus.worker.base import split_by_lease
 from commandbus.worker.context import HandlerContext
 from commandbus.worker.effects import (
     Claim,
@@ -42,17 +36,13 @@ from commandbus.worker.events import (
     Claims,
     Event,
     Finished,
-    LeasesGone,
     Settled,
     SettleFailed,
     StopRequested,
     Tick,
     Withdrawn,
-    Woken,
 )
 from commandbus.worker.execution import Call
-from commandbus.worker.handlers import HandlerRegistry
-from commandbus.worker.keeper import LeaseKeeper
 
 T = TypeVar("T")
 
@@ -60,46 +50,22 @@ FAIR_SECONDS = 0.005
 """Handlers that never wait are run one after another for this long before others get the loop."""
 
 
-class Worker(WorkerBase):
+class Worker(RuntimeWorker):
     """Carries out the commands of one or several domains.
 
     `run()` works until `stop()`; handlers run concurrently up to `concurrency`, `async def` on the
     loop and `def` in threads. A claimed command stays leased while its handler runs.
     """
 
-    def __init__(
-        self,
-        bus: CommandBus,
-        domain: str | Iterable[str],
-        registry: HandlerRegistry | None = None,
-        *,
-        concurrency: int = 4,
-        prefetch: int | None = None,
-        poll_interval: Duration = 60.0,
-        visibility_timeout: Duration = 30.0,
-        retry_policy: RetryPolicy | None = None,
-        thread_timeout: Duration | None = None,
-        jitter: Duration = 0.0,
-        recycle_after: int | None = None,
-        shutdown_timeout: Duration = 30.0,
-        name: str | None = None,
-    ) -> None:
-        settings = settings_from(
-            concurrency,
-            prefetch,
-            poll_interval,
-            visibility_timeout,
-            retry_policy,
-            thread_timeout,
-            jitter,
-            recycle_after,
-            shutdown_timeout,
-        )
-        super().__init__(
-            bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
-        )
-        self._bus = bus
-        self._closer = BatchCloser(self.domains)
+    runtime = "asyncio"
+    context_type = HandlerContext
+
+    receive = awaiting_own(RuntimeWorker._receive)
+    complete = awaiting_own(RuntimeWorker._complete)
+    fail = awaiting_own(RuntimeWorker._fail)
+    release = awaiting_own(RuntimeWorker._release)
+
+    def _set_up(self) -> None:
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
         self._dropped = 0
@@ -111,6 +77,8 @@ class Worker(WorkerBase):
         self._effects: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
 
     async def run(self) -> None:
         """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
@@ -121,10 +89,7 @@ class Worker(WorkerBase):
         self._stopped = asyncio.Event()
         self._news = asyncio.Event()
         try:
-            await self._run_once()
-            while self._restart_reason is not None:
-                self._restart_reason = None
-                self.health_status.reset()
+            while self._another_round():
                 await self._run_once()
         finally:
             self._running = False
@@ -135,21 +100,9 @@ class Worker(WorkerBase):
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer_at = self._timer = None
         self._crew = Crew(f"worker-{self.domains[0]}", self.health_status.record_thread_back)
-        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
-        self._keeper = LeaseKeeper(
-            self._engine.store,
-            self._engine.session,
-            self.settings.visibility_timeout,
-            self._on_leases_gone,
-        )
-        self._keeper.start()
-        self._services = Services(
-            self._bus, standard_services(self._presence("asyncio"), self._bus.gates, self._closer)
-        )
-        self._services.start()
+        self._start_helpers()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
             self._post(Tick())
@@ -161,42 +114,11 @@ class Worker(WorkerBase):
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
         may take `timeout` seconds (default: shutdown_timeout) before they are cancelled. Returns
         when the worker has stopped."""
-        patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        patience = self._stop_seconds(timeout)
         if self._remember_stop() or self._stopped is None:
             return
         self._post(StopRequested(patience))
         await self._stopped.wait()
-
-    async def receive(
-        self, batch_size: int = 1, visibility_timeout: Duration | None = None
-    ) -> list[ReceivedCommand]:
-        return await self._run_op(self._receive(batch_size, visibility_timeout))
-
-    async def complete(self, received: ReceivedCommand, result: Any = None) -> None:
-        await self._run_op(self._complete(received, result))
-
-    async def fail(
-        self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
-    ) -> None:
-        await self._run_op(self._fail(received, error, is_transient))
-
-    async def release(self, received: ReceivedCommand, delay: Duration = 0.0) -> None:
-        await self._run_op(self._release(received, delay))
-
-    receive.__doc__ = WorkerBase._receive.__doc__
-    complete.__doc__ = WorkerBase._complete.__doc__
-    fail.__doc__ = WorkerBase._fail.__doc__
-    release.__doc__ = WorkerBase._release.__doc__
-
-    async def _run_op(self, op: Op[T]) -> T:
-        return await self._bus.session.run(op)
-
-    def _received(self, claimed: Claimed) -> ReceivedCommand:
-        limit = self._execution.limit(claimed)
-        store, session = self._engine.store, self._bus.session
-        context = HandlerContext(claimed, limit, self.name, store, session)
-        command = self._execution.received(claimed)
-        return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
     # The pump: everything that happens comes through here, one event after another.
 
@@ -246,12 +168,6 @@ class Worker(WorkerBase):
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(answer)
 
-    def _on_wake(self, source: str, due_in: float | None) -> None:
-        self._post_from_anywhere(Woken(source, due_in))
-
-    def _on_leases_gone(self, lease_ids: list[int]) -> None:
-        self._post_from_anywhere(LeasesGone(lease_ids))
-
     def _on_stall(self, stall: LoopStall) -> None:
         self.health_status.record_loop_stall(stall.frame)
 
@@ -285,11 +201,8 @@ class Worker(WorkerBase):
             case Claim(limit, sweep):
                 self._engine.hub.arm(self._waiter)
                 self._spawn(self._claim(limit, sweep))
-            case Forget(lease_ids):
-                self._keeper.forget(lease_ids)
-            case PassOn(domains):
-                for domain in self.domains if domains is None else domains:
-                    self._engine.hub.wake(domain, None, "chain")
+            case Forget() | PassOn():
+                self._perform_here(effect)
             case Withdraw(lease_ids):
                 taken, kept = split_by_lease(self._ready, lease_ids)
                 self._ready = deque(kept)
@@ -324,8 +237,7 @@ class Worker(WorkerBase):
             self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._post(Settled(report))
-            if report.batches:
-                self._closer.touch(report.batches, self._engine.hub)
+            self._note(report)
 
     # Slots: as many tasks as handlers may run at once, each taking one command after another.
 
@@ -429,10 +341,7 @@ class Worker(WorkerBase):
         if self._timer is not None:
             self._timer.cancel()
         self._crew.close()
-        await self._services.stop()
-        with suppress(CommandBusError):  # the store may be the reason for stopping
-            await self._run_op(forget_worker(self._bus.scope, self.name))
-        await asyncio.to_thread(self._keeper.stop)
+        await asyncio.to_thread(self._stop_helpers)
         await asyncio.to_thread(self._stalls.stop)
 
 

@@ -6,26 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.operations.flows import FlowRun
+from commandbus.operations.scope import Flow, Scope
+from commandbus.runtimes.base import Host
 from commandbus.store.op import Op
 from commandbus.store.session import Session
-from commandbus.store.wakeup import WakeHub
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Host(Protocol):
-    """What the methods hang on: a bus, or something over one."""
-
-    @property
-    def scope(self) -> Scope: ...
-    @property
-    def session(self) -> Session: ...
-    @property
-    def hub(self) -> WakeHub: ...
 
 
 def blocking(
@@ -34,8 +24,19 @@ def blocking(
     """An operation as a method that blocks."""
 
     @wraps(build)
-    def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return host.session.run(build(host.scope, *args, **kwargs), read=read)
+
+    return call
+
+
+def blocking_own(build: Callable[Concatenate[Any, P], Op[T]]) -> Callable[Concatenate[Any, P], T]:
+    """An op of the object itself as a method that blocks."""
+
+    @wraps(build)
+    def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: T = own.session.run(build(own, *args, **kwargs))
+        return answer
 
     return call
 
@@ -46,34 +47,25 @@ def blocking_flow(
     """A flow as a method that blocks: its ops are run, its waits are waited."""
 
     @wraps(build)
-    def call(host: Host, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
         news = threading.Event()
         stop = host.hub.on_commit(news.set)
-        flow = build(host.scope, *args, **kwargs)
+        flow = FlowRun(build(host.scope, *args, **kwargs))
         try:
-            step = next(flow)
-            while True:
-                try:
-                    answer = _perform(step, host, news)
-                except Exception as error:  # the flow decides; unhandled, it comes straight back
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            while not flow.done:
+                with flow.answering():
+                    flow.answer = _perform(flow, host, news)
         finally:
             stop()
             flow.close()
+        return flow.value
 
     return call
 
 
-def _perform(step: Any, host: Host, news: threading.Event) -> Any:
-    if isinstance(step, Await):
-        if step.seconds > 0:
-            news.wait(step.seconds)
-        news.clear()
-        return time.monotonic()
-    if isinstance(step, Send):
-        return host.session.run(step.op)
-    return host.session.run(step, read=True)
+def _perform(flow: FlowRun[Any], host: Host[Session], news: threading.Event) -> Any:
+    if flow.pause is None:
+        return host.session.run(flow.op, read=flow.read)
+    news.wait(flow.pause)
+    news.clear()
+    return time.monotonic()

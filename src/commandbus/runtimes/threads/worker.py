@@ -5,26 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar, assert_never
 
-from commandbus.domain.moment import Duration, as_seconds
-from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import CommandBusError, StoreUnavailable
-from commandbus.operations.insight import forget_worker
+from commandbus.domain.moment import Duration
+from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import uncontained
-from commandbus.runtimes.threads.bus import SyncCommandBus
+from commandbus.runtimes.threads.facade import blocking_own
 from commandbus.runtimes.threads.loop import LoopThread
-from commandbus.runtimes.threads.services import SyncServices
 from commandbus.runtimes.threads.slots import Slot, Slots
-from commandbus.services.batch_closer import BatchCloser
-from commandbus.services.standard import standard_services
-from commandbus.store.op import Op
+from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.effects import (
     Claim,
@@ -41,23 +34,19 @@ from commandbus.worker.events import (
     Claims,
     Event,
     Finished,
-    LeasesGone,
     Resized,
     Settled,
     SettleFailed,
     StopRequested,
     Tick,
     Withdrawn,
-    Woken,
 )
 from commandbus.worker.execution import Call
-from commandbus.worker.handlers import HandlerRegistry
-from commandbus.worker.keeper import LeaseKeeper
 
 T = TypeVar("T")
 
 
-class SyncWorker(WorkerBase):
+class SyncWorker(RuntimeWorker):
     """Carries out the commands of one or several domains.
 
     `run()` blocks and works until `stop()`; handlers run in threads named `worker-{domain}-{n}`, up
@@ -65,39 +54,15 @@ class SyncWorker(WorkerBase):
     hold them up. `async def` handlers share one event loop, in one more thread.
     """
 
-    def __init__(
-        self,
-        bus: SyncCommandBus,
-        domain: str | Iterable[str],
-        registry: HandlerRegistry | None = None,
-        *,
-        concurrency: int = 4,
-        prefetch: int | None = None,
-        poll_interval: Duration = 60.0,
-        visibility_timeout: Duration = 30.0,
-        retry_policy: RetryPolicy | None = None,
-        thread_timeout: Duration | None = None,
-        jitter: Duration = 0.0,
-        recycle_after: int | None = None,
-        shutdown_timeout: Duration = 30.0,
-        name: str | None = None,
-    ) -> None:
-        settings = settings_from(
-            concurrency,
-            prefetch,
-            poll_interval,
-            visibility_timeout,
-            retry_policy,
-            thread_timeout,
-            jitter,
-            recycle_after,
-            shutdown_timeout,
-        )
-        super().__init__(
-            bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
-        )
-        self._bus = bus
-        self._closer = BatchCloser(self.domains)
+    runtime = "threads"
+    context_type = SyncHandlerContext
+
+    receive = blocking_own(RuntimeWorker._receive)
+    complete = blocking_own(RuntimeWorker._complete)
+    fail = blocking_own(RuntimeWorker._fail)
+    release = blocking_own(RuntimeWorker._release)
+
+    def _set_up(self) -> None:
         self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
@@ -109,10 +74,7 @@ class SyncWorker(WorkerBase):
             self._stopped.set()
             return
         try:
-            self._run_once()
-            while self._restart_reason is not None:
-                self._restart_reason = None
-                self.health_status.reset()
+            while self._another_round():
                 self._run_once()
         finally:
             self._running = False
@@ -133,18 +95,7 @@ class SyncWorker(WorkerBase):
         self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
         self._claims = _Errands("commandbus-claim", self._claim)
         self._settles = _Errands("commandbus-settle", self._settle)
-        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
-        self._keeper = LeaseKeeper(
-            self._engine.store,
-            self._engine.session,
-            self.settings.visibility_timeout,
-            lambda lease_ids: self._inbox.put(LeasesGone(lease_ids)),
-        )
-        self._keeper.start()
-        self._services = SyncServices(
-            self._bus, standard_services(self._presence("threads"), self._bus.gates, self._closer)
-        )
-        self._services.start()
+        self._start_helpers()
         try:
             self._slots.resize(self._core.concurrency)
             self._handle(Tick())
@@ -156,42 +107,11 @@ class SyncWorker(WorkerBase):
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
         may take `timeout` seconds (default: shutdown_timeout); a thread that is still busy then is
         left behind, and its command comes back when its lease ends. Returns when stopped."""
-        patience = self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+        patience = self._stop_seconds(timeout)
         if self._remember_stop():
             return
         self._inbox.put(StopRequested(patience))
         self._stopped.wait()
-
-    def receive(
-        self, batch_size: int = 1, visibility_timeout: Duration | None = None
-    ) -> list[ReceivedCommand]:
-        return self._run_op(self._receive(batch_size, visibility_timeout))
-
-    def complete(self, received: ReceivedCommand, result: Any = None) -> None:
-        self._run_op(self._complete(received, result))
-
-    def fail(
-        self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
-    ) -> None:
-        self._run_op(self._fail(received, error, is_transient))
-
-    def release(self, received: ReceivedCommand, delay: Duration = 0.0) -> None:
-        self._run_op(self._release(received, delay))
-
-    receive.__doc__ = WorkerBase._receive.__doc__
-    complete.__doc__ = WorkerBase._complete.__doc__
-    fail.__doc__ = WorkerBase._fail.__doc__
-    release.__doc__ = WorkerBase._release.__doc__
-
-    def _run_op(self, op: Op[T]) -> T:
-        return self._bus.session.run(op)
-
-    def _received(self, claimed: Claimed) -> ReceivedCommand:
-        limit = self._execution.limit(claimed)
-        store, session = self._engine.store, self._bus.session
-        context = SyncHandlerContext(claimed, limit, self.name, store, session)
-        command = self._execution.received(claimed)
-        return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
     # The pump: everything that happens comes through here, one event after another.
 
@@ -237,9 +157,6 @@ class SyncWorker(WorkerBase):
     def _ask(self, answer: Callable[[], None]) -> None:
         self._inbox.put(answer)
 
-    def _on_wake(self, source: str, due_in: float | None) -> None:
-        self._inbox.put(Woken(source, due_in))
-
     def _abandon_overdue(self) -> None:
         """Handlers over their time fail, and their threads are given up."""
         now = time.monotonic()
@@ -262,11 +179,8 @@ class SyncWorker(WorkerBase):
             case Claim():
                 self._engine.hub.arm(self._waiter)
                 self._claims.put(effect)
-            case Forget(lease_ids):
-                self._keeper.forget(lease_ids)
-            case PassOn(domains):
-                for domain in self.domains if domains is None else domains:
-                    self._engine.hub.wake(domain, None, "chain")
+            case Forget() | PassOn():
+                self._perform_here(effect)
             case Withdraw(lease_ids):
                 self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
             case Interrupt(lease_ids):
@@ -297,8 +211,7 @@ class SyncWorker(WorkerBase):
             self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
             self._inbox.put(Settled(report))
-            if report.batches:
-                self._closer.touch(report.batches, self._engine.hub)
+            self._note(report)
 
     # A slot's work: in its own thread.
 
@@ -341,10 +254,7 @@ class SyncWorker(WorkerBase):
         self._claims.close()
         self._settles.close()
         self._loop.close()
-        self._services.stop()
-        with suppress(CommandBusError):  # the store may be the reason for stopping
-            self._run_op(forget_worker(self._bus.scope, self.name))
-        self._keeper.stop()
+        self._stop_helpers()
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module

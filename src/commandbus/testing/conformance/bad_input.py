@@ -43,11 +43,11 @@ class BadInputSuite:
         "name", ["", "1st", "a b", "a/b", "x" * 64, "naïve", 'x"; drop table', "a\0", "a\n", None, 7]
     )
     def test_a_domain_or_type_that_is_no_name_is_refused(self, bus: Harness, name: Any) -> None:
-        with pytest.raises(InvalidArgumentError, match="domain .* is not a valid name"):
+        with pytest.raises(InvalidArgumentError, match=r"domain .* is not a valid name"):
             bus.send(name, "ship")
-        with pytest.raises(InvalidArgumentError, match="command_type .* is not a valid name"):
+        with pytest.raises(InvalidArgumentError, match=r"command_type .* is not a valid name"):
             bus.send(DOMAIN, name)
-        with pytest.raises(InvalidArgumentError, match="domain .* is not a valid name"):
+        with pytest.raises(InvalidArgumentError, match=r"domain .* is not a valid name"):
             bus.stats(name)
         assert len(bus.query()) == 0
 

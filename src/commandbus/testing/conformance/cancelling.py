@@ -72,7 +72,7 @@ class CancellingSuite:
 
     def test_a_parked_command_is_for_operators(self, bus: Harness) -> None:
         command_id = park(bus)
-        with pytest.raises(InvalidOperationError, match="operator cancel"):
+        with pytest.raises(InvalidOperationError, match="operator_cancel"):
             bus.cancel(command_id)
         assert bus.stats().parked == 1
 

@@ -22,7 +22,7 @@ class CapacitySuite:
         bus = open_bus(max_pending=2)
         bus.send()
         bus.send()
-        with pytest.raises(QueueFull, match="'orders'.*capacity of 2") as caught:
+        with pytest.raises(QueueFull, match=r"'orders'.*capacity of 2") as caught:
             bus.send()
         assert caught.value.retry_after > 0
         assert bus.stats().depth == 2

@@ -68,8 +68,7 @@ class HandlersSuite:
 
         async def ship(command: Command[Any], context: HandlerContext) -> None:
             inside.release()
-            while not both.is_set():
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(both.wait, 20)
 
         ids = [bus.send() for _ in range(2)]
         with bus.run_worker(registry_of(ship=ship), concurrency=2):
@@ -263,8 +262,7 @@ class HandlersSuite:
         async def count(command: Command[Any], context: HandlerContext) -> None:
             await context.extend_visibility(600)
             reached.release()
-            while not go_on.is_set():
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(go_on.wait, 20)
 
         def ship(command: Command[Any], context: SyncHandlerContext) -> None:
             context.extend_visibility(600)

@@ -23,7 +23,7 @@ from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.worker.handlers import HandlerRegistry
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """An exception that cannot even be printed."""
 
     def __str__(self) -> str:
@@ -91,9 +91,9 @@ class RetriesSuite:
 
     def test_an_exception_without_text_is_recorded(self, bus: Harness) -> None:
         command_id = bus.send(max_attempts=1)
-        with bus.run_worker(failing_with(Unreadable())):
+        with bus.run_worker(failing_with(UnreadableError())):
             record = bus.wait(command_id)
-        assert record.error_code == "Unreadable"
+        assert record.error_code == "UnreadableError"
         assert "cannot be read" in str(record.error_message)
 
     def test_an_exit_in_a_handler_ends_its_command_not_its_worker(self, bus: Harness) -> None:

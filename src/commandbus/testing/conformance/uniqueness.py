@@ -65,6 +65,15 @@ class UniquenessSuite:
         assert bus.stats().depth == 1
         assert bus.get(holder.command_id).unique_key == "order-7"
 
+    def test_a_repeated_send_is_told_by_its_id_before_its_key(self, bus: Harness) -> None:
+        command_id = bus.send(unique_key="k")
+        with pytest.raises(DuplicateCommandError):
+            bus.send(command_id=command_id, unique_key="k")
+        request = SendRequest(DOMAIN, "ship", command_id=uuid4(), unique_key="other")
+        with pytest.raises(DuplicateCommandError):
+            bus.send_many([request, request])
+        assert bus.stats().depth == 1
+
     def test_a_key_holds_in_its_domain_only(self, bus: Harness) -> None:
         assert not bus.send_result("orders", "ship", unique_key="k").duplicate
         assert not bus.send_result("billing", "ship", unique_key="k").duplicate

@@ -18,12 +18,14 @@ create table commandbus.command (
     expires_at     bigint,
     unique_key     text,
     tags           text,
-    headers        text
+    headers        text,
+    batch_id       uuid
 );
 create unique index command_id_key on commandbus.command (command_id, domain);
 -- Most commands are their own correlation, and found by their id; the index is about the others.
 create index command_correlation on commandbus.command (correlation_id)
     where correlation_id <> command_id;
+create index command_batch on commandbus.command (batch_id, seq) where batch_id is not null;
 
 -- What may run now, in the order in which it runs. Claiming deletes the row. It is the hot table:
 -- narrow, never updated, and vacuumed early, because its dead rows lie where claims look first.
@@ -186,8 +188,8 @@ create function commandbus.new_id() returns uuid
 create function commandbus.add(
     command_id uuid, domain text, command_type text, data text, correlation_id uuid,
     causation_id uuid, reply_to text, priority integer, max_attempts integer, delay bigint,
-    due_at bigint, expires_at bigint, unique_key text, tags text, headers text, origin text,
-    announce boolean, out seq bigint, out due_in bigint)
+    due_at bigint, expires_at bigint, unique_key text, tags text, headers text, batch_id uuid,
+    origin text, announce boolean, out seq bigint, out due_in bigint)
     language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -205,10 +207,11 @@ begin
     end if;
     insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
         causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
-        tags, headers)
+        tags, headers, batch_id)
     values (new_seq, add.command_id, add.domain, add.command_type, add.data,
         coalesce(add.correlation_id, add.command_id), add.causation_id, add.reply_to, add.priority,
-        add.max_attempts, now_at, ready_at, add.expires_at, add.unique_key, add.tags, add.headers);
+        add.max_attempts, now_at, ready_at, add.expires_at, add.unique_key, add.tags, add.headers,
+        add.batch_id);
     if ready_at <= now_at then
         insert into commandbus.queue (domain, priority, seq, available_at, keyed)
         values (add.domain, add.priority, new_seq, ready_at, add.unique_key is not null);
@@ -279,7 +282,8 @@ begin
                 (extract(epoch from coalesce(send.delay, '0')) * 1000000)::bigint,
                 (extract(epoch from send.due_at) * 1000000)::bigint,
                 (extract(epoch from send.expires_at) * 1000000)::bigint,
-                send.unique_key, array_to_json(send.tags)::text, send.headers::text, '', true)
+                send.unique_key, array_to_json(send.tags)::text, send.headers::text, null,
+                '', true)
            ).seq is not null then
             return new_command;
         end if;
@@ -304,3 +308,14 @@ create table commandbus.document (
 );
 create index document_due on commandbus.document (kind, due_at, key) where due_at is not null;
 create index document_status on commandbus.document (kind, status, key);
+
+-- How many commands of a batch ended how, in shards that one writer each adds to.
+create table commandbus.batch_count (
+    batch_id  uuid not null,
+    shard     text not null,
+    completed bigint not null,
+    failed    bigint not null,
+    canceled  bigint not null,
+    parked    bigint not null,
+    primary key (batch_id, shard)
+) with (fillfactor = 50);

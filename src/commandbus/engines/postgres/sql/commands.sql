@@ -1,7 +1,7 @@
 -- name: insert_command
 select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::uuid,
     $7::text, $8::bigint::integer, $9::bigint::integer, $10::bigint, $11::bigint, $12::bigint,
-    $13::text, $14::text, $15::text, $16::text, $17::boolean)
+    $13::text, $14::text, $15::text, $16::uuid, $17::text, $18::boolean)
 
 -- name: insert_commands
 -- One statement, so one round trip and one commit, for the commands of many senders.
@@ -16,9 +16,10 @@ item as materialized (
         unnest($4::text::text[]), unnest($5::text::uuid[]), unnest($6::text::uuid[]),
         unnest($7::text::text[]), unnest($8::text::integer[]), unnest($9::text::smallint[]),
         unnest($10::text::bigint[]), unnest($11::text::bigint[]), unnest($12::text::bigint[]),
-        unnest($13::text::text[]), unnest($14::text::text[]), unnest($15::text::text[])
+        unnest($13::text::text[]), unnest($14::text::text[]), unnest($15::text::text[]),
+        unnest($16::text::uuid[])
     ) as i (command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
-        max_attempts, delay, due_at, expires_at, unique_key, tags, headers)),
+        max_attempts, delay, due_at, expires_at, unique_key, tags, headers, batch_id)),
 held as (
     insert into commandbus.unique_key (domain, unique_key, seq)
     select domain, unique_key, seq from item where unique_key is not null
@@ -29,10 +30,10 @@ new as materialized (
 kept as (
     insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
         causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
-        tags, headers)
+        tags, headers, batch_id)
     select seq, command_id, domain, command_type, data, coalesce(correlation_id, command_id),
         causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
-        headers
+        headers, batch_id
     from new),
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, keyed)
@@ -46,8 +47,8 @@ known as (
     where not exists (select 1 from commandbus.domain d where d.domain = n.domain)
     on conflict do nothing),
 woken as materialized (
-    select commandbus.wake(domain, greatest(0, min(ready_at - now)), $16::text)
-    from new where $17::boolean group by domain)
+    select commandbus.wake(domain, greatest(0, min(ready_at - now)), $17::text)
+    from new where $18::boolean group by domain)
 select case when unique_key is null or seq in (select seq from held) then seq end, ready_at - now
 from item where (select count(*) from woken) is not null order by item.seq
 
@@ -87,7 +88,8 @@ select commandbus.now_us(), array(
 -- name: copy_commands
 -- From some dozens of commands on, COPY is the fastest way in.
 copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, causation_id,
-    reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers)
+    reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
+    batch_id)
 from stdin
 
 -- name: copy_queue
@@ -139,7 +141,8 @@ leased as (
     returning lease_id)
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
-    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.expires_at <= m.now
+    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
+    c.expires_at <= m.now
 from taken t cross join leased l cross join moment m
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
 order by t.priority, t.seq
@@ -198,8 +201,9 @@ returning lease_id, domain, worker, claimed_at, seqs, unusual
 select lease_id, domain, worker, claimed_at, version, seqs, unusual from commandbus.lease
 where lease_id = any ($1::text::bigint[]) and until > commandbus.now_us() order by lease_id for update
 
--- name: priorities
-select seq, priority from commandbus.command where seq = any ($1::text::bigint[])
+-- name: columns_of
+-- What the queue and batches need to know of commands that no worker reports about.
+select seq, priority, batch_id from commandbus.command where seq = any ($1::text::bigint[])
 
 -- name: renew
 -- Never shorter than it was, and only while it is valid; locked in order, as settles do.

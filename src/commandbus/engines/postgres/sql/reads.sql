@@ -10,7 +10,8 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
     p.percent, p.message, p.at,
     case when o.seq is null then (select a.details from commandbus.audit a
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
-        order by a.id desc limit 1) end
+        order by a.id desc limit 1) end,
+    c.batch_id
 from commandbus.command c
 left join commandbus.outcome o on o.seq = c.seq
 left join commandbus.queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
@@ -21,7 +22,7 @@ left join commandbus.progress p on p.seq = c.seq
 -- Where a command stands, with its waiting row or its outcome locked, so that nobody takes it away.
 select c.seq, c.priority, c.data, c.unique_key is not null, o.status, o.attempts, o.crashes, o.error,
     coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
-    q.seq is not null, s.seq is not null
+    q.seq is not null, s.seq is not null, c.batch_id
 from commandbus.command c
 left join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1 for update) o on true
 left join lateral (select * from commandbus.queue q where q.domain = c.domain

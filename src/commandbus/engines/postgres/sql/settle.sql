@@ -62,6 +62,17 @@ noted as (
     from moment m, unnest($30::text::bigint[], $31::text::bigint[], $32::text::text[],
         $33::text::text[]) with ordinality as a (proof, seq, kind, details, n)
     where a.proof in (select lease_id from proof) order by a.n),
+counted as (
+    insert into commandbus.batch_count as b (batch_id, shard, completed, failed, canceled, parked)
+    select c.batch_id, coalesce($7::text, ''), sum(c.completed), sum(c.failed), sum(c.canceled),
+        sum(c.parked)
+    from unnest($36::text::bigint[], $37::text::uuid[], $38::text::bigint[], $39::text::bigint[],
+        $40::text::bigint[], $41::text::bigint[])
+        as c (proof, batch_id, completed, failed, canceled, parked)
+    where c.proof in (select lease_id from proof) group by c.batch_id order by c.batch_id
+    on conflict (batch_id, shard) do update set completed = b.completed + excluded.completed,
+        failed = b.failed + excluded.failed, canceled = b.canceled + excluded.canceled,
+        parked = b.parked + excluded.parked),
 woken as materialized (
     select commandbus.wake(domain, min(delay), $34::text) from back
     where $35::boolean group by domain)

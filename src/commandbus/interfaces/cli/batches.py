@@ -1,0 +1,298 @@
+"""`batch`: commands that belong together, and how far they are."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.commands import as_status, print_page
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.output import Column, field_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from commandbus.domain.batch import BatchRecord
+    from commandbus.sync import SyncCommandBus
+
+LOOK_SECONDS = 0.25
+PAGE = 1000
+STATUS_STYLES = {"COMPLETED_WITH_FAILURES": ("with failures", "red")}
+PARTS = (
+    ("completed", "completed", "green"),
+    ("failed", "failed", "red"),
+    ("canceled", "canceled", "magenta"),
+    ("in_troubleshooting", "parked", "yellow"),
+)
+"""What has become of a batch's commands: field, name and colour; the rest waits or runs."""
+
+
+def _status(record: BatchRecord) -> Text:
+    from rich.text import Text
+
+    known = STATUS_STYLES.get(record.status)
+    return Text(*known) if known else output.status(record.status)
+
+
+COLUMNS = (
+    Column("id", field_of("batch_id"), keep=True),
+    Column("domain", field_of("domain")),
+    Column("name", field_of("name"), wide=True),
+    Column("status", field_of("status"), _status),
+    Column("total", field_of("total"), pipe=True),
+    Column("completed", field_of("completed"), pipe=True),
+    Column("failed", field_of("failed"), pipe=True),
+    Column("canceled", field_of("canceled"), pipe=True),
+    Column("parked", field_of("in_troubleshooting"), pipe=True),
+    Column(
+        "done",
+        lambda record: f"{record.progress:.4f}",
+        lambda record: f"{record.total - record.remaining:,}/{record.total:,}",
+        right=True,
+    ),
+    Column(
+        "created",
+        lambda record: text.moment(record.created_at),
+        lambda record: text.age(record.created_at),
+        right=True,
+    ),
+)
+"""`done` is a share from 0 to 1 in a pipe."""
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
+OwnDomain = Annotated[
+    str | None, typer.Option("--domain", "-d", help="The batch's domain.", show_default="looked for")
+]
+
+
+def list_(
+    domain: options.Domain = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status", "-s", help="pending, in_progress, completed or completed_with_failures."
+        ),
+    ] = None,
+    limit: options.Limit = 20,
+    after: options.After = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """List batches in order of creation."""
+    if after is not None and domain is None:
+        raise CliError("--after goes on in one domain: name it with --domain.", Exit.USAGE)
+    with target.opened(url) as bus:
+        domains = bus.list_domains() if domain is None else [domain]
+        wanted = as_status(status)
+        pages = [bus.list_batches(one, status=wanted, after=after, limit=limit) for one in domains]
+    found = sorted((one for page in pages for one in page.batches), key=lambda one: one.created_at)
+    more = len(found) > limit or any(page.next for page in pages)
+    following = pages[0].next if domain is not None else None
+    if json:
+        output.json_document({"batches": found[:limit], "next": following})
+        return
+    output.table(found[:limit], COLUMNS, empty="no batch matches")
+    if more:
+        output.note(f"more with --after {following}" if following else "more: name a --domain")
+
+
+def _find(bus: SyncCommandBus, batch_id: str, domain: str | None) -> BatchRecord:
+    """The batch with this id, whatever its domain."""
+    from commandbus.domain.ids import as_id
+    from commandbus.errors import BatchNotFoundError
+
+    wanted = as_id(batch_id, "ID")
+    domains = bus.list_domains() if domain is None else [domain]
+    found = [record for one in domains if (record := bus.get_batch(one, wanted)) is not None]
+    if len(found) > 1:
+        names = ", ".join(record.domain for record in found)
+        raise CliError(
+            f"Several domains have a batch {wanted} ({names}); say which with --domain.", Exit.USAGE
+        )
+    if not found:
+        if domain is not None:
+            raise BatchNotFoundError(domain, wanted)
+        raise CliError(
+            f"There is no batch {wanted} in any domain; check the id and the store's URL.",
+            Exit.NOT_FOUND,
+        )
+    return found[0]
+
+
+def show(
+    batch_id: Id,
+    domain: OwnDomain = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Until it is complete.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Of --watch: 30s, 5m.")
+    ] = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Show a batch: progress, counts, data.
+
+    With --watch, exit code 0 when all of it completed, 1 when some failed or were canceled, 8 when
+    time ran out. A parked command holds its batch open until somebody decides.
+    """
+    limit = options.seconds(timeout, "--timeout")
+    with target.opened(url) as bus:
+        record = _find(bus, batch_id, domain)
+        if watch:
+            record = _watch(bus, record, limit, quiet=json)
+    if json:
+        output.json_document(text.as_plain(record) | {"progress": round(record.progress, 4)})
+    else:
+        _print(record)
+    if watch and record.status != "COMPLETED":
+        raise typer.Exit(Exit.FAILURE)
+
+
+def _watch(
+    bus: SyncCommandBus, record: BatchRecord, limit: float | None, *, quiet: bool
+) -> BatchRecord:
+    """Look until it is complete, with a bar that grows where somebody can see it."""
+    from rich.live import Live
+
+    out = output.console(stderr=True)
+    seen = output.is_terminal() and out.is_terminal and not quiet
+    live = Live(console=out, auto_refresh=False, transient=True) if seen else None
+    deadline = None if limit is None else time.monotonic() + limit
+    with live or nullcontext():
+        while record.completed_at is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise CliError(
+                    f"Batch {record.batch_id} is not complete after {text.duration(limit)}: "
+                    f"{_counts(record).plain}.",
+                    Exit.TIMED_OUT,
+                )
+            if live is not None:
+                live.update(_bar(record, out.width), refresh=True)
+            time.sleep(LOOK_SECONDS)
+            record = bus.get_batch(record.domain, record.batch_id) or record
+    return record
+
+
+def _print(record: BatchRecord) -> None:
+    from rich.text import Text
+
+    from commandbus.interfaces.cli.details import ago, document, labelled
+
+    out = output.console()
+    title = text.line(record.name or f"batch of {record.domain}")
+    out.print(Text.assemble((title, "bold"), "  ", _status(record)))
+    if output.is_terminal():
+        out.print(_bar(record, out.width))
+    facts = [
+        ("id", str(record.batch_id)),
+        ("domain", record.domain),
+        ("created", ago(record.created_at)),
+    ]
+    if record.completed_at is not None:
+        took = text.duration((record.completed_at - record.created_at).total_seconds())
+        facts.append(("completed", f"{ago(record.completed_at)}, took {took}"))
+    for label, value in facts:
+        out.print(labelled(label, value), soft_wrap=True)
+    out.print(labelled("commands", "").append_text(_counts(record)), soft_wrap=True)
+    if record.custom_data is not None:
+        document("data", record.custom_data)
+    if record.in_troubleshooting:
+        output.note("the parked ones hold it open: commandbus tsq list --domain " + record.domain)
+
+
+def _counts(record: BatchRecord) -> Text:
+    """What has become of the commands, in words."""
+    from rich.text import Text
+
+    parts = [
+        Text.assemble((f"{number:,}", style), f" {name}")
+        for field, name, style in PARTS
+        if (number := getattr(record, field))
+    ]
+    if left := record.remaining - record.in_troubleshooting:
+        parts.append(Text.assemble((f"{left:,}", "cyan"), " to come"))
+    return Text(", ").join(parts).append(f" of {record.total:,}")
+
+
+def _bar(record: BatchRecord, width: int) -> Any:
+    """The batch as one line: each part as long as its share, and the share that has ended."""
+    from rich.text import Text
+
+    room = max(10, min(60, width - 32))
+    bar, drawn, reached = Text("  "), 0, 0
+    for field, _, style in PARTS:
+        reached += getattr(record, field)
+        end = int(room * reached / record.total)
+        bar.append("━" * (end - drawn), style)
+        drawn = end
+    bar.append("━" * (room - drawn), "bright_black")
+    bar.append(f" {int(record.progress * 100):3}%", "bold")
+    return bar.append(f"  {record.total - record.remaining:,}/{record.total:,}", "bright_black")
+
+
+def commands(
+    batch_id: Id,
+    domain: OwnDomain = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status", "-s", help="pending, in_progress, completed, failed, canceled or parked."
+        ),
+    ] = None,
+    limit: options.Limit = 20,
+    after: options.After = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """List the commands of a batch, newest first."""
+    with target.opened(url) as bus:
+        record = _find(bus, batch_id, domain)
+        page = bus.list_batch_commands(
+            record.domain,
+            record.batch_id,
+            status=as_status(status),
+            after=after,
+            limit=limit,
+        )
+    print_page(page, json)
+
+
+def cancel(
+    batch_id: Id,
+    domain: OwnDomain = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
+        "the batch was canceled"
+    ),
+    operator: options.Operator = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    url: options.Url = None,
+) -> None:
+    """Cancel the commands of a batch that have not begun.
+
+    Those that run finish, and parked ones stay parked.
+    """
+    with target.opened(url) as bus:
+        record = _find(bus, batch_id, domain)
+        what = f"{text.plural(_waiting(bus, record), 'waiting command')} of batch {record.batch_id}"
+        if dry_run:
+            output.note(f"would cancel {what}")
+            return
+        options.confirm(f"Cancel {what}?", yes=yes)
+        actor = options.acting(operator)
+        count = bus.cancel_batch(record.domain, record.batch_id, reason, actor=actor)
+    output.done(f"canceled {text.plural(count, 'command')} of batch {record.batch_id}")
+
+
+def _waiting(bus: SyncCommandBus, record: BatchRecord) -> int:
+    count, after = 0, None
+    while True:
+        page = bus.list_batch_commands(
+            record.domain, record.batch_id, status="PENDING", after=after, limit=PAGE
+        )
+        count, after = count + len(page.commands), page.next
+        if after is None:
+            return count
