@@ -62,6 +62,9 @@ def report(findings: Findings, violations: list[Violation]) -> str:
         f"refused     {findings.refused:,} late outcomes",
         f"drained     {findings.drained_in:.1f} s after the last fault",
     ]
+    innocent = _innocent(findings)
+    if innocent:
+        lines.append(f"neighbours  {innocent:,} harmless commands parked as WORKER_LOST")
     late = sorted(_lateness(findings))
     if late:
         p50, p99 = late[len(late) // 2], late[int(len(late) * 0.99)]
@@ -76,6 +79,16 @@ def report(findings: Findings, violations: list[Violation]) -> str:
     if len(violations) > SHOWN_MAX:
         lines.append(f"… and {len(violations) - SHOWN_MAX} more")
     return "\n".join(lines)
+
+
+def _innocent(findings: Findings) -> int:
+    """Commands that kill nobody, parked because they were with their worker three times it died."""
+    case = findings.case
+    return sum(
+        finals[0].reason == "WORKER_LOST" and case.invoked[command_id]["type"] != "exit"
+        for command_id, finals in case.finals.items()
+        if command_id in case.invoked
+    )
 
 
 def _lateness(findings: Findings) -> list[float]:

@@ -203,7 +203,8 @@ async def test_a_cancelled_send_leaves_its_connection_clean(url: str) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(10):
-            await asyncio.gather(*(bus.stats("orders") for _ in range(10)))
+            stats = await asyncio.gather(*(bus.stats("orders") for _ in range(10)))
+        assert [found.depth for found in stats] == [0] * 10
 
 
 def test_bulk_sends_are_all_or_nothing(url: str) -> None:

@@ -87,7 +87,7 @@ def test_a_retry_that_is_due_soon_is_announced(url: str) -> None:
     policy = RetryPolicy(backoff_schedule=[0.1])
     with worker(url, fail_once, retry_policy=policy), SyncCommandBus(url) as sender:
         sender.send("orders", "ship")
-        eventually(lambda: attempts == [1, 2])
+        assert eventually(lambda: attempts == [1, 2])
 
 
 def test_a_listener_that_was_cut_off_hears_again(url: str) -> None:

@@ -87,6 +87,14 @@ class VirtualWorker:
             self.inbox.append(Woken(source, due_in))
 
     def handle(self, event: Event) -> None:
+        """As in both runtimes, runs that ended are heard of before anything else."""
+        if not isinstance(event, Finished):
+            while self.inbox and isinstance(self.inbox[0], Finished):
+                self._handle(self.inbox.popleft())
+        if self.alive:
+            self._handle(event)
+
+    def _handle(self, event: Event) -> None:
         world, core = self.world, self.core
         was_stopping = core.stopping
         effects = core.handle(event, world.seconds)
@@ -167,7 +175,7 @@ class VirtualWorker:
         chosen = [run for run in self.running if lease_ids is None or run.claimed.lease_id in lease_ids]
         if chosen:
             self.running = [run for run in self.running if run not in chosen]
-            self.inbox.append(Finished([], len(chosen)))
+            self.inbox.appendleft(Finished([], len(chosen)))
 
     def _fill_slots(self) -> None:
         while self.ready and len(self.running) < self.core.concurrency:
@@ -182,7 +190,7 @@ class VirtualWorker:
     def finish(self, run: Run, settlement: Settlement) -> None:
         self.running.remove(run)
         self.owed.add((settlement.seq, settlement.lease_id))
-        self.inbox.append(Finished([settlement]))
+        self.inbox.appendleft(Finished([settlement]))
         self._fill_slots()
 
     def answer(self) -> bool:

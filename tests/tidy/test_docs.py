@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.project import ROOT, project_files, relative
+from commandbus.domain.lifecycle import diagram
+from tests.tidy.project import ROOT, project_files, relative, report
 
 BLOCK_SECONDS = 60
 
@@ -22,6 +23,12 @@ FENCE = re.compile(
     r"(?:^<!--\s*(?P<mark>[^\n]*?)\s*-->\n\s*)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+DIAGRAM = re.compile(
+    r"^<!-- lifecycle diagram: begin -->\n```mermaid\n(?P<drawn>.*?)\n```\n"
+    r"<!-- lifecycle diagram: end -->$",
+    re.MULTILINE | re.DOTALL,
+)
+LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)(?:#[^)\s]*)?\)")
 SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MULTILINE)
 
 
@@ -127,6 +134,24 @@ def test_the_commands_of_the_documentation_exist(words: list[str]) -> None:
         pytest.skip("the command line is not installed here")
     known = re.findall(r"^[│|\s]*([a-z][a-z-]*)\b", usage, re.MULTILINE)
     assert words[0] in known, f"`commandbus {words[0]}` is not in `commandbus --help`."
+
+
+def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found = DIAGRAM.search(page)
+    assert found, "Keep the markers around the lifecycle diagram in docs/architecture.md."
+    assert found["drawn"] == diagram(), "Paste what `python -m commandbus.domain.lifecycle` prints."
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{relative(page)}: {link['target']}"
+        for page in project_files()
+        if page.suffix == ".md"
+        for link in LINK.finditer(page.read_text(encoding="utf-8"))
+        if not (page.parent / link["target"]).exists()
+    ]
+    assert not broken, report("Correct the link, or write the page.", broken)
 
 
 def test_a_reason_is_needed_to_leave_code_out() -> None:

@@ -332,6 +332,7 @@ def test_patience_ends_in_an_interrupt_and_then_in_leaving() -> None:
     bench = Bench(concurrency=1).begun()
     bench.claims(1)
     bench.tell(StopRequested(30))
+    bench.tell(Withdrawn([]))
     assert bench.core.deadline() == bench.now + 30
     bench.now += 30
     assert bench.tell(Tick()) == [Interrupt()]

@@ -157,10 +157,17 @@ class SignsOfLife:
                 if not ready:
                     ready = notify_systemd("READY=1") or True
                 notify_systemd("WATCHDOG=1")
-                if self._file is not None:
-                    self._file.touch()
+                self._touch()
             if self._stop.wait(self._interval if ready else min(0.1, self._interval)):
                 return
+
+    def _touch(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.touch()
+        except OSError as error:  # a full disk, say; it may pass, and systemd is still to be told
+            logger.warning("the heartbeat file %s cannot be touched: %s", self._file, error)
 
 
 def notify_systemd(state: str) -> bool:

@@ -82,6 +82,8 @@ class WorkerCore:
         self._settling: list[Settlement] = []
         self._leases: dict[int, int] = {}
         self._lost_members = 0
+        self._withdrawing = 0
+        """Commands on their way back from the slots: asked for, not heard of yet."""
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -126,8 +128,8 @@ class WorkerCore:
         return now >= self._stop_at + GRACE + SETTLE_PATIENCE
 
     def _in_flight(self) -> bool:
-        """Whether something is on its way to or from the store, or has to go there."""
-        return bool(self._claiming or self._settling or self.unsettled)
+        """Whether something is on its way to or from the store or the slots, or has to go there."""
+        return bool(self._claiming or self._settling or self.unsettled or self._withdrawing)
 
     def deadline(self) -> float | None:
         """When a Tick is wanted, if nothing happens before."""
@@ -189,6 +191,7 @@ class WorkerCore:
             case _:
                 assert_never(event)
         self._decide(now, effects)
+        self._withdrawing += sum(isinstance(effect, Withdraw) for effect in effects)
         return effects
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
@@ -349,6 +352,7 @@ class WorkerCore:
             self._forget(batch, effects)
 
     def _withdrawn(self, event: Withdrawn) -> None:
+        self._withdrawing -= 1
         self.held -= len(event.claimed)
         reason = STOPPING if self.stopping else "held up behind a slow command"
         self.unsettled += [_release(claimed, reason) for claimed in event.claimed]

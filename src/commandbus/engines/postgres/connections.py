@@ -104,7 +104,7 @@ class Line:
             return run_blocking(self._connection.cursor(), statement, self._origin)
         except CommandBusError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: is the connection still good?
             self._broken = self._broken or _breaks(error)
             raise _as_ours(error) from error
 
@@ -146,7 +146,7 @@ class AsyncLine:
             return await run_awaiting(self._connection.cursor(), statement, self._origin)
         except CommandBusError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: is the connection still good?
             self._broken = self._broken or _breaks(error)
             raise _as_ours(error) from error
 
@@ -214,12 +214,11 @@ def _blocks(rows: Iterable[tuple[Any, ...]]) -> Iterable[bytes]:
 
 
 def _field(value: Any) -> str:
-    kind = type(value)
-    if kind is str:
+    if isinstance(value, str):
         special = "\\" in value or "\n" in value or "\t" in value or "\r" in value
         return value.translate(_ESCAPES) if special else value
     # The hexadecimal form of an id is quicker to make than its text, and PostgreSQL takes both.
-    return value.hex if kind is UUID else str(value)
+    return value.hex if isinstance(value, UUID) else str(value)
 
 
 def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

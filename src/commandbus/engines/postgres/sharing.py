@@ -19,18 +19,21 @@ from commandbus.errors import StoreUnavailable
 from commandbus.store.op import Rows
 
 ROWS_MAX = 500
+GROUPS_MAX = 2
+"""Groups of threads on their way at once: while one is answered, the other is at the server."""
 
 
 class _Seat:
     """A statement on its way in a group, and its answer."""
 
-    __slots__ = ("answer", "error", "leads", "statement", "turn")
+    __slots__ = ("answer", "error", "group", "statement", "turn")
 
     def __init__(self, statement: Shared) -> None:
         self.statement = statement
         self.answer: Rows = ()
         self.error: BaseException | None = None
-        self.leads = False
+        self.group: list[_Seat] = []
+        """With those whom this one is to carry, itself the first; empty while it is carried."""
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -47,39 +50,41 @@ class SharedLane:
         self._execute = execute
         self._lock = threading.Lock()
         self._waiting: list[_Seat] = []
-        self._moving = False
+        self._moving = 0
 
     def run(self, statement: Shared) -> Rows:
         seat = _Seat(statement)
         with self._lock:
             self._waiting.append(seat)
-            seat.leads = not self._moving
-            self._moving = True
-        if not seat.leads:
+            if self._moving < GROUPS_MAX:
+                self._moving += 1
+                seat.group, self._waiting = _split(self._waiting)
+        if not seat.group:
             seat.turn.acquire()
-        if seat.leads:
-            self._lead()
+        if seat.group:
+            self._lead(seat.group)
         return seat.result()
 
-    def _lead(self) -> None:
-        with self._lock:
-            group, self._waiting = _split(self._waiting)
+    def _lead(self, group: list[_Seat]) -> None:
         try:
             self._carry(group)
         finally:
+            following: list[_Seat] = []
             with self._lock:
-                following = self._waiting[0] if self._waiting else None
-                self._moving = following is not None
-            for seat in group:
+                if self._waiting:
+                    following, self._waiting = _split(self._waiting)
+                else:
+                    self._moving -= 1
+            if following:
+                following[0].group = following
+                following[0].turn.release()
+            for seat in group[1:]:
                 seat.turn.release()
-            if following is not None:
-                following.leads = True
-                following.turn.release()
 
     def _carry(self, group: list[_Seat]) -> None:
         try:
             _divide(group, self._execute(_merged(group)))
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, each of those who wait must be told
             if len(group) == 1 or not _one_of_them(error):
                 for seat in group:
                     seat.error = error

@@ -158,7 +158,7 @@ def _watch(
     from rich.live import Live
 
     out = output.console(stderr=True)
-    seen = output.is_terminal() and out.is_terminal and not quiet
+    seen = record.completed_at is None and output.is_terminal() and out.is_terminal and not quiet
     live = Live(console=out, auto_refresh=False, transient=True) if seen else None
     deadline = None if limit is None else time.monotonic() + limit
     with live or nullcontext():

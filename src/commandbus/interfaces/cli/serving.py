@@ -16,6 +16,7 @@ from types import FrameType
 
 from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import output, target, text
+from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
@@ -33,6 +34,12 @@ class Plan:
     concurrency: int
     threads: bool
     shutdown_timeout: float
+    recycle_after: int | None
+    care: Care
+
+
+is_worker_process = False
+"""Whether this process is there to work and somebody will mind its end: a behaviour of `load` asks."""
 
 
 class Signals:
@@ -88,6 +95,8 @@ def configure_logging(verbose: bool) -> None:
 
 def serve(plan: Plan, registry: HandlerRegistry) -> None:
     """Run a worker until a signal stops it."""
+    global is_worker_process
+    is_worker_process = True
     try:
         if plan.threads:
             _serve_threads(plan, registry)
@@ -111,18 +120,25 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
             registry,
             concurrency=plan.concurrency,
             shutdown_timeout=plan.shutdown_timeout,
+            recycle_after=plan.recycle_after,
         )
         loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(timeout: float | None) -> None:
             stops.add(loop.create_task(worker.stop(timeout)))
 
-        running = loop.create_task(worker.run())
-        # A plain handler also works while a handler of the app blocks the loop.
-        Signals(lambda timeout: loop.call_soon_threadsafe(partial(begin, timeout)))
-        _hello(worker.name, plan)
-        await running
-        await asyncio.gather(*stops)
+        care = plan.care.around(worker)
+        care.__enter__()
+        try:
+            running = loop.create_task(worker.run())
+            # A plain handler also works while a handler of the app blocks the loop.
+            Signals(lambda timeout: loop.call_soon_threadsafe(partial(begin, timeout)))
+            _hello(worker.name, plan)
+            await running
+            await asyncio.gather(*stops)
+        finally:
+            # Elsewhere, because it waits for threads that may wait for this loop.
+            await asyncio.to_thread(care.__exit__, None, None, None)
     _goodbye(worker.name, worker.metrics)
 
 
@@ -138,14 +154,16 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
             registry,
             concurrency=plan.concurrency,
             shutdown_timeout=plan.shutdown_timeout,
+            recycle_after=plan.recycle_after,
         )
 
         def begin(timeout: float | None) -> None:
             threading.Thread(target=worker.stop, args=(timeout,), daemon=True).start()
 
-        Signals(begin)
-        _hello(worker.name, plan)
-        worker.run()
+        with plan.care.around(worker):
+            Signals(begin)
+            _hello(worker.name, plan)
+            worker.run()
     _goodbye(worker.name, worker.metrics)
 
 

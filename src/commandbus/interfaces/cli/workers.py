@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,32 +13,77 @@ from commandbus.interfaces.cli.exits import CliError, Exit
 if TYPE_CHECKING:
     from commandbus.worker.handlers import HandlerRegistry
 
+App = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="APP",
+        help="module:registry, or a module that holds one.",
+        show_default="COMMANDBUS_APP",
+    ),
+]
+Domains = Annotated[
+    list[str] | None,
+    typer.Option("--domains", "-d", help="Only these; repeatable or with commas.", show_default="all"),
+]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", "-c", min=1, help="Handlers that run at once, per process.")
+]
+Patience = Annotated[
+    str, typer.Option("--shutdown-timeout", metavar="TIME", help="Patience of the first signal.")
+]
+Recycle = Annotated[
+    int | None,
+    typer.Option(
+        "--recycle-after",
+        min=1,
+        metavar="N",
+        help="End after N commands; with --processes, another takes over.",
+    ),
+]
+Watchdog = Annotated[
+    bool,
+    typer.Option(
+        "--watchdog/--no-watchdog",
+        help="Begin anew when threads are stuck; end with 75 when that does not help.",
+    ),
+]
+ProbePort = Annotated[
+    int | None,
+    typer.Option(
+        "--probe-port",
+        min=0,
+        max=65_535,
+        metavar="N",
+        help="Serve /livez, /readyz, /startupz and /metrics; with --processes on N, N+1, …",
+    ),
+]
+ProbeHost = Annotated[str, typer.Option("--probe-host", help="The address of --probe-port.")]
+Heartbeat = Annotated[
+    Path | None,
+    typer.Option(
+        "--heartbeat-file",
+        metavar="PATH",
+        help="Touched every 5 s while the worker lives; with --processes PATH.0, PATH.1, …",
+    ),
+]
+Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
+
 
 def worker(
-    app: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="APP",
-            help="module:registry, or a module that holds one.",
-            show_default="COMMANDBUS_APP",
-        ),
-    ] = None,
-    domains: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--domains", "-d", help="Only these; repeatable or with commas.", show_default="all"
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="Handlers that run at once, per process.")
-    ] = 4,
+    app: App = None,
+    domains: Domains = None,
+    concurrency: Concurrency = 4,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes.")] = 1,
     threads: Annotated[
         bool, typer.Option("--threads", help="Use threads instead of an event loop.")
     ] = False,
-    shutdown_timeout: Annotated[
-        str, typer.Option("--shutdown-timeout", metavar="TIME", help="Patience of the first signal.")
-    ] = "30s",
+    shutdown_timeout: Patience = "30s",
+    recycle_after: Recycle = None,
+    watchdog: Watchdog = True,
+    probe_port: ProbePort = None,
+    probe_host: ProbeHost = "127.0.0.1",
+    heartbeat_file: Heartbeat = None,
+    load: Load = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     url: options.Url = None,
 ) -> None:
@@ -45,39 +91,58 @@ def worker(
 
     The first SIGTERM or SIGINT (Ctrl-C) drains: running handlers finish, nothing new begins. The
     second cancels them, and their commands go back to the queue. The third ends the process at once.
+    Under systemd with Type=notify it reports that it is ready and alive.
     """
-    from commandbus.interfaces.cli.apps import load_registry
+    from commandbus.interfaces.cli.care import Care
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
-    name, store = target.find_app(app), target.find_url(url)
+    store = target.find_url(url)
     patience = options.seconds(shutdown_timeout, "--shutdown-timeout") or 0.0
-    registry = load_registry(name)
-    plan = Plan(store, _domains(registry, domains), concurrency, threads, patience)
+    care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
+    name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose)
     if processes == 1:
-        serve(plan, registry)
+        serve(Plan(store, served, concurrency, threads, patience, recycle_after, care), registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
 
     arguments = [name, "--concurrency", str(concurrency), "--shutdown-timeout", shutdown_timeout]
-    arguments += [part for domain in plan.domains for part in ("--domains", domain)]
+    arguments += [part for domain in served for part in ("--domains", domain)]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose
+    arguments += [] if recycle_after is None else ["--recycle-after", str(recycle_after)]
     output.note(f"starting {processes} worker processes")
-    code = Supervisor(arguments, store, processes).run()
+    code = Supervisor(arguments, store, care, processes).run()
     if code:
         raise typer.Exit(code)
 
 
-def _domains(registry: HandlerRegistry, wanted: list[str] | None) -> list[str]:
+def _handlers(
+    app: str | None, load: bool, wanted: list[str] | None
+) -> tuple[str, HandlerRegistry, list[str]]:
+    """What finds the handlers again in another process, the handlers, and the domains to serve."""
+    chosen = [name.strip() for part in wanted or [] for name in part.split(",") if name.strip()]
+    if load:
+        from commandbus.interfaces.cli.behaviours import build_registry
+        from commandbus.interfaces.cli.mixing import DOMAIN
+
+        if app is not None:
+            raise CliError("Give an app or --load, not both.", Exit.USAGE)
+        served = chosen or [DOMAIN]
+        return "--load", build_registry(served), served
+    from commandbus.interfaces.cli.apps import load_registry
+
+    name = target.find_app(app)
+    registry = load_registry(name)
+    return name, registry, _domains(registry, chosen)
+
+
+def _domains(registry: HandlerRegistry, chosen: list[str]) -> list[str]:
     """The domains to serve: those asked for, else all that have a handler."""
     known = sorted({domain for domain, _ in registry.registered_handlers()})
-    if not wanted:
-        return known
-    chosen = [name.strip() for part in wanted for name in part.split(",") if name.strip()]
     for name in chosen:
         if name not in known:
             raise CliError(
                 f"The app has no handler for the domain {name!r}; it serves {', '.join(known)}.",
                 Exit.USAGE,
             )
-    return chosen
+    return chosen or known

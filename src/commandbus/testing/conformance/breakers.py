@@ -73,7 +73,7 @@ class BreakerSuite:
                 bus.advance(1)
             for command_id in ids:
                 _come_up(bus, command_id)
-            eventually(lambda: known(bus).state is BreakerState.CLOSED)
+            assert eventually(lambda: known(bus).state is BreakerState.CLOSED)
 
     def test_an_operator_opens_and_resets_it(self, bus: Harness) -> None:
         bus.call(bus.bus.open_breaker, "bank", 600, operator="ann", reason="audit")

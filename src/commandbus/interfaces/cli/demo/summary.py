@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.demo.scene import Report
 from commandbus.interfaces.cli.output import Column
-from commandbus.interfaces.cli.troubleshooting import groups_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,11 +145,22 @@ def _short(worker: str) -> str:
     return worker.rpartition("-")[0] or worker
 
 
+def _by_error(records: list[CommandRecord]) -> list[tuple[tuple[str, str, str, str], int]]:
+    """Parked commands by what went wrong, the most frequent first; each with one of its messages."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    messages: dict[tuple[str, str, str], str] = {}
+    for record in records:
+        key = (record.domain, record.command_type, record.error_code or "")
+        counts[key] += 1
+        messages.setdefault(key, record.error_message or "")
+    return [((*key, messages[key]), count) for key, count in counts.most_common()]
+
+
 def _parked(out: Console, records: list[CommandRecord]) -> None:
     parked = [record for record in records if record.status == "IN_TROUBLESHOOTING_QUEUE"]
     if not parked:
         return
-    groups = groups_of(parked)
+    groups = _by_error(parked)
     shown = groups[:8]
     _say(out)
     _say(out, ("In the troubleshooting queue", "bold"))

@@ -1,0 +1,100 @@
+"""What looks after a worker process: a watchdog, probes for an orchestrator, signs of life."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli.exits import CliError, Exit
+
+if TYPE_CHECKING:
+    from commandbus.worker.base import WorkerBase
+
+SIGN_SECONDS = 5.0
+LAST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What was asked for."""
+
+    probe_host: str
+    probe_port: int | None
+    heartbeat_file: Path | None
+    watchdog: bool
+
+    def checked(self, processes: int) -> Care:
+        """Itself, or CliError for what could not work."""
+        if self.probe_port and self.probe_port + processes - 1 > LAST_PORT:
+            raise CliError(
+                f"--probe-port {self.probe_port} leaves no ports for {processes} processes: each has "
+                "its own, counting up.",
+                Exit.USAGE,
+            )
+        if self.heartbeat_file is not None and not self.heartbeat_file.absolute().parent.is_dir():
+            raise CliError(
+                f"There is no folder for --heartbeat-file {self.heartbeat_file}.", Exit.USAGE
+            )
+        return self
+
+    def of_process(self, index: int) -> list[str]:
+        """The same for one of several processes, as arguments: a port and a file of its own."""
+        one = self
+        if self.probe_port:  # 0 means any free port, for each of them
+            one = replace(one, probe_port=self.probe_port + index)
+        if self.heartbeat_file is not None:
+            file = self.heartbeat_file
+            one = replace(one, heartbeat_file=file.with_name(f"{file.name}.{index}"))
+        return one._arguments()
+
+    def _arguments(self) -> list[str]:
+        arguments = ["--watchdog" if self.watchdog else "--no-watchdog"]
+        if self.probe_port is not None:
+            arguments += ["--probe-host", self.probe_host, "--probe-port", str(self.probe_port)]
+        if self.heartbeat_file is not None:
+            arguments += ["--heartbeat-file", str(self.heartbeat_file)]
+        return arguments
+
+    @contextmanager
+    def around(self, worker: WorkerBase) -> Iterator[None]:
+        """Look after a worker while it runs. Leaving may take a moment and blocks."""
+        from commandbus.runtimes.probes import SignsOfLife
+        from commandbus.runtimes.watchdog import WorkerWatchdog
+
+        with ExitStack() as stack:
+            if self.probe_port is not None:
+                self._serve_probes(worker, stack)
+            if self.heartbeat_file is not None or os.environ.get("NOTIFY_SOCKET"):
+                signs = SignsOfLife(worker, file=self.heartbeat_file, interval=sign_seconds())
+                stack.enter_context(signs)
+            if self.watchdog:
+                stack.enter_context(WorkerWatchdog(worker))
+            yield
+
+    def _serve_probes(self, worker: WorkerBase, stack: ExitStack) -> None:
+        from commandbus.runtimes.probes import ProbeServer
+
+        try:
+            server = ProbeServer(worker, host=self.probe_host, port=self.probe_port or 0)
+        except OSError as error:
+            raise CliError(
+                f"Probes cannot be served at {self.probe_host}:{self.probe_port}: {error.strerror}.",
+                Exit.USAGE,
+            ) from None
+        stack.enter_context(server)
+        output.done(
+            f"probes at http://{self.probe_host}:{server.port}: /livez /readyz /startupz /metrics"
+        )
+
+
+def sign_seconds() -> float:
+    """How often to give a sign of life: twice in the time that systemd waits for one."""
+    try:
+        return min(SIGN_SECONDS, max(0.01, int(os.environ["WATCHDOG_USEC"]) / 2e6))
+    except (KeyError, ValueError):  # not under systemd's watch
+        return SIGN_SECONDS
