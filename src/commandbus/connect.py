@@ -23,8 +23,7 @@ def create_engine(
         raise ConfigurationError(
             f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out."
         )
-    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
-    match scheme:
+    match _scheme(url):
         case "memory":
             from commandbus.engines.memory import MemoryEngine
 
@@ -47,7 +46,7 @@ def create_engine(
 
 def create_administration(url: str) -> Administration:
     """What an administrator can do to the store of a URL; nothing is opened yet."""
-    match urlsplit(url).scheme:
+    match _scheme(url):
         case "sqlite":
             from commandbus.engines.sqlite.doctor import SqliteAdministration
 
@@ -67,6 +66,13 @@ def create_administration(url: str) -> Administration:
                 f"Unknown engine in {_without_secrets(url)!r}; use sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
+
+
+def _scheme(url: object) -> str:
+    try:
+        return urlsplit(url).scheme if isinstance(url, str) else ""
+    except ValueError:  # such as a bracket that is not closed
+        return ""
 
 
 def _need_psycopg() -> None:

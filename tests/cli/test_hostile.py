@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from commandbus import BatchCommand, Schedule
 from commandbus.interfaces.cli import output, text
 from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli, park
@@ -50,7 +51,23 @@ def test_every_command_shows_it_harmlessly(
         unique_key=everything,
     )
     bus.pause("shop", everything, actor=everything)
+    bus.open_breaker("visa", operator=everything, reason=everything)
+    data = {hostile: [hostile] for hostile in HOSTILE}
+    bus.put_schedule(Schedule(name="s", domain="shop", command_type="Buy", data=data, every=60))
+    batch = str(
+        bus.create_batch("shop", [BatchCommand("Buy")], name=everything, custom_data=data).batch_id
+    )
     for command in (
+        ["breaker", "list"],
+        ["schedule", "list"],
+        ["schedule", "show", "s"],
+        ["schedule", "show", everything],
+        ["schedule", "add", "x", "shop", "Buy", "--cron", everything],
+        ["batch", "list"],
+        ["batch", "show", batch],
+        ["batch", "show", everything],
+        ["load", "--mix", everything],
+        ["tsq", "retry", "--all", "--dry-run"],
         ["list"],
         ["show", parked],
         ["audit", parked],

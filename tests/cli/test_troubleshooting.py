@@ -1,14 +1,15 @@
 """`tsq`: look at parked commands, and act on them one by one or in bulk."""
 
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import typer
 
-from commandbus import CommandStatus
+from commandbus import CommandStatus, PermanentCommandError, SendRequest
 from commandbus.interfaces.cli import output
-from commandbus.sync import SyncCommandBus
-from tests.cli.helpers import Cli, finish, park
+from commandbus.sync import SyncCommandBus, SyncWorker
+from tests.cli.helpers import Cli, finish, park, run_on_terminal
 
 
 def status_of(bus: SyncCommandBus, command_id: str) -> CommandStatus:
@@ -28,19 +29,51 @@ def test_list_and_count_see_the_same(cli: Cli, bus: SyncCommandBus) -> None:
 
 def test_groups_count_by_error(cli: Cli, bus: SyncCommandBus) -> None:
     for code in ("A", "B", "B"):
-        park(bus, code=code, message=f"because {code}")
-    assert [row[:4] for row in cli("tsq", "list", "--groups").rows] == [
-        ["2", "shop", "Buy", "B"],
-        ["1", "shop", "Buy", "A"],
+        newest = park(bus, code=code, message=f"because {code}")
+    rows = cli("tsq", "list", "--groups").rows
+    assert [[row[0], *row[2:5], row[-1]] for row in rows] == [
+        ["2", "shop", "Buy", "B", "because B"],
+        ["1", "shop", "Buy", "A", "because A"],
     ]
-    groups = cli("tsq", "list", "-g", "--json").document["groups"]
-    assert groups[0] == {
-        "domain": "shop",
-        "command_type": "Buy",
-        "code": "B",
-        "message": "because B",
-        "count": 2,
-    }
+    group = cli("tsq", "list", "-g", "--json").document["groups"][0]
+    assert (group["error_code"], group["count"], group["example"]) == ("B", 2, newest)
+    assert [row[4] for row in cli("tsq", "list", "-g", "--code", "A").rows] == ["A"]
+
+
+def test_all_of_a_group(cli: Cli, bus: SyncCommandBus) -> None:
+    chosen, other = park(bus, code="A"), park(bus, code="B")
+    group = next(row[1] for row in cli("tsq", "list", "--groups").rows if row[4] == "A")
+    cli("tsq", "complete", "--all", "--group", group, "--result", "7", "--yes")
+    record = bus.get_command("shop", chosen)
+    assert record is not None
+    assert (record.status, record.result) == (CommandStatus.COMPLETED, 7)
+    assert status_of(bus, other) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+
+def test_all_reaches_every_domain(cli: Cli, bus: SyncCommandBus) -> None:
+    park(bus)
+    park(bus, domain="mail")
+    assert "2 commands canceled" in cli("tsq", "cancel", "--all", "--yes", "--operator", "ada").err
+    assert cli("tsq", "count").out == "0\n"
+
+
+def test_the_group_table_fits(cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch) -> None:
+    park(bus, message="a long story " * 10)
+    ran = cli("tsq", "list", "--groups")
+    assert "--group" in ran.err
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+
+
+def test_a_long_bulk_shows_its_progress(bus: SyncCommandBus, url: str, tmp_path: Path) -> None:
+    worker = SyncWorker(bus, "shop")
+    bus.send_many([SendRequest("shop", "Buy") for _ in range(60)])
+    for received in worker.receive(60):
+        worker.fail(received, PermanentCommandError("BROKEN", "it is broken"))
+    ran = run_on_terminal("tsq", "retry", "--all", "-y", "--url", url, folder=tmp_path, columns=80)
+    assert ran.code == 0
+    assert "60/60" in ran.out
+    assert "60 commands sent back to work" in ran.out
+    assert bus.stats("shop").ready == 60
 
 
 def test_list_by_code(cli: Cli, bus: SyncCommandBus) -> None:
@@ -110,7 +143,7 @@ def test_all_acts_on_what_the_filters_choose(cli: Cli, bus: SyncCommandBus) -> N
     others = [park(bus, code="B"), park(bus, "Sell", code="A")]
     preview = cli("tsq", "cancel", "--all", "--code", "A", "--type", "Buy", "--dry-run")
     assert "would cancel 2 parked commands" in preview.err
-    assert preview.rows == [["2", "shop", "Buy", "A", "it is broken"]]
+    assert [[row[0], *row[2:5]] for row in preview.rows] == [["2", "shop", "Buy", "A"]]
     cli("tsq", "cancel", "--all", "--code", "A", "--type", "Buy", "--yes")
     assert {status_of(bus, one) for one in chosen} == {CommandStatus.CANCELED}
     assert {status_of(bus, one) for one in others} == {CommandStatus.IN_TROUBLESHOOTING_QUEUE}

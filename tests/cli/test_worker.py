@@ -1,19 +1,15 @@
 """`worker`: serves an app as a process, and does what signals say."""
 
-import queue
-import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from commandbus import CommandStatus
 from commandbus.sync import SyncCommandBus
-from tests.cli.helpers import PROGRAM, Cli, clean_environment
+from tests.cli.helpers import Cli
+from tests.cli.serving import serving
 
 APP = """
 import asyncio, time, pathlib
@@ -40,55 +36,10 @@ def send(command, context): ...
 """
 
 
-class Serving:
-    """A worker process, and what it has said so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.put(line)
-
-    def wait_for(self, words: str, times: int = 1) -> str:
-        """The line with these words; fails when it does not come."""
-        seen: list[str] = []
-        while True:
-            try:
-                seen.append(self._lines.get(timeout=20))
-            except queue.Empty:
-                raise AssertionError(f"{words!r} was not said, only {seen}") from None
-            if words in seen[-1]:
-                times -= 1
-                if times == 0:
-                    return seen[-1]
-
-    def signal(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(APP)
     return tmp_path
-
-
-@contextmanager
-def serving(folder: Path, url: str, *options: str) -> Iterator[Serving]:
-    with subprocess.Popen(
-        [*PROGRAM, "worker", "shop", *options],
-        cwd=folder,
-        env=clean_environment() | {"COMMANDBUS_URL": url},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield Serving(process)
-        finally:
-            process.kill()
 
 
 def wait_until_begun(folder: Path, name: str) -> None:
@@ -103,7 +54,7 @@ def test_the_first_signal_drains(
     folder: Path, url: str, bus: SyncCommandBus, options: list[str]
 ) -> None:
     sent = bus.send("shop", "Wait", 0.7)
-    with serving(folder, url, *options) as worker:
+    with serving(folder, url, "shop", *options) as worker:
         worker.wait_for("serves mail, shop", times=2 if "--processes" in options else 1)
         wait_until_begun(folder, "wait")
         worker.signal()
@@ -116,7 +67,7 @@ def test_the_first_signal_drains(
 
 def test_the_second_signal_gives_commands_back(folder: Path, url: str, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Wait", 60)
-    with serving(folder, url) as worker:
+    with serving(folder, url, "shop") as worker:
         wait_until_begun(folder, "wait")
         worker.signal()
         worker.wait_for("draining")
@@ -131,7 +82,7 @@ def test_the_third_signal_aborts_even_a_blocked_loop(
     folder: Path, url: str, bus: SyncCommandBus
 ) -> None:
     bus.send("shop", "Block", 60)
-    with serving(folder, url) as worker:
+    with serving(folder, url, "shop") as worker:
         wait_until_begun(folder, "block")
         for said in ("draining", "canceling"):
             worker.signal()
@@ -143,7 +94,7 @@ def test_the_third_signal_aborts_even_a_blocked_loop(
 def test_processes_end_when_their_supervisor_is_killed(
     folder: Path, url: str, bus: SyncCommandBus
 ) -> None:
-    with serving(folder, url, "--processes", "2") as worker:
+    with serving(folder, url, "shop", "--processes", "2") as worker:
         worker.wait_for("serves", times=2)
         worker.process.kill()
         worker.process.wait(20)
@@ -152,7 +103,7 @@ def test_processes_end_when_their_supervisor_is_killed(
 
 
 def test_a_killed_process_is_replaced(folder: Path, url: str, bus: SyncCommandBus) -> None:
-    with serving(folder, url, "--processes", "2") as worker:
+    with serving(folder, url, "shop", "--processes", "2") as worker:
         first = worker.wait_for("serves", times=2)
         pid = int(first.split()[2].split("-")[-2])
         subprocess.run(["kill", "-9", str(pid)], check=True)
@@ -163,7 +114,7 @@ def test_a_killed_process_is_replaced(folder: Path, url: str, bus: SyncCommandBu
 
 
 def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: SyncCommandBus) -> None:
-    with serving(folder, url, "--domains", "mail", "--concurrency", "2") as worker:
+    with serving(folder, url, "shop", "--domains", "mail", "--concurrency", "2") as worker:
         assert "serves mail: 2 at once" in worker.wait_for("serves")
         worker.signal()
         assert worker.process.wait(20) == 0

@@ -1,5 +1,9 @@
-from commandbus.testing.conformance.leases import LeasesSuite
+from commandbus.testing.conformance.leases import LeasesSuite, ReclaimerSuite
 
 
 class TestLeases(LeasesSuite):
+    pass
+
+
+class TestReclaimer(ReclaimerSuite):
     pass

@@ -18,7 +18,7 @@ from commandbus.store.documents import Document
 from commandbus.store.op import Op
 
 KIND = "worker"
-HEARTBEAT = 60.0
+HEARTBEAT = 120.0
 """Seconds between two reports of a worker."""
 FORGOTTEN_AFTER = 2.5 * HEARTBEAT
 AHEAD_MAX = 10_000

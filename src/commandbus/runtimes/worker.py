@@ -91,7 +91,12 @@ class RuntimeWorker(WorkerBase):
             self._on_leases_gone,
         )
         self._keeper.start()
-        services = standard_services(self._presence(self.runtime), self._bus.gates, self._closer)
+        services = standard_services(
+            self._presence(self.runtime),
+            self._bus.gates,
+            self._closer,
+            self.settings.visibility_timeout,
+        )
         self._services = ServiceRunner(self._engine, self._bus.scope, services)
         self._services.start()
 

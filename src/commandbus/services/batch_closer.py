@@ -12,7 +12,7 @@ from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.wakeup import WakeHub
 
-SWEEP = 60.0
+SWEEP = 300.0
 """How often all open batches are looked at, in case a worker died between a settle and this."""
 
 

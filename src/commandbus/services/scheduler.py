@@ -6,7 +6,7 @@ from commandbus.operations.schedules import KIND, TOPIC, tick
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
-WITH_SCHEDULES, WITHOUT = 15.0, 60.0
+WITH_SCHEDULES, WITHOUT = 15.0, 120.0
 """Longest sleep, so that schedules which other processes change are noticed."""
 
 

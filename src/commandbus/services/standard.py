@@ -8,8 +8,17 @@ from commandbus.services.base import Service
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.breakers import BreakerSharing
 from commandbus.services.presence import Presence
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.scheduler import Scheduler
 
 
-def standard_services(info: WorkerInfo, gates: Gates, closer: BatchCloser) -> list[Service]:
-    return [Presence(info), Scheduler(), BreakerSharing(gates, info.name), closer]
+def standard_services(
+    info: WorkerInfo, gates: Gates, closer: BatchCloser, lease_seconds: float
+) -> list[Service]:
+    return [
+        Presence(info),
+        Scheduler(),
+        BreakerSharing(gates, info.name),
+        Reclaimer(info.name, info.domains, lease_seconds),
+        closer,
+    ]

@@ -101,6 +101,11 @@ class ReadStore(Protocol):
 
     def stats(self, domain: str) -> Op[QueueStats]: ...
 
+    def next_lease_end(self, worker: str) -> Op[float | None]:
+        """Seconds until the first lease of another worker ends, 0 or less when it has; None when there
+        is none."""
+        ...
+
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         """How many ready commands of the domain come before this one, counted no further than the
         limit."""

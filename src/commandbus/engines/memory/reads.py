@@ -92,6 +92,12 @@ class MemoryReads:
             paused_at=as_datetime(state.pause.at) if state.pause else None,
         )
 
+    def next_lease_end(self, worker: str) -> Op[float | None]:
+        yield from ()
+        leases = self._state.leases.values()
+        first = min((lease.until for lease in leases if lease.worker != worker), default=None)
+        return None if first is None else (first - self._clock()) / SECOND
+
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         yield from ()
         now, waiting = self._clock(), self._state.look_at(domain).waiting.values()

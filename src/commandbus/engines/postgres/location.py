@@ -20,6 +20,8 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commandbus.errors import ConfigurationError
 
@@ -69,8 +71,6 @@ class Location(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Location:
     """The location that a URL names, or ConfigurationError saying what is wrong with it."""
-    import psycopg
-
     parts = urlsplit(url)
     options: dict[str, str] = {}
     rest: list[tuple[str, str]] = []
@@ -81,15 +81,15 @@ def parse(url: str) -> Location:
             rest.append((key, value))
     clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
     try:
-        given = psycopg.conninfo.conninfo_to_dict(clean)
-    except psycopg.ProgrammingError as error:
+        given = conninfo_to_dict(clean)
+    except ProgrammingError as error:
         raise ConfigurationError(f"The PostgreSQL URL cannot be understood: {error}".strip()) from None
     pooler = _switch(options, "pooler", default=False)
     settings = _DEFAULTS | given
     if not pooler:
         settings["options"] = " ".join([*_STARTUP, str(given.get("options") or "")]).strip()
     return Location(
-        conninfo=psycopg.conninfo.make_conninfo("", **settings),
+        conninfo=make_conninfo("", **settings),
         schema=check_schema(options.get("schema", DEFAULT_SCHEMA)),
         pool_size=_pool_size(options.get("pool_size", "10")),
         notify=_switch(options, "notify", default=not pooler),

@@ -92,6 +92,10 @@ class PostgresReads(PostgresBase):
             paused_at=as_optional_datetime(paused_at),
         )
 
+    def next_lease_end(self, worker: str) -> Op[float | None]:
+        rows = yield Atomic(self._sql.next_lease_end, (worker,))
+        return None if rows[0][0] is None else float(rows[0][0]) / SECOND
+
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         rows = yield Atomic(self._sql.ahead, (domain, priority, seq, limit))
         return int(rows[0][0])

@@ -85,11 +85,14 @@ class SharedLane:
         try:
             _divide(group, self._execute(_merged(group)))
         except BaseException as error:  # whatever it is, each of those who wait must be told
+            if not isinstance(error, Exception):
+                # Somebody interrupts the one who carries; the others are only told that it failed.
+                for seat in group[1:]:
+                    seat.error = StoreUnavailable("The send was interrupted; repeating it is safe.")
+                raise
             if len(group) == 1 or not _one_of_them(error):
                 for seat in group:
                     seat.error = error
-                if not isinstance(error, Exception):
-                    raise
                 return
             for seat in group:
                 try:
@@ -174,7 +177,7 @@ def _divide(group: Sequence[_Seat], answer: Rows) -> None:
         begin = end
 
 
-def _one_of_them(error: BaseException) -> bool:
+def _one_of_them(error: Exception) -> bool:
     """Whether one member may be to blame. When the store is away, all of them are alike; and after
     a lost connection nobody knows whether they were committed."""
-    return isinstance(error, Exception) and not isinstance(error, StoreUnavailable)
+    return not isinstance(error, StoreUnavailable)

@@ -103,6 +103,10 @@ class SqliteReads:
             paused_at=as_optional_datetime(paused_at),
         )
 
+    def next_lease_end(self, worker: str) -> Op[float | None]:
+        rows = yield Statement(SQL.next_lease_end, (worker,))
+        return None if rows[0][0] is None else (rows[0][0] - self._clock()) / SECOND
+
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         rows = yield Statement(SQL.ahead, (domain, priority, seq, limit))
         return int(rows[0][0])

@@ -60,9 +60,11 @@ class Supervisor:
             for child in self._children:
                 worst = max(worst, self._look_after(child))
             if self._signals and all(child.process.poll() is not None for child in self._children):
-                # One that had not begun yet is ended by the signal itself, which is just as clean.
+                # One that had not begun yet is ended by the signal itself, which is just as clean; and
+                # one that died before the signal was reported then.
                 clean = (Exit.OK, -signal.SIGTERM)
-                failed = any(child.process.returncode not in clean for child in self._children)
+                stopped = [child for child in self._children if child.restart_at is None]
+                failed = any(child.process.returncode not in clean for child in stopped)
                 return worst or (Exit.FAILURE if failed else Exit.OK)
             if worst and not self._signals:
                 self._pass_on(signal.SIGTERM, None)

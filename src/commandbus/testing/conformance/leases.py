@@ -11,9 +11,11 @@ import pytest
 from commandbus.domain.command import Command
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import LeaseLost
-from commandbus.testing.conformance.helpers import crash, registry_of, spy_on
+from commandbus.services.reclaimer import Reclaimer
+from commandbus.services.reclaimer import Reclaimer
+from commandbus.testing.conformance.helpers import about, crash, registry_of, spy_on
 from commandbus.testing.handlers import Gate, Recorder
-from commandbus.testing.harness import Harness
+from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 from commandbus.worker.base import ReceivedCommand
 
@@ -223,3 +225,31 @@ class LeasesSuite:
             bus.advance(2)
             record = bus.wait(command_id)
         assert (record.result, record.crashes, canceled) == ("second run", 1, [1])
+
+
+class ReclaimerSuite:
+    """An idle worker learns of the end of others' leases, though nobody tells it."""
+
+    def look(self, bus: Harness, worker: str = "me") -> float:
+        return bus.run(Reclaimer(worker, [DOMAIN], 30.0).work(bus.bus.scope))
+
+    def test_without_leases_it_looks_again_after_a_lease_length(self, bus: Harness) -> None:
+        assert self.look(bus) == 30.0
+
+    def test_it_looks_when_the_first_lease_of_another_ends(self, bus: Harness) -> None:
+        bus.send()
+        other = bus.worker(name="other")
+        bus.take(other, visibility_timeout=12)
+        assert self.look(bus) == about(12)
+        assert self.look(bus, other.name) == 30.0
+
+    def test_it_wakes_a_worker_when_a_lease_has_ended(self, bus: Harness) -> None:
+        bus.send()
+        bus.take(bus.worker(name="other"), visibility_timeout=5)
+        bus.advance(6)
+        woken: list[str] = []
+        waiter = bus.engine.hub.register([DOMAIN], lambda source, due_in: woken.append(source))
+        bus.engine.hub.arm(waiter)
+        self.look(bus)
+        bus.engine.hub.unregister(waiter)
+        assert woken == ["notify"]

@@ -69,6 +69,9 @@ select m.now,
     (select paused_reason from commandbus.domain where domain = $1::text)
 from (select commandbus.now_us() as now) m
 
+-- name: next_lease_end
+select min(until) - commandbus.now_us() from commandbus.lease where worker <> $1::text
+
 -- name: ahead
 -- Along the index, and no further than anyone wants to know.
 select count(*) from (select 1 from commandbus.queue

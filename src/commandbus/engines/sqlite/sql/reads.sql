@@ -38,6 +38,9 @@ select
     (select paused_at from commandbus_domain where domain = :domain),
     (select paused_reason from commandbus_domain where domain = :domain)
 
+-- name: next_lease_end
+select min(until) from commandbus_lease where worker <> ?
+
 -- name: ahead
 -- Along the index, and no further than anyone wants to know.
 select count(*) from (select 1 from commandbus_queue
