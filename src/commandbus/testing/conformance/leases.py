@@ -12,7 +12,6 @@ from commandbus.domain.command import Command
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import LeaseLost
 from commandbus.services.reclaimer import Reclaimer
-from commandbus.services.reclaimer import Reclaimer
 from commandbus.testing.conformance.helpers import about, crash, registry_of, spy_on
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
