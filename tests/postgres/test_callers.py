@@ -15,7 +15,7 @@ from tests.postgres.database import empty_url
 
 pytestmark = pytest.mark.postgres
 
-MANY = [SendRequest("orders", "ship", {"n": n}) for n in range(60)]
+MANY = [SendRequest("orders", "ship", {"n": n}) for n in range(150)]
 
 
 @pytest.fixture

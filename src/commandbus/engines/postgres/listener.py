@@ -2,7 +2,7 @@
 
 The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
 worker of this process claims; says after every reconnect that all should look once, because nothing
-was heard before; and does nothing else on its connection but a sign of life every minute.
+was heard before; and does nothing else on its connection but a sign of life every two minutes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
 
-COPY_MIN = 40
+COPY_MIN = 120
 """From this many commands on, COPY is faster than arrays; measured, see bench/postgres.py."""
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 
-ASLEEP_SECONDS = 150.0
+ASLEEP_SECONDS = 300.0
 """How long a statement of being asleep holds; the listener renews it."""
-RENEW_SECONDS = 60.0
+RENEW_SECONDS = 120.0
 BUSY_SECONDS = 0.2
 """Busy for so long without a pause: no longer asleep."""
 LISTEN_SECONDS = 2.0
