@@ -62,9 +62,6 @@ def test_a_command_that_kills_its_worker_is_parked_after_three_crashes(
     lab.check_integrity()
 
 
-@pytest.mark.xfail(
-    reason="a lost lease counts a crash for all its members, begun or not, and they come back together"
-)
 def test_a_killer_does_not_take_its_neighbours_with_it(lab: Lab, runtime: str) -> None:
     """Those claimed together with it share its crashes, but are innocent."""
     neighbours = lab.send(3, data={"seconds": 0.2})

@@ -192,7 +192,10 @@ def calm(world: World) -> None:
         if worker.owed:
             raise Violation(f"{worker.name} never recorded {sorted(worker.owed)}")
         if worker.core.leases or worker.renewals:
-            raise Violation(f"{worker.name} keeps leases of work that has ended")
+            raise Violation(
+                f"{worker.name} keeps leases of work that has ended: "
+                f"{sorted(worker.core.leases)} {sorted(worker.renewals)}"
+            )
     world.oracle.check_all(world.domains, world.now)
     for worker in list(world.workers):
         worker.handle(StopRequested(1.0))

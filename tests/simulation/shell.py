@@ -27,6 +27,7 @@ from commandbus.worker.effects import (
     Withdraw,
 )
 from commandbus.worker.events import (
+    Claims,
     Event,
     Finished,
     LeasesGone,
@@ -97,6 +98,9 @@ class VirtualWorker:
     def _handle(self, event: Event) -> None:
         world, core = self.world, self.core
         was_stopping = core.stopping
+        if isinstance(event, Claims):
+            due = world.now + int(self.settings.visibility_timeout * 1_000_000 / 3)
+            self.renewals |= dict.fromkeys((c.lease_id for c in event.reply.claimed), due)
         effects = core.handle(event, world.seconds)
         core.check()
         for effect in effects:
@@ -141,9 +145,6 @@ class VirtualWorker:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Start(claimed):
-                due = self.world.now + int(self.settings.visibility_timeout * 1_000_000 / 3)
-                for command in claimed:
-                    self.renewals[command.lease_id] = due
                 self.ready.extend(claimed)
             case Settle():
                 if self.settle is not None:
@@ -242,6 +243,8 @@ class VirtualWorker:
     def asleep(self) -> bool:
         """Whether it has a free slot, and waits for something else than its next try to claim."""
         if self.core.held >= self.core.concurrency or self.core.stopping or self.heard_late:
+            return False
+        if self.core.cautious:
             return False
         return not self.about_to_claim()
 

@@ -13,7 +13,7 @@ from commandbus.operations.insight import forget_worker
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.standard import standard_services
-from commandbus.store.records import Claimed, SettleReport
+from commandbus.store.records import Claimed, ClaimReply, SettleReport
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
@@ -120,6 +120,11 @@ class RuntimeWorker(WorkerBase):
             return
         for domain in self.domains if effect.domains is None else effect.domains:
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
+
+    def _keep(self, reply: ClaimReply) -> None:
+        """Renew what was claimed from now on, also what has to wait for its turn."""
+        if reply.claimed:
+            self._keeper.keep({claimed.lease_id for claimed in reply.claimed})
 
     def _note(self, report: SettleReport) -> None:
         """After a settle: batches whose counts changed may be complete."""

@@ -12,6 +12,7 @@ interval as the last net.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import assert_never
@@ -83,7 +84,11 @@ class WorkerCore:
         self._leases: dict[int, int] = {}
         self._lost_members = 0
         self._withdrawing = 0
-        """Commands on their way back from the slots: asked for, not heard of yet."""
+        """Withdrawals that were asked for and not heard of yet."""
+        self._suspects: deque[Claimed] = deque()
+        """Claimed commands whose worker died before: each waits to run alone, so that one that kills
+        its process takes no other with it."""
+        self._alone = False
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -111,7 +116,13 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        return not (self.held or self.unsettled or self._settling or self._claiming or self._may_wait)
+        busy = self.held or self._suspects or self.unsettled or self._settling
+        return not (busy or self._claiming or self._may_wait)
+
+    @property
+    def cautious(self) -> bool:
+        """A command runs alone, or waits to: nothing else is claimed."""
+        return bool(self._suspects or self._alone)
 
     @property
     def leases(self) -> frozenset[int]:
@@ -176,7 +187,10 @@ class WorkerCore:
             case LeasesGone():
                 gone = frozenset(event.lease_ids) & self._leases.keys()
                 if gone:
-                    self._lost_members += sum(self._leases.pop(lease_id) for lease_id in gone)
+                    lost = sum(self._leases.pop(lease_id) for lease_id in gone)
+                    self._lost_members += lost
+                    self.metrics.leases_lost += lost
+                    self._suspects = deque(c for c in self._suspects if c.lease_id not in gone)
                     effects += [Withdraw(gone), Interrupt(gone)]
                     self._take_back(now)
             case Resized():
@@ -196,6 +210,12 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
+        if self.stopping and self._suspects:
+            self.unsettled += [_release(claimed, STOPPING) for claimed in self._suspects]
+            self._suspects.clear()
+        if self._suspects and not self.held:
+            self._alone, self.held, self._progress_at = True, 1, now
+            effects.append(Start([self._suspects.popleft()]))
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -234,6 +254,8 @@ class WorkerCore:
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
+        if self.cautious:
+            return 0
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
         if self._settings.recycle_after is not None:
@@ -279,9 +301,12 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        self.held += len(reply.claimed)
+        unsuspected = [claimed for claimed in reply.claimed if not claimed.crashes]
+        self._suspects.extend(claimed for claimed in reply.claimed if claimed.crashes)
+        self.held += len(unsuspected)
         self._taken += len(reply.claimed)
-        effects.append(Start(reply.claimed))
+        if unsuspected:
+            effects.append(Start(unsuspected))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
@@ -310,6 +335,7 @@ class WorkerCore:
     def _finished(self, event: Finished) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
+        self._alone = self._alone and self.held > 0
         self.unsettled += event.settlements
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
@@ -328,7 +354,11 @@ class WorkerCore:
         lost = len(event.report.lost)
         if lost:
             self._take_back(now)
-        self.metrics.leases_lost += lost
+        refused = set(event.report.lost)
+        # Those of leases that are known to be gone were counted then.
+        self.metrics.leases_lost += sum(
+            s.seq in refused and s.lease_id in self._leases for s in self._settling
+        )
         self.metrics.commands_settled += len(self._settling) - lost
         self._settle_failures = 0
         if not self.unsettled:
@@ -378,7 +408,7 @@ class WorkerCore:
         assert self.held >= 0, "more runs ended than began"
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
-        waiting = self.held + len(self.unsettled) + len(self._settling)
+        waiting = self.held + len(self._suspects) + len(self.unsettled) + len(self._settling)
         assert waiting <= members, "a command is held that belongs to no lease"
 
 

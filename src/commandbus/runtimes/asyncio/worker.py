@@ -192,7 +192,6 @@ class Worker(RuntimeWorker):
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Start(claimed):
-                self._keeper.keep({command.lease_id for command in claimed})
                 self._ready.extend(claimed)
                 for _ in range(min(len(claimed), len(self._idle_slots))):
                     self._idle_slots.popleft().set_result(None)
@@ -228,6 +227,7 @@ class Worker(RuntimeWorker):
         except Exception as error:  # every effect answers; the core backs off
             self._post(ClaimFailed(error))
         else:
+            self._keep(reply)
             self._post(Claims(reply, limit, time.monotonic() - began))
 
     async def _settle(self, batch: list[Settlement]) -> None:

@@ -172,7 +172,6 @@ class SyncWorker(RuntimeWorker):
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Start(claimed):
-                self._keeper.keep({command.lease_id for command in claimed})
                 self._slots.start(claimed)
             case Settle():
                 self._settles.put(effect)
@@ -202,6 +201,7 @@ class SyncWorker(RuntimeWorker):
         except Exception as error:  # every effect answers; the core backs off
             self._inbox.put(ClaimFailed(error))
         else:
+            self._keep(reply)
             self._inbox.put(Claims(reply, effect.limit, time.monotonic() - began))
 
     def _settle(self, effect: Settle) -> None:
