@@ -23,7 +23,8 @@ class Base(BaseException):
 
 
 def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime: str) -> None:
-    """`note` takes `seconds` and notes its run; `flaky` fails in its first attempts."""
+    """`note` takes `seconds` and notes its run; `note_blocking` blocks its event loop meanwhile;
+    `flaky` fails in its first attempts."""
 
     def began(command: Any, context: Any) -> float:
         return float((command.data or {}).get("seconds", 0))
@@ -44,6 +45,10 @@ def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime
             time.sleep(seconds)
         noted(command, context)
 
+    async def note_blocking(command: Any, context: Any) -> None:
+        note_sync(command, context)
+
+    registry.register(domain, "note_blocking", note_blocking)
     native, foreign = (note_async, note_sync) if runtime == "asyncio" else (note_sync, note_async)
     registry.register(domain, "note", native)
     registry.register(domain, "note_foreign", foreign)

@@ -210,6 +210,14 @@ def test_a_full_claim_wakes_one_more_worker_and_a_smaller_one_nobody() -> None:
         assert any(isinstance(effect, PassOn) for effect in effects) is expected
 
 
+def test_a_full_worker_that_is_woken_passes_the_news_on_once() -> None:
+    core = core_of(concurrency=1)
+    core.handle(Tick(), 0.0)
+    core.handle(Claims(ClaimReply(claimed(1)), 1), 0.0)
+    assert kinds(core.handle(Woken("notify"), 1.0)) == ["PassOn"]
+    assert core.handle(Tick(), 1.0) == []
+
+
 def test_more_slots_claim_at_once_and_fewer_wait() -> None:
     core = core_of(concurrency=1)
     core.handle(Tick(), 0.0)

@@ -8,7 +8,10 @@ nesting deeper than 64 and documents larger than the limit.
 from __future__ import annotations
 
 import math
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -21,6 +24,10 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _SAFE = (bool, type(None))
 _JSON = (dict, list, str, int, float, type(None))
 
+_ALTERED = (bytes, bytearray, set, frozenset, Decimal, UUID, date, time, timedelta)
+"""JSON would turn them into something else. As fields of a typed payload they are welcome, because
+the handler's type turns them back."""
+
 _Path = Any
 """The place of a value: a name, or a pair of the parent's place and a key. A linked list, because
 it is built for every value and read only for the wrong one."""
@@ -30,6 +37,8 @@ _encoder = msgspec.json.Encoder()
 
 def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
     """`value` as JSON text, or PayloadError with the path of what cannot be kept."""
+    if isinstance(value, _ALTERED):
+        raise _altered(value, what)
     if not isinstance(value, _JSON):
         value = _as_plain(value, what)
     _check(value, what, DEPTH_MAX)
@@ -48,6 +57,13 @@ def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_
 def decode(text: str | bytes) -> Any:
     """JSON text as plain Python values."""
     return msgspec.json.decode(text)
+
+
+def _altered(value: object, where: str) -> PayloadError:
+    return PayloadError(
+        f"{where} is a {type(value).__name__}, which JSON would turn into something else; send it as "
+        "text or a list, or as a field of a dataclass, msgspec Struct or pydantic model."
+    )
 
 
 def _as_plain(value: object, what: str) -> object:
@@ -94,6 +110,8 @@ def _check(value: object, path: _Path, depth: int) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _check(item, (path, index), depth - 1)
+    elif isinstance(value, _ALTERED):
+        raise _altered(value, _render(path))
     else:
         _check(_as_plain(value, _render(path)), path, depth - 1)
 

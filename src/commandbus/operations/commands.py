@@ -26,13 +26,12 @@ from commandbus.errors import (
 )
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
 from commandbus.store.replies import reply_command
 
 LIMIT_MAX = 1_000
-BATCHES = "commandbus.batches"
-"""Woken when a command of a batch was ended by hand: the batch may be complete."""
 
 
 def send(

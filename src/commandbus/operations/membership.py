@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.batch import BatchStatus
+from commandbus.domain.command import SendResult
 from commandbus.errors import BatchNotFoundError, InvalidOperationError
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import NewCommand
 
-T = TypeVar("T")
 OPEN = "open"
 
 
@@ -57,23 +57,30 @@ def require_batch(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Documen
     return document, decode_batch(document)
 
 
-def join_batches(scope: Scope, commands: Sequence[NewCommand], insert: Op[T]) -> Op[T]:
+def join_batches(
+    scope: Scope, commands: Sequence[NewCommand], insert: Op[list[SendResult]]
+) -> Op[list[SendResult]]:
     """Send commands that belong to open batches, whose totals grow in the same transaction."""
     yield TOGETHER
-    joined = Counter((c.domain, c.batch_id) for c in commands if c.batch_id is not None)
-    batches = [(domain, key, n) for (domain, key), n in joined.items() if key is not None]
-    for domain, batch_id, _ in batches:
+    wanted = {(c.domain, c.batch_id) for c in commands if c.batch_id is not None}
+    for domain, batch_id in wanted:
         yield from _require_open(scope, domain, batch_id)
     # What can be refused comes first: an engine without a rollback must not have begun by then.
-    result = yield from insert
-    for domain, batch_id, count in sorted(batches, key=str):
+    results = yield from insert
+    joined = Counter(
+        (command.domain, command.batch_id)
+        for command, result in zip(commands, results, strict=True)
+        if command.batch_id is not None and not result.duplicate
+    )
+    for (domain, batch_id), count in sorted(joined.items(), key=str):
+        assert batch_id is not None
         while True:
             document, body = yield from _require_open(scope, domain, batch_id)
             body.total += count
             changed = batch_document(domain, batch_id, document.version, body)
             if (yield from scope.store.put_document(changed)):
                 break
-    return result
+    return results
 
 
 def _require_open(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:

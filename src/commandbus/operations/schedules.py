@@ -7,6 +7,7 @@ slot to the next who looks.
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from uuid import UUID
 
@@ -15,12 +16,14 @@ import msgspec
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import CommandBusError, InvalidOperationError
 from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, NewCommand
+
+logger = logging.getLogger("commandbus.schedules")
 
 KIND = "schedule"
 TOPIC = "commandbus.schedules"
@@ -130,7 +133,12 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
     body = _decoder.decode(document.body)
     schedule = body.schedule
     slots, following = _due_slots(schedule, document.due_at or now, now)
-    commands = [encode_request(scope, _request(schedule, slot)) for slot in slots]
+    try:
+        commands = [encode_request(scope, _request(schedule, slot)) for slot in slots]
+    except CommandBusError as error:
+        # Such as a priority that only other processes know: the others' slots must not wait for it.
+        logger.error("schedule %s cannot send, its slot is skipped: %s", schedule.name, error)  # noqa: TRY400
+        commands = []
     if commands:
         body.last_run = as_microseconds(slots[-1], "slot")
         body.last_command_id = commands[-1].command_id

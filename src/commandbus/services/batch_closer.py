@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from commandbus.operations.batches import close_batches, close_open_batches
-from commandbus.operations.commands import BATCHES
 from commandbus.operations.scope import Scope
+from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op
 from commandbus.store.wakeup import WakeHub
 

@@ -15,6 +15,9 @@ from commandbus.domain.batch import BatchCounts
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.store.op import Op
 
+TOPIC = "commandbus.batches"
+"""Woken when a command of a batch ended without a running worker: the batch may be complete."""
+
 _FIELDS = {
     CommandStatus.COMPLETED: "completed",
     CommandStatus.FAILED: "failed",

@@ -37,6 +37,7 @@ class WakeHub:
         self._observers: list[Callable[[], None]] = []
         self._subscribers: dict[str, list[Callable[[], object]]] = {}
         self._listened = threading.Event()
+        self._interrupted = False
 
     def register(self, domains: Iterable[str], callback: WakeCallback) -> Waiter:
         waiter = Waiter(domains, callback)
@@ -74,7 +75,7 @@ class WakeHub:
                     self._waiters.append(self._waiters.pop(position))
                     break
             if not self._observers and not any(waiter.armed for waiter in self._waiters):
-                self._listened.clear()
+                self._listened_no_more()
             subscribers = tuple(self._subscribers.get(domain, ()))
         for waiter in chosen:
             _tell(waiter.callback, source, due_in or None)
@@ -113,12 +114,22 @@ class WakeHub:
         with self._lock:
             if self._observers or any(waiter.armed for waiter in self._waiters):
                 return True
-            self._listened.clear()
+            self._listened_no_more()
             return False
 
+    def _listened_no_more(self) -> None:
+        if not self._interrupted:
+            self._listened.clear()
+
     def interrupt(self) -> None:
-        """Let a blocked watcher look around, because it is to stop."""
-        self._listened.set()
+        """Let a blocked watcher look around, because it is to stop; holds until `allow_watching`."""
+        with self._lock:
+            self._interrupted = True
+            self._listened.set()
+
+    def allow_watching(self) -> None:
+        with self._lock:
+            self._interrupted = False
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after every commit in this process; returns how to stop. For those who wait for

@@ -30,7 +30,8 @@ from commandbus.errors import (
     TransientCommandError,
 )
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
-from commandbus.store.op import Op
+from commandbus.store.batching import TOPIC as BATCHES
+from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.session import Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -230,9 +231,16 @@ class WorkerBase:
     def _may_run(self) -> bool:
         """Take the right to run; False when a stop came first."""
         self._check_can_run()
+        self._warn_of_idle_domains()
         early, self._stop_early = self._stop_early, False
         self._running = self._fresh = not early
         return not early
+
+    def _warn_of_idle_domains(self) -> None:
+        served = {domain for domain, _ in self.registry.registered_handlers()}
+        for domain in self.domains:
+            if domain not in served:
+                logger.warning("no handler is registered for domain %s; its commands go back", domain)
 
     def _check_can_run(self) -> None:
         if self._running:
@@ -290,6 +298,8 @@ class WorkerBase:
     def _settle_by_hand(self, received: ReceivedCommand, outcome: Outcome) -> Op[None]:
         claimed = received.claimed
         report = yield from self._engine.store.settle([settlement_of(claimed, outcome)])
+        if report.batches:
+            yield Wake(BATCHES)
         if report.lost:
             raise LeaseLost(
                 f"The lease on command {claimed.command_id} (attempt {claimed.attempt}) is gone: it "

@@ -12,7 +12,6 @@ interval as the last net.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import assert_never
@@ -85,10 +84,12 @@ class WorkerCore:
         self._lost_members = 0
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
-        self._suspects: deque[Claimed] = deque()
-        """Claimed commands whose worker died before: each waits to run alone, so that one that kills
-        its process takes no other with it."""
+        self._suspect: Claimed | None = None
+        """A claimed command whose worker died before: it waits to run alone, and others of its kind
+        go back, so that one that kills its process takes no other with it."""
         self._alone = False
+        self._wary = False
+        """The last claim had suspects, so the next takes one command at a time."""
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -107,6 +108,7 @@ class WorkerCore:
         self._held_up = False
         """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
         self._stop_at: float | None = None
+        self._stop_requested = False
         self._interrupted_at: float | None = None
 
     @property
@@ -116,13 +118,13 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self._suspects or self.unsettled or self._settling
+        busy = self.held or self._suspect or self.unsettled or self._settling
         return not (busy or self._claiming or self._may_wait)
 
     @property
     def cautious(self) -> bool:
         """A command runs alone, or waits to: nothing else is claimed."""
-        return bool(self._suspects or self._alone)
+        return self._suspect is not None or self._alone
 
     @property
     def leases(self) -> frozenset[int]:
@@ -185,21 +187,15 @@ class WorkerCore:
             case Withdrawn():
                 self._withdrawn(event)
             case LeasesGone():
-                gone = frozenset(event.lease_ids) & self._leases.keys()
-                if gone:
-                    lost = sum(self._leases.pop(lease_id) for lease_id in gone)
-                    self._lost_members += lost
-                    self.metrics.leases_lost += lost
-                    self._suspects = deque(c for c in self._suspects if c.lease_id not in gone)
-                    effects += [Withdraw(gone), Interrupt(gone)]
-                    self._take_back(now)
+                self._leases_gone(event, now, effects)
             case Resized():
                 self.concurrency = event.concurrency
             case PollChanged():
                 self.poll_interval = event.poll_interval
                 self._look(now + self.poll_interval, "fallback")
             case StopRequested():
-                if self._stop_at is None:
+                if not self._stop_requested:
+                    self._stop_requested = True
                     effects.append(Withdraw())
                 self._stop_at = min(now + event.patience, self._stop_at or inf)
             case _:
@@ -210,12 +206,12 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
-        if self.stopping and self._suspects:
-            self.unsettled += [_release(claimed, STOPPING) for claimed in self._suspects]
-            self._suspects.clear()
-        if self._suspects and not self.held:
-            self._alone, self.held, self._progress_at = True, 1, now
-            effects.append(Start([self._suspects.popleft()]))
+        if self._suspect is not None and self.stopping:
+            self.unsettled.append(_release(self._suspect, STOPPING))
+            self._suspect = None
+        if self._suspect is not None and not self.held:
+            effects.append(Start([self._suspect]))
+            self._suspect, self._alone, self.held, self._progress_at = None, True, 1, now
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -258,6 +254,8 @@ class WorkerCore:
             return 0
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
+        if self._wary:
+            room = min(room, 1)
         if self._settings.recycle_after is not None:
             room = min(room, self._settings.recycle_after - self._taken)
         if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
@@ -302,7 +300,11 @@ class WorkerCore:
         if not self.held:
             self._progress_at = now
         unsuspected = [claimed for claimed in reply.claimed if not claimed.crashes]
-        self._suspects.extend(claimed for claimed in reply.claimed if claimed.crashes)
+        suspects = [claimed for claimed in reply.claimed if claimed.crashes]
+        self._wary = bool(suspects)
+        if suspects:
+            self._suspect = suspects.pop(0)
+            self.unsettled += [_release(claimed, "to be run alone") for claimed in suspects]
         self.held += len(unsuspected)
         self._taken += len(reply.claimed)
         if unsuspected:
@@ -343,6 +345,19 @@ class WorkerCore:
             self.metrics.process_seconds += seconds
             average, known = seconds / count, self._handler_seconds
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
+
+    def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
+        """Whatever was held under them is somebody else's by now, or will be."""
+        gone = frozenset(event.lease_ids) & self._leases.keys()
+        if not gone:
+            return
+        lost = sum(self._leases.pop(lease_id) for lease_id in gone)
+        self._lost_members += lost
+        self.metrics.leases_lost += lost
+        if self._suspect is not None and self._suspect.lease_id in gone:
+            self._suspect = None
+        effects += [Withdraw(gone), Interrupt(gone)]
+        self._take_back(now)
 
     def _take_back(self, now: float) -> None:
         """A lease of our own is gone: claim again, for an idle worker may be the only one that could
@@ -408,7 +423,8 @@ class WorkerCore:
         assert self.held >= 0, "more runs ended than began"
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
-        waiting = self.held + len(self._suspects) + len(self.unsettled) + len(self._settling)
+        waiting = self.held + len(self.unsettled) + len(self._settling)
+        waiting += self._suspect is not None
         assert waiting <= members, "a command is held that belongs to no lease"
 
 

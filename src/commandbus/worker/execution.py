@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import Any, assert_never
 
 import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.moment import as_datetime
@@ -87,6 +89,23 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
+        try:
+            return self._begin(claimed)
+        except Exception as error:  # nothing that a payload brings along may end a slot
+            return self._broken(claimed, error)
+
+    def _broken(self, claimed: Claimed, error: Exception) -> Settlement:
+        """What cannot even be judged is for an operator."""
+        what = f"{claimed.command_type} {claimed.command_id}"
+        logger.error("%s cannot be judged", what, exc_info=error)
+        failure = Failure(
+            FailureKind.PERMANENT,
+            "BROKEN_OUTCOME",
+            f"What the handler brought along raised {type(error).__name__} when it was looked at.",
+        )
+        return self._settlement(claimed, Parked(failure, "BROKEN_OUTCOME"))
+
+    def _begin(self, claimed: Claimed) -> Call | Settlement:
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is None:
             outcome = decide_unknown_handler(claimed.domain, claimed.command_type, claimed.releases)
@@ -109,19 +128,7 @@ class Execution:
                 "UNDECODABLE", f"The payload does not fit {handler.payload_type!r}: {error}"
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
-        command = Command(
-            claimed.domain,
-            claimed.command_type,
-            claimed.command_id,
-            data,
-            claimed.correlation_id,
-            claimed.causation_id,
-            claimed.reply_to,
-            claimed.priority,
-            as_datetime(claimed.created_at),
-            tuple(payload.decode(claimed.tags)) if claimed.tags else (),
-            payload.decode(claimed.headers) if claimed.headers else {},
-        )
+        command = _command(claimed, data)
         return Call(
             claimed,
             handler,
@@ -137,30 +144,21 @@ class Execution:
         return SyncHandlerContext(claimed, limit, self._worker, engine.store, engine.session)
 
     def received(self, claimed: Claimed) -> Command[Any]:
-        """The command for manual processing, decoded for its handler if there is one."""
-        begun = (
-            self.begin(claimed)
-            if self._registry.has_handler(claimed.domain, claimed.command_type)
-            else None
-        )
-        if isinstance(begun, Call):
-            return begun.command
-        return Command(
-            claimed.domain,
-            claimed.command_type,
-            claimed.command_id,
-            payload.decode(claimed.data),
-            claimed.correlation_id,
-            claimed.causation_id,
-            claimed.reply_to,
-            claimed.priority,
-            as_datetime(claimed.created_at),
-            tuple(payload.decode(claimed.tags)) if claimed.tags else (),
-            payload.decode(claimed.headers) if claimed.headers else {},
-        )
+        """The command for manual processing, decoded for its handler if there is one and it can."""
+        handler = self._registry.get(claimed.domain, claimed.command_type)
+        if handler is not None:
+            with suppress(Exception):  # a payload type may raise anything; then plain values must do
+                return _command(claimed, handler.decode(claimed.data))
+        return _command(claimed, payload.decode(claimed.data))
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""
+        try:
+            return self._succeeded(call, result, ran)
+        except Exception as error:  # nothing that a handler returns may end its slot
+            return self._broken(call.claimed, error)
+
+    def _succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         if call.handler.breaker is not None:
             self._gates.ended(call.handler.breaker.target, None)
         try:
@@ -174,6 +172,12 @@ class Execution:
 
     def failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         """The handler raised."""
+        try:
+            return self._failed(call, error, ran)
+        except Exception as broken:  # nothing that a handler raises may end its slot
+            return self._broken(call.claimed, broken)
+
+    def _failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         if call.handler.breaker is not None:
             self._gates.ended(call.handler.breaker.target, error)
         return self._settlement(call.claimed, self._judge(call.claimed, call.handler, error), ran)
@@ -241,6 +245,22 @@ class Execution:
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
         return settlement_of(claimed, outcome, ran)
+
+
+def _command(claimed: Claimed, data: Any) -> Command[Any]:
+    return Command(
+        claimed.domain,
+        claimed.command_type,
+        claimed.command_id,
+        data,
+        claimed.correlation_id,
+        claimed.causation_id,
+        claimed.reply_to,
+        claimed.priority,
+        as_datetime(claimed.created_at),
+        tuple(payload.decode(claimed.tags)) if claimed.tags else (),
+        payload.decode(claimed.headers) if claimed.headers else {},
+    )
 
 
 def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:

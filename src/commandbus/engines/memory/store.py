@@ -21,6 +21,7 @@ from commandbus.engines.memory.documents import MemoryDocuments
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
+from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op, Wake
@@ -147,6 +148,8 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches):
             if expires_at is not None and expires_at <= now:
                 self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
                 expired.append(stored.command)
+                if stored.command.batch_id is not None:
+                    yield Wake(BATCHES)
                 continue
             stored.lease_id = lease_id
             keyed = stored.command.unique_key is not None

@@ -16,7 +16,8 @@ from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening
 from commandbus.errors import StoreUnavailable
-from commandbus.store.op import Op, Statement
+from commandbus.store.batching import TOPIC as BATCHES
+from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
@@ -145,6 +146,8 @@ class PostgresClaiming(PostgresSettling):
         try:
             batches = {row[0]: row[18] for row, _ in refused}
             yield from self._write_under(held, batches, writes, replies)
+            if any(batch_id is not None for batch_id in batches.values()):
+                yield Wake(BATCHES)
         except StoreUnavailable as error:
             # They stay under the lease and come back with its end; the rest of it is good.
             logger.warning("could not end %d expired commands: %s", len(refused), error)

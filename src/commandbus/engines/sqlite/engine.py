@@ -155,7 +155,9 @@ class AsyncSqliteSession:
                 # An op that has begun is not undone by a cancelled caller: it may be committed.
                 return await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
-            return _give_up(future)
+            if future.cancel():
+                raise _busy() from None
+            return await asyncio.shield(asyncio.wrap_future(future))
 
 
 class CallerSession:
@@ -184,7 +186,16 @@ class CallerSession:
             except sqlite3.Error as error:
                 raise translate(error) from error
 
-        return drive(op, execute, [])
+        # A refused op leaves nothing behind, whatever the caller does with the transaction.
+        cursor.execute("savepoint commandbus")
+        try:
+            result = drive(op, execute, [])
+        except BaseException:
+            cursor.execute("rollback to commandbus")
+            cursor.execute("release commandbus")
+            raise
+        cursor.execute("release commandbus")
+        return result
 
 
 class AsyncCallerSession:
@@ -197,11 +208,15 @@ class AsyncCallerSession:
 
 def _give_up(future: Future[T]) -> T:
     if future.cancel():
-        raise StoreUnavailable(
-            f"The SQLite file was busy for {LOCK_SECONDS_MAX:g} s: another process holds its write "
-            "lock. Nothing was changed; find that process and try again."
-        )
+        raise _busy()
     return future.result()
+
+
+def _busy() -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The SQLite file was busy for {LOCK_SECONDS_MAX:g} s: another process holds its write lock. "
+        "Nothing was changed; find that process and try again."
+    )
 
 
 def _unwrap(connection: Any) -> sqlite3.Connection:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
+from commandbus.errors import (
+    CommandBusError,
+    ConfigurationError,
+    InvalidArgumentError,
+    SchemaOutdated,
+    StoreUnavailable,
+)
 
 
 class UniqueViolation(CommandBusError):  # noqa: N818 - never leaves the engine
@@ -14,6 +20,8 @@ class UniqueViolation(CommandBusError):  # noqa: N818 - never leaves the engine
 def translate(error: sqlite3.Error) -> CommandBusError:
     text = str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if isinstance(error, sqlite3.InterfaceError | sqlite3.ProgrammingError):
+        return InvalidArgumentError(f"SQLite cannot take an argument ({text}); nothing was changed.")
     if isinstance(error, sqlite3.IntegrityError):
         return UniqueViolation(text)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

@@ -20,6 +20,7 @@ from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
 from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op, Statement, Wake
@@ -216,6 +217,8 @@ class SqliteStore(SqliteOperators, SqliteDocuments):
                     yield from self._end_waiting(
                         domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
                     )
+                    if row[17] is not None:
+                        yield Wake(BATCHES)
                     if row[10] is not None:
                         yield from self.insert([_reply_to_expired(domain, row)], Capacity())
                 else:

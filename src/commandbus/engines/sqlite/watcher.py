@@ -27,6 +27,7 @@ INTERVAL = 0.025
 class Watcher:
     def __init__(self, connect: Callable[[], sqlite3.Connection], hub: WakeHub, clock: Clock) -> None:
         self._connection = connect()
+        hub.allow_watching()
         self._hub = hub
         self._clock = clock
         self._stop = threading.Event()

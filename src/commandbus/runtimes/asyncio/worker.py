@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
@@ -93,6 +93,10 @@ class Worker(RuntimeWorker):
                 await self._run_once()
         finally:
             self._running = False
+            # What came too late for this run must not reach the next one.
+            self._inbox.clear()
+            self._finished, self._dropped = [], 0
+            self._slots.clear()
             self._stopped.set()
 
     async def _run_once(self) -> None:
@@ -108,7 +112,7 @@ class Worker(RuntimeWorker):
             self._post(Tick())
             await self._pump()
         finally:
-            await self._wind_up()
+            await _to_its_end(self._wind_up())
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
@@ -123,19 +127,23 @@ class Worker(RuntimeWorker):
     # The pump: everything that happens comes through here, one event after another.
 
     async def _pump(self) -> None:
+        cancelled: asyncio.CancelledError | None = None
         while True:
             try:
                 while True:
                     self._handle_all()
                     if self._core.done(time.monotonic()):
+                        if cancelled is not None:
+                            raise cancelled
                         return
                     self._set_timer()
                     await self._news.wait()
                     self._news.clear()
-            except asyncio.CancelledError:
-                # Whoever cancels run() wants it to end; what runs must still be recorded.
+            except asyncio.CancelledError as error:
+                # Whoever cancels run() wants it to end; what runs must still be recorded first.
                 if self._core.stopping:
                     raise
+                cancelled = error
                 self._post(StopRequested(self.settings.shutdown_timeout))
 
     def _handle_all(self) -> None:
@@ -343,6 +351,19 @@ class Worker(RuntimeWorker):
         self._crew.close()
         await asyncio.to_thread(self._stop_helpers)
         await asyncio.to_thread(self._stalls.stop)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await something that must not be left half done, though its awaiter is cancelled meanwhile."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def _since(began: float) -> int:

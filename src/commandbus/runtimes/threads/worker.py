@@ -78,6 +78,8 @@ class SyncWorker(RuntimeWorker):
                 self._run_once()
         finally:
             self._running = False
+            # What came too late for this run must not reach the next one.
+            self._inbox = queue.SimpleQueue()
             self._stopped.set()
 
     def _run_once(self) -> None:

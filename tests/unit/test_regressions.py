@@ -1,0 +1,152 @@
+"""Defects that were found once, each by the fact that now holds."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandbus import (
+    BatchCommand,
+    CommandBus,
+    CommandStatus,
+    DuplicateCommandError,
+    HandlerRegistry,
+    InvalidArgumentError,
+    RetryAfter,
+    Schedule,
+    SendRequest,
+    Worker,
+)
+from commandbus.operations.schedules import tick
+from commandbus.store.wakeup import WakeHub
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.clock import FakeClock
+from commandbus.testing.waiting import eventually
+
+
+class Unfinished(RetryAfter):
+    """Its author forgot super().__init__()."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Hostile:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
+def test_a_broken_exception_or_result_ends_its_command_not_its_slot(runtime: str) -> None:
+    registry = HandlerRegistry()
+
+    @registry.handler("d", "raise")
+    def broken(command: object, context: object) -> None:
+        raise Unfinished
+
+    registry.register("d", "return", lambda command, context: Hostile())
+    registry.register("d", "fine", lambda command, context: "fine")
+
+    if runtime == "threads":
+        with SyncCommandBus("memory://", max_attempts=1) as bus:
+            worker = SyncWorker(bus, "d", registry, concurrency=1)
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            sent = [bus.send("d", kind).command_id for kind in ("raise", "return", "fine")]
+            statuses = [bus.wait(one, timeout=10).status for one in sent]
+            worker.stop()
+            thread.join()
+    else:
+
+        async def main() -> list[CommandStatus]:
+            async with CommandBus("memory://", max_attempts=1) as bus:
+                worker = Worker(bus, "d", registry, concurrency=1)
+                running = asyncio.create_task(worker.run())
+                sent = [(await bus.send("d", k)).command_id for k in ("raise", "return", "fine")]
+                found = [(await bus.wait(one, timeout=10)).status for one in sent]
+                await worker.stop()
+                await running
+                return found
+
+        statuses = asyncio.run(main())
+    parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    assert statuses == [parked, parked, CommandStatus.COMPLETED]
+
+
+def test_a_refused_bulk_in_the_callers_transaction_leaves_nothing(tmp_path: Path) -> None:
+    with SyncCommandBus(f"sqlite:///{tmp_path}/bus.db") as bus:
+        known = bus.send("d", "x").command_id
+        connection = sqlite3.connect(tmp_path / "bus.db")
+        with connection:
+            both = [SendRequest("d", "x"), SendRequest("d", "x", command_id=known)]
+            with pytest.raises(DuplicateCommandError):
+                bus.within(connection).send_many(both)
+        connection.close()
+        assert len(bus.query_commands()) == 1
+
+
+def test_a_duplicate_does_not_count_for_its_batch() -> None:
+    with SyncCommandBus("memory://") as bus:
+        batch_id = bus.create_batch("d", [BatchCommand("x")]).batch_id
+        for _ in range(2):
+            bus.send("d", "x", batch_id=batch_id, unique_key="k")
+        assert bus.get_batch("d", batch_id).total == 2
+
+
+def test_a_schedule_that_cannot_send_does_not_hold_up_the_others() -> None:
+    clock = FakeClock()
+    with SyncCommandBus("memory://", clock=clock, priorities={"normal": 5, "odd": 1}) as bus:
+        bus.put_schedule(Schedule(name="a", domain="d", command_type="x", every=60, priority="odd"))
+        bus.put_schedule(Schedule(name="b", domain="d", command_type="x", every=60))
+        del bus.settings.priorities["odd"]
+        clock.advance(61)
+        assert bus.session.run(tick(bus.scope)).sent == 1
+        assert bus.get_schedule("a").next_run > clock.now
+
+
+def test_an_argument_that_sqlite_cannot_take_is_its_callers_problem(tmp_path: Path) -> None:
+    with (
+        SyncCommandBus(f"sqlite:///{tmp_path}/bus.db") as bus,
+        pytest.raises(InvalidArgumentError),
+    ):
+        bus.delete_schedule(object())  # type: ignore[arg-type]
+
+
+def test_an_interrupted_watcher_is_not_held_up_by_a_wake_up() -> None:
+    hub = WakeHub()
+    waiter = hub.register(["d"], lambda source, due_in: None)
+    hub.arm(waiter)
+    hub.interrupt()
+    hub.wake("d", None, "notify")
+    assert hub.wait_until_listened() is False
+
+
+async def test_a_timeout_around_run_is_told_after_a_graceful_stop() -> None:
+    registry = HandlerRegistry()
+    registry.register("d", "x", lambda command, context: None)
+    async with CommandBus("memory://") as bus:
+        worker = Worker(bus, "d", registry)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.run(), 0.2)
+        assert not worker.is_running
+
+
+def test_several_stops_at_once_do_not_end_the_next_run() -> None:
+    registry = HandlerRegistry()
+    registry.register("d", "x", lambda command, context: None)
+    with SyncCommandBus("memory://") as bus:
+        worker = SyncWorker(bus, "d", registry)
+        for _ in range(2):
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            eventually(lambda: worker.is_running and worker.ping())
+            assert bus.wait(bus.send("d", "x").command_id, timeout=10).status == "COMPLETED"
+            stops = [threading.Thread(target=worker.stop) for _ in range(4)]
+            for stop in stops:
+                stop.start()
+            for stop in stops:
+                stop.join()
+            thread.join()
