@@ -25,6 +25,8 @@ class Plan:
     workers: int = 4
     senders: int = 2
     lease: float = 1.0
+    faults_min: int = 0
+    """Harm goes on until there were so many, up to three times as long: a slow machine has few."""
     calm: float = 0.5
     """Mean seconds between two faults."""
     pause: float = 0.02
@@ -99,9 +101,12 @@ class Laboratory:
         return Child("tests.chaos.process", config | more)
 
     def _do_harm(self, until: float) -> None:
-        while (now := time.monotonic()) < until:
+        latest = until + 2 * self.plan.seconds
+        while (now := time.monotonic()) < until or (
+            now < latest and self._faults.total() < self.plan.faults_min
+        ):
             next_fault = now + self._chance.expovariate(1 / self.plan.calm)
-            while time.monotonic() < min(next_fault, until):
+            while time.monotonic() < min(next_fault, latest):
                 self._thaw()
                 self._replace_dead()
                 time.sleep(0.02)

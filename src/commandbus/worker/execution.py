@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
 from typing import Any, assert_never
 
 import msgspec
@@ -147,8 +146,12 @@ class Execution:
         """The command for manual processing, decoded for its handler if there is one and it can."""
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is not None:
-            with suppress(Exception):  # a payload type may raise anything; then plain values must do
+            try:
                 return _command(claimed, handler.decode(claimed.data))
+            except Exception as error:  # a payload type may raise anything; plain values must do then
+                logger.warning(
+                    "the payload of %s does not fit its handler: %s", claimed.command_id, error
+                )
         return _command(claimed, payload.decode(claimed.data))
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
