@@ -1,5 +1,6 @@
 """The tests' side of the processes under test: start, hear, order, kill."""
 
+import fcntl
 import json
 import os
 import queue
@@ -97,7 +98,11 @@ class Child:
         return self.expect("metrics")
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        """Nothing happens to one that has ended."""
+        self.process.send_signal(number)
+
+    def is_frozen(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def kill(self) -> int:
         self.process.kill()
@@ -169,6 +174,26 @@ class Lab:
         for child in children:
             child.expect("ready")
         return children
+
+    def freeze(self, child: Child) -> None:
+        """SIGSTOP at a moment when the process does not hold the file's write lock: with it, nobody
+        else could write until it goes on."""
+        lock = os.open(f"{self.file}.lock", os.O_RDWR)
+
+        def frozen_without_lock() -> bool:
+            child.signal(signal.SIGSTOP)
+            wait_until(child.is_frozen, "it is frozen", 10)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                child.signal(signal.SIGCONT)
+                return False
+            return True
+
+        try:
+            wait_until(frozen_without_lock, "it is frozen without the lock", 10)
+        finally:
+            os.close(lock)
 
     def send(self, count: int, command_type: str = "note", data: Any = None, **more: Any) -> list[str]:
         requests = [SendRequest(DOMAIN, command_type, data, **more) for _ in range(count)]

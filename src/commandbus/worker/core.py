@@ -209,7 +209,9 @@ class WorkerCore:
         if self._suspect is not None and self.stopping:
             self.unsettled.append(_release(self._suspect, STOPPING))
             self._suspect = None
-        if self._suspect is not None and not self.held:
+        # What is held, or not on record yet, would be lost with the process and count as a crash too.
+        alone = not (self.held or self.unsettled or self._settling)
+        if self._suspect is not None and alone:
             effects.append(Start([self._suspect]))
             self._suspect, self._alone, self.held, self._progress_at = None, True, 1, now
         overdue = self._stop_at is not None and now >= self._stop_at
