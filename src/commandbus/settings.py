@@ -104,9 +104,9 @@ class WorkerSettings:
             ("thread_timeout", 0.1),
             ("shutdown_timeout", 0.0),
         ):
-            value = getattr(self, name)
-            if value is not None or name != "thread_timeout":
-                _collect(problems, partial(as_seconds, value, name, minimum=minimum))
+            if name == "thread_timeout" and self.thread_timeout is None:
+                continue
+            _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
         _raise(problems)
 
     @property

@@ -104,7 +104,8 @@ class RedriveSuite:
         assert bus.call(bus.troubleshooting.count) == 1
 
     def test_a_group_is_retried_and_the_rest_is_left(self, bus: Harness) -> None:
-        park(bus), park(bus), park(bus, command_type="bill")
+        for command_type in ("ship", "ship", "bill"):
+            park(bus, command_type=command_type)
         largest = bus.call(bus.troubleshooting.group_failures)[0]
         report = self.bulk(bus, "retry", group=largest.fingerprint, operator="ann", reason="mended")
         assert (report.done, report.refused) == (2, 0)
