@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from commandbus import HandlerRegistry, SendRequest
+from commandbus import Command, HandlerRegistry, SendRequest
 from commandbus.testing import Configuration, Harness, Recorder, eventually
 
 ENGINES = ["memory", "sqlite"]
 RUNTIMES = ["asyncio", "threads"]
 
 # One worker process: says that it is ready, works until its input ends, then says what it has done.
+# Every call waits until all ten processes have begun one, so none can be left without work.
 WORKER_PROCESS = """
-import asyncio, sys, threading
+import asyncio, os, pathlib, sys, threading, time
 from commandbus import CommandBus, HandlerRegistry, Worker
 from commandbus.sync import SyncCommandBus, SyncWorker
 
-runtime, url = sys.argv[1:]
+runtime, url, folder = sys.argv[1:]
 registry, done = HandlerRegistry(), []
 
 @registry.handler("orders", "ship")
 def ship(command, context):
+    pathlib.Path(folder, str(os.getpid())).touch()
+    while len(os.listdir(folder)) < 10:
+        time.sleep(0.005)
     done.append(command.data)
 
 options = dict(concurrency=2, prefetch=0, poll_interval=10)
@@ -108,7 +114,7 @@ def test_multi_worker_no_duplicates(engine: str, runtime: str, tmp_path: Path) -
     bus = open_bus(engine, runtime, tmp_path)
     try:
         work = work_in_process if engine == "memory" else work_in_processes
-        shares = work(bus, runtime)
+        shares = work(bus, runtime, tmp_path)
         assert sorted(n for share in shares for n in share) == list(range(1_000))
         assert len(shares) == 10
         assert all(shares), f"a worker got nothing: {Counter(map(len, shares))}"
@@ -121,13 +127,31 @@ def send_all(bus: Harness) -> None:
     bus.send_many(SendRequest("orders", "ship", n) for n in range(1_000))
 
 
-def work_in_process(bus: Harness, _: str) -> list[list[int]]:
+class Everybody:
+    """Recorders whose calls wait until each of them has got one."""
+
+    def __init__(self, count: int) -> None:
+        self.recorders = [Recorder() for _ in range(count)]
+        self._changed = threading.Condition()
+
+    def handler(self, recorder: Recorder) -> Callable[[Command[int], object], None]:
+        def ship(command: Command[int], context: object) -> None:
+            with self._changed:
+                recorder(command, context)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: all(each.commands for each in self.recorders), 60)
+
+        return ship
+
+
+def work_in_process(bus: Harness, _: str, folder: Path) -> list[list[int]]:
     """Ten workers on one bus: tasks of one loop, or threads."""
-    recorders = [Recorder() for _ in range(10)]
+    everybody = Everybody(10)
+    recorders = everybody.recorders
     with ExitStack() as workers:
         running = [
-            workers.enter_context(bus.run_worker(registry_of(recorder), concurrency=2, prefetch=0))
-            for recorder in recorders
+            workers.enter_context(bus.run_worker(registry_of(handler), concurrency=2, prefetch=0))
+            for handler in map(everybody.handler, recorders)
         ]
         for worker in running:
             worker.wait_until_idle()
@@ -136,9 +160,11 @@ def work_in_process(bus: Harness, _: str) -> list[list[int]]:
     return [[command.data for command in recorder.commands] for recorder in recorders]
 
 
-def work_in_processes(bus: Harness, runtime: str) -> list[list[int]]:
+def work_in_processes(bus: Harness, runtime: str, folder: Path) -> list[list[int]]:
     """Ten processes on one file."""
-    command = [sys.executable, "-c", WORKER_PROCESS, runtime, bus.configuration.url]
+    begun = folder / "begun"
+    begun.mkdir()
+    command = [sys.executable, "-c", WORKER_PROCESS, runtime, bus.configuration.url, str(begun)]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(10)

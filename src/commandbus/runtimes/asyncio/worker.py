@@ -265,14 +265,14 @@ class Worker(RuntimeWorker):
         assert self._loop is not None
         fair_until = time.perf_counter() + FAIR_SECONDS
         while True:
-            while not self._ready:
-                if len(self._slots) > self._core.concurrency:
-                    self._slots.discard(slot)
-                    return
+            while not self._ready and len(self._slots) <= self._core.concurrency:
                 idle = self._loop.create_future()
                 self._idle_slots.append(idle)
                 await idle
                 fair_until = time.perf_counter() + FAIR_SECONDS
+            if len(self._slots) > self._core.concurrency:
+                self._slots.discard(slot)
+                return
             claimed = self._ready.popleft()
             begun = self._execution.begin(claimed)
             if isinstance(begun, Call):
