@@ -22,18 +22,17 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
 DATA = {"text": "x" * 80}
-BULK = 1_000
 
 
 def show(name: str, value: float, unit: str, more: str = "") -> None:
     print(f"{name:<44} {value:>12,.2f} {unit:<10} {more}", flush=True)
 
 
-def fill(url: str, count: int, **options: Any) -> float:
+def fill(url: str, count: int, bulk: int = 1_000, **options: Any) -> float:
     with SyncCommandBus(url) as bus:
         began = time.perf_counter()
-        for first in range(0, count, BULK):
-            size = min(BULK, count - first)
+        for first in range(0, count, bulk):
+            size = min(bulk, count - first)
             bus.send_many([SendRequest("bench", "noop", DATA, **options) for _ in range(size)])
         return time.perf_counter() - began
 
@@ -104,6 +103,7 @@ def bench_drain(fresh: Callable[[], str], commands: int) -> None:
 
 def bench_bulk(fresh: Callable[[], str], commands: int) -> None:
     show("bulk send, 1,000 a call", commands / fill(fresh(), commands), "commands/s")
+    show("bulk send, 10,000 a call", commands / fill(fresh(), commands, 10_000), "commands/s")
     for size in (1, 5, 10, 20, 40, 80, 200):
         with SyncCommandBus(fresh()) as bus:
             requests = [SendRequest("bench", "noop", DATA) for _ in range(size)]

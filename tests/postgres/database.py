@@ -49,6 +49,7 @@ def empty_url() -> str:
     """The shared database, with nothing in it."""
     url = shared_url()
     with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
         names = ", ".join(f"commandbus.{name.strip()}" for name in TABLES.split(","))
         connection.execute(f"truncate {names} restart identity")
     return url

@@ -53,7 +53,7 @@ class SendRequest(msgspec.Struct, frozen=True):
     batch_id: UUID | str | None = None
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The send is durable. `duplicate` is true when the unique key was taken: then `command_id` is
     that of the command which holds the key, and nothing was added."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from commandbus.errors import InvalidArgumentError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z")
+_is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
 
 
 def as_name(value: object, what: str) -> str:
@@ -15,7 +15,7 @@ def as_name(value: object, what: str) -> str:
 
     The alphabet is narrow on purpose: names become channels, metric labels, thread names and URLs.
     """
-    if isinstance(value, str) and _NAME.match(value):
+    if isinstance(value, str) and _is_name(value):
         return value
     raise InvalidArgumentError(
         f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "

@@ -15,7 +15,7 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
 
 
-class NewCommand(msgspec.Struct, frozen=True):
+class NewCommand(msgspec.Struct, frozen=True, gc=False):
     """A checked and encoded command on its way into the store. `data`, `tags` and `headers` are JSON
     text; `delay` is in microseconds of the store's clock, absolute times in microseconds."""
 
@@ -43,7 +43,7 @@ class Capacity(msgspec.Struct, frozen=True):
     pending_max: int | None = None
 
 
-class Inserted(msgspec.Struct, frozen=True):
+class Inserted(msgspec.Struct, frozen=True, gc=False):
     """The command that stands after a send: the new one, or the one that holds the unique key."""
 
     command_id: UUID

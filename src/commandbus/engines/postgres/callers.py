@@ -8,6 +8,7 @@ Announcements are the server's: it delivers them at the commit, also to this pro
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import Any, TypeVar
 
 import psycopg
@@ -135,11 +136,11 @@ def _performer(connection: Any) -> Any:
         if isinstance(statement, Copy):
             named = _COPY.match(statement.sql)
             assert named is not None
-            await connection.copy_records_to_table(
+            await connection.copy_to_table(
                 named[2],
                 schema_name=named[1],
                 columns=[name.strip() for name in named[3].split(",")],
-                records=statement.params,
+                source=BytesIO(b"".join(statement.blocks())),
             )
             return ()
         sql, params = statement.sql, statement.params

@@ -9,6 +9,7 @@ from uuid import UUID
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.copying import Row, command_line, queue_line, scheduled_line
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
@@ -138,27 +139,24 @@ class PostgresSending(PostgresBase):
                 ),
             )
             left_out = {seq for seq, _ in keyed} - {row[0] for row in rows}
-        kept, ready, later = [], [], []
+        kept: list[Row] = []
+        ready: list[Row] = []
+        later: list[Row] = []
         due_ins: list[tuple[int | None, int]] = []
         for seq, command in zip(seqs, commands, strict=True):
-            due_at = now + command.delay if command.due_at is None else command.due_at
             if seq in left_out:
                 due_ins.append((None, 0))
                 continue
+            due_at = now + command.delay if command.due_at is None else command.due_at
             due_ins.append((seq, due_at - now))
-            has_key = command.unique_key is not None
-            kept.append(_command_row(seq, command, now, due_at))
-            if due_at <= now:
-                ready.append((command.domain, command.priority, seq, due_at, has_key))
-            else:
-                later.append((command.domain, due_at, seq, command.priority, has_key))
-        for sql, rows_ in (
-            (self._sql.copy_commands, kept),
-            (self._sql.copy_queue, ready),
-            (self._sql.copy_scheduled, later),
-        ):
-            if rows_:
-                yield Copy(sql, rows_)
+            row = (seq, command, now, due_at)
+            kept.append(row)
+            (ready if due_at <= now else later).append(row)
+        yield Copy(self._sql.copy_commands, kept, render=command_line)
+        if ready:
+            yield Copy(self._sql.copy_queue, ready, render=queue_line)
+        if later:
+            yield Copy(self._sql.copy_scheduled, later, render=scheduled_line)
         soonest = _soonest(commands, due_ins)
         waits = integers([max(0, due_in) for due_in in soonest.values()])
         yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify))
@@ -232,28 +230,6 @@ def _columns(commands: Sequence[NewCommand]) -> tuple[str, ...]:
         unless(None, [c.tags for c in commands], texts),
         unless(None, [c.headers for c in commands], texts),
         unless(None, [c.batch_id for c in commands]),
-    )
-
-
-def _command_row(seq: int, command: NewCommand, now: int, due_at: int) -> tuple[Any, ...]:
-    return (
-        seq,
-        command.command_id,
-        command.domain,
-        command.command_type,
-        command.data,
-        command.correlation_id,
-        command.causation_id,
-        command.reply_to,
-        command.priority,
-        command.max_attempts,
-        now,
-        due_at,
-        command.expires_at,
-        command.unique_key,
-        command.tags,
-        command.headers,
-        command.batch_id,
     )
 
 

@@ -8,7 +8,7 @@ of several senders fit into one statement, and share a commit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ ORIGIN: Any = object()
 """Stands among parameters for whoever announces work: the session puts in its process, which need not
 hear about it from the server; or nobody, in a caller's transaction."""
 
+BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
 
 
@@ -58,8 +59,17 @@ class Boundary(Statement, frozen=True):
     sql: str = ""
 
 
-class Copy(Statement, frozen=True):
-    """COPY … FROM STDIN; `params` are the rows."""
+class Copy(Statement, frozen=True, kw_only=True):
+    """COPY … FROM STDIN; `params` are the rows, and `render` makes a line of COPY's text format of one.
+    The server takes rows in while later ones are rendered."""
+
+    render: Callable[[Any], str]
+
+    def blocks(self) -> Iterator[bytes]:
+        """The lines, some hundreds at a time: several times faster than one by one."""
+        for first in range(0, len(self.params), BLOCK_ROWS):
+            lines = [*map(self.render, self.params[first : first + BLOCK_ROWS]), ""]
+            yield "\n".join(lines).encode()
 
 
 def in_schema(sql: str, schema: str) -> str:
