@@ -22,6 +22,24 @@ COPY_MIN = 120
 
 class PostgresSending(PostgresBase):
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        if len(commands) == 1 and commands[0].unique_key is None and capacity.pending_max is None:
+            return self._insert_plain(commands)
+        return self._insert(commands, capacity)
+
+    def _insert_plain(self, commands: Sequence[NewCommand]) -> Op[list[Inserted]]:
+        """One command that nothing can refuse but its id: the same in fewer steps, for most sends."""
+        try:
+            try:
+                rows = yield self._insert_statement(commands, self._notify, Shared)
+            except NotifyRefused:
+                rows = yield self._insert_statement(commands, False, Shared)
+        except UniqueViolation as error:
+            raise _duplicate(error, commands) from error
+        command, due_in = commands[0], rows[0][1]
+        yield Wake(command.domain, due_in / SECOND if due_in > 0 else None)
+        return [Inserted(command.command_id, duplicate=False)]
+
+    def _insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         pending: dict[str, int] = {}
         results: list[Inserted | None] = [None] * len(commands)
         left = list(range(len(commands)))
@@ -58,7 +76,7 @@ class PostgresSending(PostgresBase):
         return [row[0] is not None for row in rows]
 
     def _insert_statement(
-        self, commands: list[NewCommand], announce: bool, kind: type[Statement]
+        self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
     ) -> Statement:
         pack, pack_single = _ANNOUNCED if announce else _SILENT
         statement = Shared(

@@ -80,8 +80,9 @@ class AsyncPostgresSession:
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
-            # A cancelled caller must not leave its connection behind.
-            await asyncio.shield(line.release())
+            if line.in_use:
+                # A cancelled caller must not leave its connection behind.
+                await asyncio.shield(line.release())
         self._engine.told(wakes, read)
         return result
 

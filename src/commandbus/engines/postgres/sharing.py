@@ -19,21 +19,19 @@ from commandbus.errors import StoreUnavailable
 from commandbus.store.op import Rows
 
 ROWS_MAX = 500
-GROUPS_MAX = 2
-"""Groups of threads on their way at once: while one is answered, the other is at the server."""
 
 
 class _Seat:
     """A statement on its way in a group, and its answer."""
 
-    __slots__ = ("answer", "error", "group", "statement", "turn")
+    __slots__ = ("answer", "error", "leads", "statement", "turn")
 
     def __init__(self, statement: Shared) -> None:
         self.statement = statement
         self.answer: Rows = ()
         self.error: BaseException | None = None
-        self.group: list[_Seat] = []
-        """With those whom this one is to carry, itself the first; empty while it is carried."""
+        self.leads = False
+        """It is this one's turn to carry those who wait, instead of being carried."""
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -50,36 +48,43 @@ class SharedLane:
         self._execute = execute
         self._lock = threading.Lock()
         self._waiting: list[_Seat] = []
-        self._moving = 0
+        self._moving = False
 
     def run(self, statement: Shared) -> Rows:
         seat = _Seat(statement)
         with self._lock:
             self._waiting.append(seat)
-            if self._moving < GROUPS_MAX:
-                self._moving += 1
-                seat.group, self._waiting = _split(self._waiting)
-        if not seat.group:
-            seat.turn.acquire()
-        if seat.group:
-            self._lead(seat.group)
+            if not self._moving:
+                self._moving = seat.leads = True
+        try:
+            if not seat.leads:
+                seat.turn.acquire()
+            if seat.leads:
+                self._lead()
+        finally:
+            self._leave(seat)
         return seat.result()
 
-    def _lead(self, group: list[_Seat]) -> None:
+    def _lead(self) -> None:
+        with self._lock:
+            group, self._waiting = _split(self._waiting)
         try:
             self._carry(group)
         finally:
-            following: list[_Seat] = []
-            with self._lock:
-                if self._waiting:
-                    following, self._waiting = _split(self._waiting)
-                else:
-                    self._moving -= 1
-            if following:
-                following[0].group = following
-                following[0].turn.release()
-            for seat in group[1:]:
+            for seat in group:
                 seat.turn.release()
+
+    def _leave(self, seat: _Seat) -> None:
+        """Done, or interrupted: it waits no more, and another one leads."""
+        with self._lock:
+            if seat in self._waiting:
+                self._waiting.remove(seat)
+            if seat.leads:
+                following = self._waiting[:1]
+                self._moving = bool(following)
+                for other in following:
+                    other.leads = True
+                    other.turn.release()
 
     def _carry(self, group: list[_Seat]) -> None:
         try:
@@ -102,18 +107,32 @@ class SharedLane:
 
 
 class AsyncSharedLane:
-    """For asyncio: a task of its own executes, so that a sender who gives up takes nobody with it."""
+    """For asyncio: who is alone sends at once; for those who come meanwhile a task executes, so that a
+    sender who gives up takes nobody with it."""
 
     def __init__(self, execute: Callable[[Shared], Awaitable[Rows]]) -> None:
         self._execute = execute
         self._waiting: list[tuple[_Seat, asyncio.Future[None]]] = []
+        self._moving = False
+        self._crowd = 1
+        """How many sent together lately."""
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, statement: Shared) -> Rows:
         seat = _Seat(statement)
+        if not self._moving and self._crowd == 1:
+            self._moving = True
+            try:
+                await self._carry([seat])
+            finally:
+                self._moving = bool(self._waiting)
+                if self._waiting:
+                    self._task = asyncio.ensure_future(self._move())
+            return seat.result()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((seat, done))
-        if self._task is None:
+        if not self._moving:
+            self._moving = True
             self._task = asyncio.ensure_future(self._move())
         await done
         return seat.result()
@@ -121,6 +140,8 @@ class AsyncSharedLane:
     async def _move(self) -> None:
         try:
             while self._waiting:
+                if len(self._waiting) < self._crowd:
+                    await asyncio.sleep(0)  # those who were carried last are about to come back
                 arrivals, self._waiting = self._waiting, []
                 futures = {id(seat): done for seat, done in arrivals}
                 rest = [seat for seat, _ in arrivals]
@@ -130,8 +151,9 @@ class AsyncSharedLane:
                     for seat in group:
                         if not futures[id(seat)].done():
                             futures[id(seat)].set_result(None)
+                self._crowd = max(len(arrivals), self._crowd - 1)
         finally:
-            self._task = None
+            self._moving = False
 
     async def _carry(self, group: list[_Seat]) -> None:
         try:
