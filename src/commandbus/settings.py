@@ -23,7 +23,7 @@ DEFAULT_URL = "sqlite:///commandbus.db"
 
 def resolve_url(url: str | None) -> str:
     """The argument, else COMMANDBUS_URL, else a file in the current folder."""
-    return url or os.environ.get("COMMANDBUS_URL") or DEFAULT_URL
+    return (os.environ.get("COMMANDBUS_URL") or DEFAULT_URL) if url is None else url
 
 
 @dataclass(frozen=True, slots=True)

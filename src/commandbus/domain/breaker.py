@@ -12,10 +12,11 @@ from math import inf
 
 import msgspec
 
+from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
-from commandbus.errors import ConfigurationError
 
+COUNT_MAX = 1_000_000
 PROBE_SECONDS_MAX = 60.0
 """A probe that has not reported by then is not waited for any more."""
 
@@ -39,13 +40,9 @@ class CircuitBreaker:
         probes: int = 3,
     ) -> None:
         self.target = as_name(target, "breaker target")
-        if threshold < 1 or probes < 1:
-            raise ConfigurationError(
-                f"A breaker needs threshold and probes of at least 1, not {threshold} and {probes}."
-            )
-        self.threshold = threshold
+        self.threshold = as_count(threshold, "threshold", highest=COUNT_MAX)
         self.cooldown = as_seconds(cooldown, "cooldown", minimum=0.001)
-        self.probes = probes
+        self.probes = as_count(probes, "probes", highest=COUNT_MAX)
         self.state = BreakerState.CLOSED
         self.failures = 0
         self._until = -inf

@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from commandbus.domain.names import as_name
+from commandbus.domain.moment import as_seconds
+from commandbus.domain.names import as_name, as_text
 from commandbus.errors import ConfigurationError
 
 _NAMESPACE = UUID("6f1f7c52-6a43-5d0e-9a53-0d1a3c7f5b21")
@@ -55,8 +56,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         as_name(self.name, "schedule")
         if (self.cron is None) == (self.every is None):
             raise ConfigurationError(f"Schedule {self.name!r} needs either cron or every.")
-        if self.every is not None and not 1 <= self.every <= 366 * 86_400:
+        if self.every is not None and not 1 <= as_seconds(self.every, "every") <= 366 * 86_400:
             raise ConfigurationError(f"every must be between 1 second and a year, not {self.every!r}.")
+        for given, name in ((self.cron, "cron"), (self.timezone, "timezone")):
+            if given is not None:
+                as_text(given, name)
         try:
             Misfire(self.misfire)
         except ValueError:

@@ -18,12 +18,13 @@ from commandbus.domain.batch import (
     is_complete,
 )
 from commandbus.domain.command import SendRequest
+from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.domain.names import as_name, as_text
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.commands import cancel, encode_request, query_commands, send_many
+from commandbus.operations.commands import LIMIT_MAX, cancel, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
     OPEN,
     BatchBody,
@@ -71,7 +72,7 @@ def create_batch(
     """
     as_name(domain, "domain")
     key = as_optional_id(batch_id, "batch_id") or scope.new_id()
-    requests = [_member(command, domain) for command in commands]
+    requests = [_member(command, domain) for command in as_items(commands, "commands")]
     if not requests:
         raise InvalidArgumentError("A batch needs at least one command.")
     members = [
@@ -151,10 +152,14 @@ def list_batches(
     except ValueError:
         known = ", ".join(BatchStatus)
         raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
+    as_count(limit, "limit", highest=LIMIT_MAX)
     is_open = wanted in (BatchStatus.PENDING, BatchStatus.IN_PROGRESS)
     stored = None if wanted is None else OPEN if is_open else str(wanted)
     page = yield from scope.store.list_documents(
-        kind_of(domain), status=stored, after=after, limit=limit
+        kind_of(as_name(domain, "domain")),
+        status=stored,
+        after=None if after is None else as_text(after, "after"),
+        limit=limit,
     )
     records = yield from _records(scope, domain, page)
     chosen = [record for record in records if wanted is None or record.status is wanted]

@@ -7,7 +7,7 @@ import msgspec
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.gates import Gates
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
-from commandbus.domain.names import as_name
+from commandbus.domain.names import as_name, as_text
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -96,6 +96,9 @@ def _put(
     reason: str | None,
 ) -> Op[None]:
     name = as_name(target, "target")
+    as_text(by, "operator")
+    if reason is not None:
+        as_text(reason, "reason", longest=2_000)
     while True:
         yield TOGETHER
         now = yield from scope.store.now()

@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
+from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
@@ -87,7 +88,7 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
 
     Results come in the order of the requests. Each domain is woken once.
     """
-    commands = [encode_request(scope, request) for request in requests]
+    commands = [encode_request(scope, request) for request in as_items(requests, "requests")]
     if any(command.batch_id is not None for command in commands):
         return join_batches(scope, commands, _insert(scope, commands))
     return _insert(scope, commands)
@@ -178,13 +179,12 @@ def query_commands(
     `after` is the `next` of the page before; pages neither repeat nor skip a command that was there
     when the first page was read, however many are added meanwhile.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
-        raise InvalidArgumentError(f"limit must be between 1 and {LIMIT_MAX}, not {limit!r}.")
+    as_count(limit, "limit", highest=LIMIT_MAX)
     wanted = CommandFilter(
-        domain=domain,
-        command_type=command_type,
+        domain=None if domain is None else as_name(domain, "domain"),
+        command_type=None if command_type is None else as_name(command_type, "command_type"),
         status=as_status(status),
-        tag=tag,
+        tag=None if tag is None else as_text(tag, "tag"),
         correlation_id=as_optional_id(correlation_id, "correlation_id"),
         batch_id=as_optional_id(batch_id, "batch_id"),
         created_after=None
@@ -212,7 +212,7 @@ def as_status(status: CommandStatus | str | None) -> CommandStatus | None:
 def _cursor(after: str | None) -> int | None:
     if after is None:
         return None
-    if not str(after).isdecimal():
+    if not isinstance(after, str) or not after.isdecimal() or len(after) > 18:
         raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
     return int(after)
 

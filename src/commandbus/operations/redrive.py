@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.counts import as_count
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.errors import CommandBusError, InvalidArgumentError
@@ -19,6 +20,7 @@ from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
 from commandbus.store.op import Op
 
+BULK_MAX = 1_000_000
 PAGE = 500
 
 
@@ -95,6 +97,8 @@ def bulk(
     Each command is its own transaction, so what is done stays done. Raises InvalidArgumentError when
     neither ids nor any condition is given, or a cancel has no reason.
     """
+    if limit is not None:
+        as_count(limit, "limit", highest=BULK_MAX)
     build = _builder(action, operator, reason, result)
     if command_ids is None and not any((domain, command_type, error_code, group)):
         raise InvalidArgumentError(

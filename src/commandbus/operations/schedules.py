@@ -15,8 +15,9 @@ import msgspec
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
+from commandbus.domain.names import as_name
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
-from commandbus.errors import CommandBusError, InvalidOperationError
+from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
@@ -52,6 +53,8 @@ _decoder = msgspec.json.Decoder(_Body)
 def put_schedule(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
     """Create a schedule or replace the one with its name. Its first slot is the next one from now;
     replacing with the same times keeps the planned slot. Raises ConfigurationError."""
+    if not isinstance(schedule, Schedule):
+        raise InvalidArgumentError(f"put_schedule takes a Schedule, not {schedule!r}.")
     schedule.checked()
     encode_request(scope, _request(schedule, None))
     return _put(scope, schedule)
@@ -77,7 +80,7 @@ def _put(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
 
 def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
     """A schedule with its next and last run, or None."""
-    document = yield from scope.store.get_document(KIND, name)
+    document = yield from scope.store.get_document(KIND, as_name(name, "schedule"))
     return None if document is None else _record(_decoder.decode(document.body), document.due_at)
 
 
@@ -105,7 +108,7 @@ def disable_schedule(scope: Scope, name: str) -> Op[None]:
 
 def delete_schedule(scope: Scope, name: str) -> Op[bool]:
     """Forget a schedule; False when there was none."""
-    return (yield from scope.store.delete_document(KIND, name))
+    return (yield from scope.store.delete_document(KIND, as_name(name, "schedule")))
 
 
 def trigger_schedule(scope: Scope, name: str) -> Op[UUID]:

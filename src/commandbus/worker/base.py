@@ -14,6 +14,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Duration, as_seconds
@@ -68,10 +69,10 @@ class ReceivedCommand(msgspec.Struct, frozen=True):
 
 
 def check_domains(domain: str | Iterable[str]) -> tuple[str, ...]:
-    names = (domain,) if isinstance(domain, str) else tuple(dict.fromkeys(domain))
+    names = (domain,) if isinstance(domain, str) else tuple(as_items(domain, "domain"))
     if not names:
         raise ConfigurationError("A worker needs at least one domain.")
-    return tuple(as_name(name, "domain") for name in names)
+    return tuple(dict.fromkeys(as_name(name, "domain") for name in names))
 
 
 class WorkerBase:
@@ -89,6 +90,8 @@ class WorkerBase:
     ) -> None:
         self.domains = check_domains(domain)
         self.registry = HandlerRegistry() if registry is None else registry
+        if not isinstance(self.registry, HandlerRegistry):
+            raise ConfigurationError(f"registry must be a HandlerRegistry, not {registry!r}.")
         self.settings = settings
         # The boot id makes a worker that comes back under the same name another worker.
         boot_id = new_id().hex[-8:]
@@ -261,10 +264,7 @@ class WorkerBase:
     ) -> Op[list[ReceivedCommand]]:
         """Take up to `batch_size` commands by hand, for `visibility_timeout` seconds (default: the
         worker's). An empty list means that nothing is eligible."""
-        if isinstance(batch_size, bool) or not 1 <= batch_size <= RECEIVE_MAX:
-            raise ConfigurationError(
-                f"batch_size must be between 1 and {RECEIVE_MAX}, not {batch_size!r}."
-            )
+        as_count(batch_size, "batch_size", highest=RECEIVE_MAX)
         seconds = self.settings.visibility_timeout
         if visibility_timeout is not None:
             seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.errors import ConfigurationError
+from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement, Wake, drive
 from commandbus.store.wakeup import WakeHub
 
@@ -18,8 +18,14 @@ class MemorySession:
     def __init__(self, hub: WakeHub) -> None:
         self._lock = threading.RLock()
         self._hub = hub
+        self.is_open = False
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
+        if not self.is_open:
+            op.close()
+            raise InvalidOperationError(
+                "The bus is not open; use it inside `with bus:` or `async with bus:`."
+            )
         wakes: list[Wake] = []
         with self._lock:
             result = drive(op, _refuse, wakes)
@@ -50,13 +56,18 @@ class MemoryEngine:
         self.session = MemorySession(self.hub)
         self.async_session = AsyncMemorySession(self.session)
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        self.session.is_open = True
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What is there stays, until the bus is forgotten."""
+        self.session.is_open = False
 
-    async def open_async(self) -> None: ...
+    async def open_async(self) -> None:
+        self.open()
 
-    async def close_async(self) -> None: ...
+    async def close_async(self) -> None:
+        self.close()
 
     def within(self, connection: Any) -> MemorySession:
         raise _no_transactions()

@@ -116,5 +116,5 @@ class BreakerSuite:
 
     @pytest.mark.parametrize("wrong", [{"threshold": 0}, {"probes": 0}, {"cooldown": -1}])
     def test_a_wrong_rule_is_refused(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match=r"threshold|cooldown"):
+        with pytest.raises(ValueError, match=r"threshold|probes|cooldown"):
             CircuitBreaker("bank", **wrong)

@@ -131,7 +131,7 @@ class ClaimingSuite:
     @pytest.mark.parametrize("size", [0, -1, 1_001, True])
     def test_a_batch_size_out_of_range_is_refused(self, bus: Harness, size: int) -> None:
         bus.send()
-        with pytest.raises(ConfigurationError, match="batch_size must be between 1 and 1000"):
+        with pytest.raises(InvalidArgumentError, match="batch_size must be between 1 and 1000"):
             bus.receive(bus.worker(), size)
         assert bus.stats().ready == 1
 
