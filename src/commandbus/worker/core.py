@@ -45,6 +45,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.metrics import WorkerMetrics
+from commandbus.worker.suspects import WAIT_SECONDS, Suspects, spread
 
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
@@ -58,6 +59,7 @@ SLOW_HANDLER = 0.01
 
 
 STOPPING = "the worker is stopping"
+ALONE = "to be run with fewer others"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
@@ -84,12 +86,7 @@ class WorkerCore:
         self._lost_members = 0
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
-        self._suspect: Claimed | None = None
-        """A claimed command whose worker died before: it waits to run alone, and others of its kind
-        go back, so that one that kills its process takes no other with it."""
-        self._alone = False
-        self._wary = False
-        """The last claim had suspects, so the next takes one command at a time."""
+        self._suspects = Suspects()
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -118,13 +115,13 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self._suspect or self.unsettled or self._settling
+        busy = self.held or self._suspects.waiting or self.unsettled or self._settling
         return not (busy or self._claiming or self._may_wait)
 
     @property
     def cautious(self) -> bool:
         """A command runs alone, or waits to: nothing else is claimed."""
-        return self._suspect is not None or self._alone
+        return self._suspects.keep_others_out
 
     @property
     def leases(self) -> frozenset[int]:
@@ -159,6 +156,8 @@ class WorkerCore:
             moments.append(self._settle_at)
         if self.held > self.concurrency and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
+        if self.cautious:
+            moments.append(self._suspects.deadline)
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -206,14 +205,7 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
-        if self._suspect is not None and self.stopping:
-            self.unsettled.append(_release(self._suspect, STOPPING))
-            self._suspect = None
-        # What is held, or not on record yet, would be lost with the process and count as a crash too.
-        alone = not (self.held or self.unsettled or self._settling)
-        if self._suspect is not None and alone:
-            effects.append(Start([self._suspect]))
-            self._suspect, self._alone, self.held, self._progress_at = None, True, 1, now
+        self._care_for_suspects(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -247,6 +239,18 @@ class WorkerCore:
             self._woken_meanwhile = False
             effects.append(PassOn())
 
+    def _care_for_suspects(self, now: float, effects: list[Effect]) -> None:
+        suspects = self._suspects
+        if self.stopping and (left := suspects.give_up()) is not None:
+            self.unsettled.append(_release(left, STOPPING))
+        # What is held, or not on record yet, would be lost with the process and count as a crash too.
+        if not (self.held or self.unsettled or self._settling):
+            if (suspect := suspects.may_start(now)) is not None:
+                effects.append(Start([suspect]))
+                self.held, self._progress_at = 1, now
+        elif (tired := suspects.overdue(now)) is not None:
+            self.unsettled.append(_release(tired, ALONE, WAIT_SECONDS))
+
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
@@ -256,7 +260,7 @@ class WorkerCore:
             return 0
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
-        if self._wary:
+        if self._suspects.near:
             room = min(room, 1)
         if self._settings.recycle_after is not None:
             room = min(room, self._settings.recycle_after - self._taken)
@@ -266,7 +270,7 @@ class WorkerCore:
 
     def _prefetch(self) -> int:
         settings = self._settings
-        if self._held_up:
+        if self._held_up or self._suspects.around:
             return 0
         if settings.prefetch is not None:
             return settings.prefetch
@@ -301,16 +305,12 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        unsuspected = [claimed for claimed in reply.claimed if not claimed.crashes]
-        suspects = [claimed for claimed in reply.claimed if claimed.crashes]
-        self._wary = bool(suspects)
-        if suspects:
-            self._suspect = suspects.pop(0)
-            self.unsettled += [_release(claimed, "to be run alone") for claimed in suspects]
-        self.held += len(unsuspected)
+        starting, back = self._suspects.sort(reply.claimed, self.concurrency, now)
+        self.unsettled += [_release(one, ALONE, spread(place)) for place, one in enumerate(back)]
+        self.held += len(starting)
         self._taken += len(reply.claimed)
-        if unsuspected:
-            effects.append(Start(unsuspected))
+        if starting:
+            effects.append(Start(starting))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
@@ -339,7 +339,8 @@ class WorkerCore:
     def _finished(self, event: Finished) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
-        self._alone = self._alone and self.held > 0
+        if not self.held:
+            self._suspects.nothing_runs()
         self.unsettled += event.settlements
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
@@ -356,8 +357,9 @@ class WorkerCore:
         lost = sum(self._leases.pop(lease_id) for lease_id in gone)
         self._lost_members += lost
         self.metrics.leases_lost += lost
-        if self._suspect is not None and self._suspect.lease_id in gone:
-            self._suspect = None
+        waiting = self._suspects.waiting
+        if waiting is not None and waiting.lease_id in gone:
+            self._suspects.give_up()
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -401,6 +403,8 @@ class WorkerCore:
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
         self.held -= len(event.claimed)
+        if not self.held:
+            self._suspects.nothing_runs()
         reason = STOPPING if self.stopping else "held up behind a slow command"
         self.unsettled += [_release(claimed, reason) for claimed in event.claimed]
 
@@ -426,9 +430,9 @@ class WorkerCore:
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
-        waiting += self._suspect is not None
+        waiting += self._suspects.waiting is not None
         assert waiting <= members, "a command is held that belongs to no lease"
 
 
-def _release(claimed: Claimed, reason: str) -> Settlement:
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason))
+def _release(claimed: Claimed, reason: str, delay: float = 0.0) -> Settlement:
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason, delay))
