@@ -244,13 +244,13 @@ class Proxy:
 
     def on_statement(self, pattern: str, harm: Harm, *, times: int = 1) -> Trap:
         """Harm the connection that executes a statement in which the pattern is found."""
-        search = re.compile(pattern, re.IGNORECASE).search
+        search = re.compile(pattern, re.IGNORECASE | re.DOTALL).search
         return self._lay(Trap(lambda statement, _: search(statement) is not None, harm, times))
 
     def on_commit(self, harm: Harm, *, pattern: str = "", times: int = 1) -> Trap:
         """Harm the connection that makes something durable: by COMMIT, or by a statement that is a
         transaction of its own."""
-        search = re.compile(pattern, re.IGNORECASE).search
+        search = re.compile(pattern, re.IGNORECASE | re.DOTALL).search
 
         def applies(statement: str, conversation: Conversation) -> bool:
             return conversation.commits(statement) and search(statement) is not None

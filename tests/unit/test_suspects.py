@@ -1,4 +1,4 @@
-"""A command whose workers died runs with fewer others, and alone on its last chance."""
+"""A command whose workers died runs beside fewer others, and on its last chance beside fresh ones."""
 
 from uuid import uuid4
 
@@ -7,8 +7,8 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, Settlement, SettleReport
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, Settle, Start
-from commandbus.worker.events import Claims, Finished, Settled, Tick
-from commandbus.worker.suspects import ALONE_SECONDS, RELEASES_MAX, WAIT_SECONDS
+from commandbus.worker.events import Claims, Finished, Settled, StopRequested, Tick, Withdrawn
+from commandbus.worker.suspects import RELEASES_MAX
 
 
 def claimed(seq: int, crashes: int, releases: int = 0) -> Claimed:
@@ -74,57 +74,67 @@ def test_after_a_crash_no_more_start_together_than_there_are_slots() -> None:
     assert it.claims == [5, 1], "nothing is claimed ahead"
 
 
-def test_a_suspect_waits_until_what_ran_before_it_is_on_record() -> None:
-    """An outcome that is not durable yet would be lost with the process, as a crash of its own."""
+def test_on_its_last_chance_a_command_runs_beside_fresh_ones() -> None:
+    """If it kills its process, they count their first crash, and nobody is parked with it."""
     it = Watched()
     it.find(claimed(1, crashes=0), claimed(2, crashes=2), now=0.1)
+    assert sorted(it.started) == [1, 2]
+    assert it.back == {}
+
+
+def test_suspects_are_kept_away_from_one_on_its_last_chance() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, crashes=2), now=0.1)
+    it.find(claimed(2, crashes=1), claimed(3, crashes=2), claimed(4, crashes=0), now=0.2)
+    assert it.started == [1, 4]
+    assert sorted(it.back) == [2, 3]
+    assert it.back[2] > 0, "at the head of the queue it would be claimed again before all others"
+
+
+def test_one_on_its_last_chance_is_kept_away_from_other_suspects() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, crashes=1), now=0.1)
+    it.find(claimed(2, crashes=2), now=0.2)
     assert it.started == [1]
-    it.finish(1, 0.2)
-    assert [one.seq for one in it.settling] == [1]
-    assert it.started == [1], "the outcome of 1 is not durable yet"
-    it.settled(0.3)
-    assert it.started == [1, 2]
-    assert it.claims == [2], "nothing is claimed beside it"
-    it.finish(2, 0.4)
-    assert it.claims == [2, 1], "the next may be a suspect, too"
+    assert list(it.back) == [2]
 
 
-def test_a_suspect_waits_until_other_suspects_have_gone_back() -> None:
+def test_one_on_its_last_chance_begins_when_the_others_have_left() -> None:
+    """Until their release is durable they are under a lease of this process, and would be parked."""
     it = Watched()
     it.find(claimed(1, crashes=2), claimed(2, crashes=2), now=0.1)
     assert list(it.back) == [2]
-    assert it.back[2] > 0, "at the head of the queue it would be claimed again before all others"
-    assert it.started == [], "2 is still under the lease of this process"
+    assert it.started == []
     it.settled(0.2)
     assert it.started == [1]
 
 
-def test_a_suspect_that_waits_too_long_goes_back_and_others_run() -> None:
-    """A handler that takes minutes must not idle the other slots of its worker."""
-    it = Watched()
-    it.find(claimed(1, crashes=0), claimed(2, crashes=2), now=0.1)
-    deadline = it.core.deadline()
-    assert deadline == 0.1 + WAIT_SECONDS
-    it.tell(Tick(), deadline)
-    assert list(it.back) == [2]
-    assert it.claims == [2, 1]
-    it.settled(1.2)
-    # As long as that one runs, the next suspect is not even tried.
-    it.find(claimed(3, crashes=2), now=1.3)
-    assert list(it.back) == [2, 3]
-    assert it.started == [1]
-
-
-def test_a_suspect_that_runs_for_long_keeps_nobody_out_any_more() -> None:
-    it = Watched()
+def test_the_next_suspect_runs_when_the_outcome_of_the_last_is_durable() -> None:
+    it = Watched(concurrency=4)
     it.find(claimed(1, crashes=2), now=0.1)
-    assert (it.started, it.claims) == ([1], [2])
-    assert it.core.deadline() == 0.1 + ALONE_SECONDS
-    it.tell(Tick(), 0.1 + ALONE_SECONDS)
-    assert it.claims == [2, 1]
+    it.finish(1, 0.2)
+    it.find(claimed(2, crashes=2), now=0.3)
+    assert it.started == [1], "the outcome of 1 is on its way"
+    it.settled(0.4)
+    it.settled(0.5)
+    it.find(claimed(3, crashes=2), now=0.6)
+    assert it.started == [1, 3]
 
 
 def test_a_suspect_that_was_given_back_often_runs_among_others() -> None:
     it = Watched()
-    it.find(claimed(1, crashes=0), claimed(2, crashes=2, releases=RELEASES_MAX), now=0.1)
+    it.find(claimed(1, crashes=1), claimed(2, crashes=2, releases=RELEASES_MAX), now=0.1)
     assert it.started == [1, 2]
+
+
+def test_a_stopping_worker_gives_back_the_suspect_that_waits() -> None:
+    it = Watched()
+    it.find(claimed(1, crashes=2), claimed(2, crashes=2), now=0.1)
+    it.tell(StopRequested(5.0), 0.2)
+    it.tell(Withdrawn([]), 0.25)
+    it.find(now=0.25)
+    it.settled(0.3)
+    assert sorted(it.back) == [1, 2]
+    it.settled(0.4)
+    assert it.started == []
+    assert it.core.done(0.4)

@@ -45,7 +45,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.suspects import WAIT_SECONDS, Suspects, spread
+from commandbus.worker.suspects import Suspects, spread
 
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
@@ -59,7 +59,7 @@ SLOW_HANDLER = 0.01
 
 
 STOPPING = "the worker is stopping"
-ALONE = "to be run with fewer others"
+APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
@@ -119,11 +119,6 @@ class WorkerCore:
         return not (busy or self._claiming or self._may_wait)
 
     @property
-    def cautious(self) -> bool:
-        """A command runs alone, or waits to: nothing else is claimed."""
-        return self._suspects.keep_others_out
-
-    @property
     def leases(self) -> frozenset[int]:
         return frozenset(self._leases)
 
@@ -156,8 +151,6 @@ class WorkerCore:
             moments.append(self._settle_at)
         if self.held > self.concurrency and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
-        if self.cautious:
-            moments.append(self._suspects.deadline)
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -205,7 +198,8 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
-        self._care_for_suspects(now, effects)
+        if self._suspects.waiting is not None:
+            self._let_suspect_go(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -239,29 +233,22 @@ class WorkerCore:
             self._woken_meanwhile = False
             effects.append(PassOn())
 
-    def _care_for_suspects(self, now: float, effects: list[Effect]) -> None:
-        suspects = self._suspects
-        if self.stopping and (left := suspects.give_up()) is not None:
+    def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
+        if self.stopping and (left := self._suspects.give_up()) is not None:
             self.unsettled.append(_release(left, STOPPING))
-        # What is held, or not on record yet, would be lost with the process and count as a crash too.
-        if not (self.held or self.unsettled or self._settling):
-            if (suspect := suspects.may_start(now)) is not None:
-                effects.append(Start([suspect]))
-                self.held, self._progress_at = 1, now
-        elif (tired := suspects.overdue(now)) is not None:
-            self.unsettled.append(_release(tired, ALONE, WAIT_SECONDS))
+        elif (suspect := self._suspects.begin()) is not None:
+            effects.append(Start([suspect]))
+            if not self.held:
+                self._progress_at = now
+            self.held += 1
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        if self.cautious:
-            return 0
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
-        if self._suspects.near:
-            room = min(room, 1)
         if self._settings.recycle_after is not None:
             room = min(room, self._settings.recycle_after - self._taken)
         if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
@@ -305,8 +292,8 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        starting, back = self._suspects.sort(reply.claimed, self.concurrency, now)
-        self.unsettled += [_release(one, ALONE, spread(place)) for place, one in enumerate(back)]
+        starting, back = self._suspects.sort(reply.claimed, self.concurrency)
+        self.unsettled += [_release(one, APART, spread(place)) for place, one in enumerate(back)]
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:
@@ -339,8 +326,6 @@ class WorkerCore:
     def _finished(self, event: Finished) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
-        if not self.held:
-            self._suspects.nothing_runs()
         self.unsettled += event.settlements
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
@@ -357,9 +342,7 @@ class WorkerCore:
         lost = sum(self._leases.pop(lease_id) for lease_id in gone)
         self._lost_members += lost
         self.metrics.leases_lost += lost
-        waiting = self._suspects.waiting
-        if waiting is not None and waiting.lease_id in gone:
-            self._suspects.give_up()
+        self._suspects.gone(gone)
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -403,13 +386,12 @@ class WorkerCore:
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
         self.held -= len(event.claimed)
-        if not self.held:
-            self._suspects.nothing_runs()
         reason = STOPPING if self.stopping else "held up behind a slow command"
         self.unsettled += [_release(claimed, reason) for claimed in event.claimed]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
+        self._suspects.recorded(settled)
         for settlement in settled:
             left = self._leases.get(settlement.lease_id, 0) - 1
             if left > 0:

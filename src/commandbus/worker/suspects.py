@@ -1,26 +1,25 @@
-"""Commands whose workers died: what runs beside them, so that a killer takes few others with it.
+"""Commands whose workers died: which of them may run side by side.
 
 When a process dies, each command that it held counts a crash, because nobody can tell which of them
-killed it. After one crash a command still runs among others, but no more of its kind than there are
-slots, and nothing is claimed ahead. On its last chance before it is parked it runs alone: if it is
-the killer it dies alone, and if it is innocent nobody else can harm it.
+killed it; after the third it is parked. What matters is that a killer and a harmless command do not
+die together time and again:
 
-Alone has its limits, or one command would idle a whole worker: who waits too long for long handlers
-to end goes back, for another worker may be free; who runs for long no longer keeps others out; and
-who was given back too often runs among others in the end.
+- after one crash, no more of them run together in a process than it has slots, and nothing is
+  claimed ahead;
+- on its last chance a command runs beside fresh ones only. If it is the killer, its neighbours count
+  their first crash; if it is harmless, no other suspect can take it along.
+
+No slot waits for that: who may not run here now goes back for a moment, to this worker or another;
+and one on its last chance begins when those others have left.
 """
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Iterable
 
 from commandbus.domain.outcome import CRASHES_MAX
-from commandbus.store.records import Claimed
+from commandbus.store.records import Claimed, Settlement
 
-WAIT_SECONDS = 1.0
-"""How long a suspect waits for what runs to end; nothing is claimed meanwhile."""
-ALONE_SECONDS = 5.0
-"""How long one that runs keeps everything else out."""
 RELEASES_MAX = 10
 """Given back more often, by whomever, it is not given back for this any more."""
 SPREAD_SECONDS = 0.1
@@ -31,73 +30,66 @@ where they would be claimed together again before everything else."""
 
 class Suspects:
     def __init__(self) -> None:
-        self.waiting: Claimed | None = None
-        """Claimed, and waits to run alone."""
         self.around = False
-        """The last claim had commands that saw a crash: nothing is claimed ahead."""
-        self.near = False
-        """It had one on its last chance: the next claim takes one command at a time."""
-        self._until = inf
-        self._alone = False
-        self._crowded = False
-        """One waited in vain: until everything has ended, the next need not try."""
+        """The last claim had some: nothing is claimed ahead."""
+        self.waiting: Claimed | None = None
+        """On its last chance, and begins when those who are leaving have left: until then they would
+        count a crash, too."""
+        self._leaving: set[int] = set()
+        self._aboard: dict[int, int] = {}
+        """Sequence and lease of those that would count a crash if this process died now."""
+        self._last_chance = False
+        """The one that is aboard is on its last chance."""
 
-    @property
-    def keep_others_out(self) -> bool:
-        return self.waiting is not None or self._alone
-
-    @property
-    def deadline(self) -> float:
-        """When waiting, or being alone, has lasted long enough."""
-        return self._until if self.keep_others_out else inf
-
-    def sort(
-        self, claimed: list[Claimed], concurrency: int, now: float
-    ) -> tuple[list[Claimed], list[Claimed]]:
-        """Which of those that were just claimed may start at once, and which go back. One may stay
-        to wait."""
-        self.around = self.near = False
-        if not any(one.crashes for one in claimed):
+    def sort(self, claimed: list[Claimed], concurrency: int) -> tuple[list[Claimed], list[Claimed]]:
+        """Which of those that were just claimed may start, and which go back."""
+        self.around = any(one.crashes for one in claimed)
+        if not self.around:
             return claimed, []
-        self.around = True
         start: list[Claimed] = []
         back: list[Claimed] = []
-        places = concurrency
         for one in claimed:
             if not one.crashes or one.releases >= RELEASES_MAX:
                 start.append(one)
-            elif one.crashes < CRASHES_MAX - 1:
-                places -= 1
-                (start if places >= 0 else back).append(one)
+            elif not self._take(one, concurrency):
+                back.append(one)
+            elif self._last_chance:
+                self.waiting = one
             else:
-                self.near = True
-                if self.keep_others_out or self._crowded:
-                    back.append(one)
-                else:
-                    self.waiting, self._until = one, now + WAIT_SECONDS
+                start.append(one)
+        self._leaving.update(one.seq for one in back)
         return start, back
 
-    def may_start(self, now: float) -> Claimed | None:
-        """Nothing else is held: the one that waits starts."""
-        one, self.waiting = self.waiting, None
-        if one is not None:
-            self._alone, self._until = True, now + ALONE_SECONDS
-        return one
-
-    def overdue(self, now: float) -> Claimed | None:
-        """Time passes; whom to give back because it waited in vain."""
-        if now < self.deadline:
-            return None
-        self._alone = False
-        self._crowded = self.waiting is not None
-        return self.give_up()
+    def begin(self) -> Claimed | None:
+        """The one that waits, if it need not wait any more."""
+        return None if self._leaving else self.give_up()
 
     def give_up(self) -> Claimed | None:
         one, self.waiting = self.waiting, None
         return one
 
-    def nothing_runs(self) -> None:
-        self._alone = self._crowded = False
+    def _take(self, one: Claimed, concurrency: int) -> bool:
+        last_chance = one.crashes >= CRASHES_MAX - 1
+        if self._aboard and (last_chance or self._last_chance or len(self._aboard) >= concurrency):
+            return False
+        self._aboard[one.seq] = one.lease_id
+        self._last_chance = last_chance
+        return True
+
+    def recorded(self, settled: Iterable[Settlement]) -> None:
+        """Their outcomes are durable, or are never going to be."""
+        if self._aboard or self._leaving:
+            for settlement in settled:
+                self._aboard.pop(settlement.seq, None)
+                self._leaving.discard(settlement.seq)
+
+    def gone(self, lease_ids: frozenset[int]) -> None:
+        """Their leases are somebody else's."""
+        if self._aboard:
+            kept = {seq: lease for seq, lease in self._aboard.items() if lease not in lease_ids}
+            self._aboard = kept
+        if self.waiting is not None and self.waiting.lease_id in lease_ids:
+            self.waiting = None
 
 
 def spread(position: int) -> float:

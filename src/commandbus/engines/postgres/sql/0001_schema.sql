@@ -171,6 +171,11 @@ begin
     then
         return false;
     end if;
+    -- A full queue of notifications would refuse the whole transaction, whatever else it does; whoever
+    -- sleeps finds the work at its poll interval.
+    if pg_notification_queue_usage() > 0.9 then
+        return false;
+    end if;
     perform pg_notify('commandbus.wake', concat_ws(' ', the_domain, origin, nullif(due_in, 0)));
     return true;
 end $$;
