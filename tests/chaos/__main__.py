@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--seconds N] [--seed S] [--url URL]`: harm, then proof."""
+"""`python -m tests.chaos [--seconds N] [--seed S] [--on PLACE]`: harm, then proof."""
 
 import argparse
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.chaos.case import Violation
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Findings, Laboratory, Plan
+from tests.chaos.places import place_named
 
 SHOWN_MAX = 10
 
@@ -17,7 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=180, help="how long faults last")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
-    parser.add_argument("--url", help="the store; default: a SQLite file in a fresh folder")
+    parser.add_argument("--on", default="sqlite", help="sqlite, postgres or failover")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--senders", type=int, default=2)
     parser.add_argument("--lease", type=float, default=1.0, help="visibility timeout in seconds")
@@ -25,18 +26,20 @@ def main() -> int:
     options = parser.parse_args()
 
     folder = Path(tempfile.mkdtemp(prefix="commandbus-chaos-"))
-    plan = Plan(
-        url=options.url or f"sqlite:///{folder}/chaos.db",
-        folder=folder,
-        seed=options.seed,
-        seconds=options.seconds,
-        workers=options.workers,
-        senders=options.senders,
-        lease=options.lease,
-    )
-    engine = plan.url.partition(":")[0]
-    print(f"chaos on {engine}: {plan.seconds:g} s of faults, seed {plan.seed}", flush=True)
-    findings = Laboratory(plan).run()
+    print(f"chaos on {options.on}: {options.seconds:g} s of faults, seed {options.seed}", flush=True)
+    with place_named(options.on, folder) as place:
+        plan = Plan(
+            place=place,
+            folder=folder,
+            seed=options.seed,
+            seconds=options.seconds,
+            workers=options.workers,
+            senders=options.senders,
+            lease=options.lease,
+        )
+        for missing in place.missing:
+            print(f"!!! SKIPPED: {missing}")
+        findings = Laboratory(plan).run()
     violations = check(findings.case)
     print(report(findings, violations))
     if violations or options.keep:

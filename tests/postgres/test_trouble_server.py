@@ -12,8 +12,8 @@ import pytest
 
 from commandbus import SendRequest
 from commandbus.engines.postgres.schema import upgrade
-from commandbus.errors import TransientCommandError
-from commandbus.sync import SyncCommandBus
+from commandbus.errors import LeaseLost, TransientCommandError
+from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url
@@ -202,3 +202,25 @@ def test_a_burst_wakes_idle_workers_in_a_chain(url: str, runtime: str) -> None:
         eventually(lambda: sum(sum(one.runs.values()) for one in everyone) == len(sent), 60)
         assert not gate.broken
         assert all(one.runs for one in everyone)
+
+
+def test_a_lease_that_a_crashed_server_forgot_is_given_to_nobody_else(url: str) -> None:
+    """Claims commit asynchronously: after a crash or a fail-over the server may count from before."""
+    with SyncCommandBus(url) as one, SyncCommandBus(url) as other, psycopg.connect(url) as admin:
+        one.send(DOMAIN, "ship")
+        stale, fresh = SyncWorker(one, DOMAIN), SyncWorker(other, DOMAIN)
+        (forgotten,) = stale.receive(1)
+        admin.execute(
+            "insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes,"
+            " releases, keyed) select domain, priority, seq, 0, 0, 0, 0, false from commandbus.command"
+        )
+        admin.execute("delete from commandbus.lease")
+        admin.execute("alter sequence commandbus.lease_number restart")
+        admin.commit()
+        (given_again,) = fresh.receive(1)
+        assert given_again.claimed.seq == forgotten.claimed.seq
+        assert given_again.claimed.lease_id != forgotten.claimed.lease_id
+        with pytest.raises(LeaseLost):
+            stale.complete(forgotten)
+        fresh.complete(given_again)
+        assert ended(url) == 1

@@ -1,0 +1,5 @@
+"""Seeded bugs."""
+
+
+def switch_on(name: str) -> None:
+    raise SystemExit(name)
