@@ -174,8 +174,9 @@ class Laboratory:
     def _bury(self, child: Child, code: int) -> None:
         if not child.process.stdout.closed:  # type: ignore[union-attr]
             child.wait()
-        # 9 is the poison's own exit, -9 ours, 0 a graceful stop.
-        if code not in (0, 9, -signal.SIGKILL):
+        # 9 is the poison's own exit, -9 ours, 0 a graceful stop, -15 one that was asked to stop again
+        # at its very end.
+        if code not in (0, 9, -signal.SIGKILL, -signal.SIGTERM):
             self._died.append(f"exit code {code}: {child.errors[-500:]}")
         if code == 9:
             self._note("killed by a command", child.pid)
@@ -209,9 +210,12 @@ class Laboratory:
             assert worker.was_ready.wait(30), worker.errors
             worker.signal(signal.SIGTERM)
         for worker in self._workers:
-            while worker.expect_any()["event"] != "stopped":
-                continue
-            worker.wait()
+            try:
+                while worker.expect_any(20)["event"] != "stopped":
+                    continue
+                worker.wait()
+            except AssertionError as error:
+                self._died.append(f"a worker did not stop: {error}")
 
 
 def _finals(bus: SyncCommandBus) -> list[Final]:
