@@ -7,6 +7,8 @@
 PYTHON ?=
 PYTEST_ARGS ?= -n 2 -q
 SEEDS ?= 1000
+SEED ?= 1
+SECONDS ?= 240
 
 VENV := .venv
 RUN := $(VENV)/bin
@@ -34,7 +36,7 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types check bench chaos simulate clean
+.PHONY: help demo test lint types check bench chaos soak simulate clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -63,7 +65,10 @@ bench: $(NEEDS_DEV) ## measure throughput and latency
 	@$(RUN)/python -m bench
 
 chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise
-	@$(RUN)/python -m tests.chaos
+	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(SECONDS) --write docs/reliability.md
+
+soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
+	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(if $(filter 240,$(SECONDS)),7200,$(SECONDS))
 
 simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)

@@ -1,51 +1,114 @@
-"""`python -m tests.chaos [--seconds N] [--seed S] [--url URL]`: harm, then proof."""
+"""`python -m tests.chaos`: harm, then proof.
+
+python -m tests.chaos --seconds 60 --seed 3 --on postgres     one stay
+python -m tests.chaos --bugs                                  the checker's own test
+python -m tests.chaos --all --write docs/reliability.md       all of it, as `make chaos` does
+"""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tests.chaos.bugs import BUGS
 from tests.chaos.case import Violation
 from tests.chaos.checker import check
+from tests.chaos.hunt import Catch, hunt
 from tests.chaos.laboratory import Findings, Laboratory, Plan
+from tests.chaos.picture import page
+from tests.chaos.places import place_named
+from tests.chaos.reliability import Run, document
 
 SHOWN_MAX = 10
+SHARES = {"sqlite": 1.0, "postgres": 1.0, "failover": 0.25}
+"""How long to stay where, of --seconds; a fail-over happens once, so several short stays are better."""
+STAYS = {"failover": 3}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=180, help="how long faults last")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
-    parser.add_argument("--url", help="the store; default: a SQLite file in a fresh folder")
+    parser.add_argument("--on", default="sqlite", help="sqlite, postgres or failover")
+    parser.add_argument("--all", action="store_true", help="on all of them, then hunt every bug")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--senders", type=int, default=2)
     parser.add_argument("--lease", type=float, default=1.0, help="visibility timeout in seconds")
-    parser.add_argument("--keep", action="store_true", help="keep the histories for a look")
+    parser.add_argument("--keep", action="store_true", help="keep the histories and the report")
+    parser.add_argument("--bugs", nargs="*", metavar="NAME", help="hunt seeded bugs (all, or these)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write what was found as Markdown")
     options = parser.parse_args()
 
+    runs: list[Run] = []
+    if options.all:
+        for place, share in SHARES.items():
+            for stay in range(STAYS.get(place, 1)):
+                runs.append(stay_at(place, options, options.seed + stay, options.seconds * share))
+    elif options.bugs is None:
+        runs.append(stay_at(options.on, options, options.seed, options.seconds))
+    names = list(BUGS) if options.all or options.bugs == [] else options.bugs or []
+    catches = hunt_all(names, options.seed)
+    if options.write:
+        options.write.write_text(document(runs, catches), encoding="utf-8")
+    return 1 if any(run.broken for run in runs) or not all(c.promises for c in catches) else 0
+
+
+def stay_at(name: str, options: argparse.Namespace, seed: int, seconds: float) -> Run:
+    print(f"\nchaos on {name}: {seconds:g} s of faults, seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="commandbus-chaos-"))
-    plan = Plan(
-        url=options.url or f"sqlite:///{folder}/chaos.db",
-        folder=folder,
-        seed=options.seed,
-        seconds=options.seconds,
-        workers=options.workers,
-        senders=options.senders,
-        lease=options.lease,
-    )
-    engine = plan.url.partition(":")[0]
-    print(f"chaos on {engine}: {plan.seconds:g} s of faults, seed {plan.seed}", flush=True)
-    findings = Laboratory(plan).run()
+    with place_named(name, folder) as place:
+        plan = Plan(
+            place=place,
+            folder=folder,
+            seed=seed,
+            seconds=seconds,
+            workers=options.workers,
+            senders=options.senders,
+            lease=options.lease,
+        )
+        for missing in place.missing:
+            print(f"!!! SKIPPED: {missing}")
+        findings = Laboratory(plan).run()
+        missing = place.missing
     violations = check(findings.case)
-    print(report(findings, violations))
-    if violations or options.keep:
-        print(f"histories: {folder}")
+    text = report(findings, violations)
+    print(text, flush=True)
+    if violations or findings.died or options.keep:
+        picture = folder / "report.html"
+        title = f"Chaos on {name}, seed {seed}"
+        picture.write_text(page(title, text, findings.case, violations), encoding="utf-8")
+        print(f"histories and report: {picture}")
     else:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-    return 1 if violations or findings.died else 0
+        shutil.rmtree(folder)
+    case = findings.case
+    runs = sum(len(run) for run in case.runs.values())
+    broken = len(violations) + len(findings.died)
+    return Run(
+        name,
+        seed,
+        seconds,
+        findings.faults,
+        len(case.finals),
+        runs,
+        runs - len(case.runs),
+        findings.refused,
+        findings.drained_in,
+        broken,
+        missing,
+    )
+
+
+def hunt_all(names: list[str], seed: int) -> list[Catch]:
+    catches = []
+    for name in names:
+        catches.append(hunt(name, seed))
+        print(catches[-1], flush=True)
+    if catches:
+        caught = sum(bool(catch.promises) for catch in catches)
+        print(f"{caught} of {len(catches)} seeded bugs were caught")
+    return catches
 
 
 def report(findings: Findings, violations: list[Violation]) -> str:

@@ -10,6 +10,12 @@ from tests.processes import journal
 Event = dict[str, Any]
 
 
+FLUSH_SECONDS = 1.0
+"""What a server commits asynchronously is on its disk within three times wal_writer_delay."""
+SERVER_CRASHES = {"restart server": 0.5, "kill server": 0.5, "fail over": 0.5, "disk full": 3.0}
+"""Faults that crash a server, and within how many seconds."""
+
+
 @dataclass(frozen=True)
 class Violation:
     """A broken promise, and the fewest facts that show it."""
@@ -95,6 +101,7 @@ class Case:
         self.runs: Lists[Event] = Lists()
         self.settles: Lists[Member] = Lists()
         self.claim_calls: list[Event] = []
+        self.faults: list[Event] = []
         for event in self.events:
             self._sort_in(event)
 
@@ -107,6 +114,8 @@ class Case:
         elif kind.startswith("send_"):
             for command_id in event["ids"]:
                 self.answers.add(command_id, event)
+        elif kind == "fault":
+            self.faults.append(event)
         elif kind == "handled":
             self.runs.add(event["id"], event)
         elif kind == "claimed":
@@ -120,6 +129,15 @@ class Case:
     def final(self, command_id: str) -> Final | None:
         found = self.finals.get(command_id)
         return found[0] if found else None
+
+    def forgotten(self, claim: Member) -> bool:
+        """Whether the server may have forgotten this claim: claims commit asynchronously, and one that
+        a crash of the server takes back gives its work out again, uncounted."""
+        return any(
+            fault["at"] - FLUSH_SECONDS < claim.at and claim.began < fault["at"] + lasts
+            for fault in self.faults
+            if (lasts := SERVER_CRASHES.get(fault["fault"])) is not None
+        )
 
     def accepted(self, command_id: str) -> list[Member]:
         return [member for member in self.settles[command_id] if member.event == "settled"]

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from tests.chaos.case import Case, Final, Violation
+from tests.chaos.case import Case, Event, Final, Violation
 
 CRASHES_MAX = 3
+ATTEMPTS_MAX = 3
 CLOCK_SLACK = 0.002
 """Two processes of one machine read the clock; a moment may be rounded."""
 ENDED = {"COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"}
@@ -76,7 +77,8 @@ def deliveries_are_bounded(case: Case) -> Iterator[Violation]:
         if final is None:
             continue
         given_back = sum(trace.kind == "RELEASED" for trace in final.trail)
-        bound = final.max_attempts + CRASHES_MAX + given_back
+        forgotten = sum(case.forgotten(claim) for claim in case.claims[command_id])
+        bound = final.max_attempts + CRASHES_MAX + given_back + forgotten
         if len(runs) > bound:
             what = f"{len(runs)} deliveries, more than {bound}"
             yield Violation("P5", what, case.story(command_id, "handled"))
@@ -128,9 +130,34 @@ def attempts_are_bounded(case: Case) -> Iterator[Violation]:
             what = f"a command that kills its workers ended as {final.status}"
             yield Violation("P7", what, case.story(command_id))
         too_soon = final.attempts - final.crashes < final.max_attempts
+        if final.reason == "WORKER_LOST" and final.crashes < CRASHES_MAX:
+            what = f"parked for its crashes after {final.crashes}"
+            yield Violation("P7", what, _trail(final))
         if final.reason == "EXHAUSTED" and too_soon:
             what = f"parked as exhausted after {final.attempts} attempts, {final.crashes} crashes"
             yield Violation("P7", what, _trail(final))
+
+
+def it_ends_as_its_handler_said(case: Case) -> Iterator[Violation]:
+    for command_id, (final, *_) in case.finals.items():
+        sent = case.invoked.get(command_id)
+        if sent is None or final.status not in ENDED or final.reason == "WORKER_LOST":
+            continue
+        status, reason = _expected(sent)
+        if (final.status, final.reason) != (status, reason):
+            what = f"a {sent['type']} command ended as {final.status} ({final.reason})"
+            yield Violation("P8", what, (*case.story(command_id), *_trail(final)))
+
+
+def _expected(sent: Event) -> tuple[str, str | None]:
+    match sent["type"]:
+        case "reject":
+            return "FAILED", None
+        case "permanent":
+            return "IN_TROUBLESHOOTING_QUEUE", "PERMANENT"
+        case "flaky" if sent["data"]["failures"] >= ATTEMPTS_MAX:
+            return "IN_TROUBLESHOOTING_QUEUE", "EXHAUSTED"
+    return "COMPLETED", None
 
 
 def errors_are_kept(case: Case) -> Iterator[Violation]:
@@ -228,8 +255,8 @@ def the_audit_tells_the_state(case: Case) -> Iterator[Violation]:
                 f"received {kinds['RECEIVED']} times, given back {kinds['RELEASED']} times, "
                 f"but {final.attempts} attempts"
             )
-        if kinds["RECEIVED"] < len(case.claims[final.id]):
-            claims = len(case.claims[final.id])
+        claims = sum(not case.forgotten(claim) for claim in case.claims[final.id])
+        if kinds["RECEIVED"] < claims:
             problems.append(f"claimed {claims} times, but received {kinds['RECEIVED']} times")
         for problem in problems:
             yield Violation("P14", problem, (*case.story(final.id), *_trail(final)))
@@ -260,6 +287,7 @@ CHECKS: tuple[Check, ...] = (
     deliveries_are_bounded,
     one_lease_at_a_time,
     attempts_are_bounded,
+    it_ends_as_its_handler_said,
     errors_are_kept,
     nothing_runs_early,
     claims_follow_priority,

@@ -8,17 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
 from tests.chaos.case import Case, Final, Trace, load
+from tests.chaos.places import Place
 from tests.chaos.process import DOMAINS
+from tests.processes.journal import Journal
 from tests.processes.lab import Child, wait_until
 
-FAULTS = {"kill worker": 5, "freeze worker": 3, "stop worker": 3, "kill sender": 2}
+FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
 @dataclass
 class Plan:
-    url: str
+    place: Place
     folder: Path
     seed: int = 1
     seconds: float = 10.0
@@ -32,6 +35,8 @@ class Plan:
     pause: float = 0.02
     """Mean seconds between two sends of a sender, times two."""
     drain_seconds: float = 90.0
+    bug: str | None = None
+    """A mistake that every process makes, see bugs.py."""
 
 
 @dataclass
@@ -49,6 +54,7 @@ class Laboratory:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._chance = random.Random(plan.seed)
+        self._journal = Journal(plan.folder / "history-laboratory.jsonl")
         self._workers: list[Child] = []
         self._senders: list[Child] = []
         self._frozen: list[tuple[float, Child]] = []
@@ -58,7 +64,7 @@ class Laboratory:
 
     def run(self) -> Findings:
         plan, began = self.plan, time.monotonic()
-        with SyncCommandBus(plan.url, migrate=True) as bus:
+        with SyncCommandBus(plan.place.own_url, migrate=True) as bus:
             try:
                 self._workers = [self._start_worker() for _ in range(plan.workers)]
                 self._senders = [self._start_sender(number) for number in range(plan.senders)]
@@ -81,7 +87,10 @@ class Laboratory:
     def _start_worker(self) -> Child:
         self._started += 1
         runtime = ("asyncio", "threads")[self._started % 2]
-        return self._start("worker", f"{runtime}-{self._started}", runtime=runtime)
+        more: dict[str, Any] = {"runtime": runtime}
+        if self.plan.place.skews:
+            more["skew"] = self._chance.choice((0, 0, -3600, 3600))
+        return self._start("worker", f"{runtime}-{self._started}", **more)
 
     def _start_sender(self, number: int) -> Child:
         return self._start("sender", f"sender-{number}", number=number, seed=self.plan.seed)
@@ -90,7 +99,8 @@ class Laboratory:
         history = self.plan.folder / f"history-{name}.jsonl"
         config = {
             "role": role,
-            "url": self.plan.url,
+            "url": self.plan.place.url,
+            "bug": self.plan.bug,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
             "concurrency": 8,
@@ -108,13 +118,20 @@ class Laboratory:
             next_fault = now + self._chance.expovariate(1 / self.plan.calm)
             while time.monotonic() < min(next_fault, latest):
                 self._thaw()
+                self.plan.place.mend()
                 self._replace_dead()
                 time.sleep(0.02)
             self._harm()
         self._thaw(all_of_them=True)
+        self.plan.place.mend(all_of_them=True)
 
     def _harm(self) -> None:
-        (fault,) = self._chance.choices(list(FAULTS), list(FAULTS.values()))
+        faults = FAULTS | self.plan.place.faults
+        (fault,) = self._chance.choices(list(faults), list(faults.values()))
+        if fault in self.plan.place.faults:
+            self._note(fault)
+            self.plan.place.harm(fault, self._chance)
+            return
         frozen = [child for _, child in self._frozen]
         children = self._senders if "sender" in fault else self._workers
         candidates = [child for child in children if child not in frozen]
@@ -123,7 +140,7 @@ class Laboratory:
         victim = self._chance.choice(candidates)
         if victim.process.poll() is not None or not victim.was_ready.is_set():
             return
-        self._faults[fault] += 1
+        self._note(fault, victim.pid)
         if fault == "freeze worker":
             victim.signal(signal.SIGSTOP)
             thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(1.2, 2.5)
@@ -132,6 +149,10 @@ class Laboratory:
             victim.signal(signal.SIGTERM)
         else:
             victim.kill()
+
+    def _note(self, fault: str, victim: int | None = None) -> None:
+        self._faults[fault] += 1
+        self._journal.write("fault", fault=fault, victim=victim)
 
     def _thaw(self, *, all_of_them: bool = False) -> None:
         now = time.monotonic()
@@ -153,11 +174,12 @@ class Laboratory:
     def _bury(self, child: Child, code: int) -> None:
         if not child.process.stdout.closed:  # type: ignore[union-attr]
             child.wait()
-        # 9 is the poison's own exit, -9 ours, 0 a graceful stop.
-        if code not in (0, 9, -signal.SIGKILL):
+        # 9 is the poison's own exit, -9 ours, 0 a graceful stop, -15 one that was asked to stop again
+        # at its very end.
+        if code not in (0, 9, -signal.SIGKILL, -signal.SIGTERM):
             self._died.append(f"exit code {code}: {child.errors[-500:]}")
         if code == 9:
-            self._faults["killed by a command"] += 1
+            self._note("killed by a command", child.pid)
 
     def _drain(self, bus: SyncCommandBus) -> None:
         """No more faults: senders learn the fate of their last sends, workers finish the rest."""
@@ -172,7 +194,10 @@ class Laboratory:
 
         def drained() -> bool:
             self._replace_dead()
-            left = [bus.stats(domain) for domain in DOMAINS]
+            try:
+                left = [bus.stats(domain) for domain in DOMAINS]
+            except StoreUnavailable:
+                return False
             return not sum(stats.ready + stats.scheduled + stats.running for stats in left)
 
         try:
@@ -185,9 +210,12 @@ class Laboratory:
             assert worker.was_ready.wait(30), worker.errors
             worker.signal(signal.SIGTERM)
         for worker in self._workers:
-            while worker.expect_any()["event"] != "stopped":
-                continue
-            worker.wait()
+            try:
+                while worker.expect_any(20)["event"] != "stopped":
+                    continue
+                worker.wait()
+            except AssertionError as error:
+                self._died.append(f"a worker did not stop: {error}")
 
 
 def _finals(bus: SyncCommandBus) -> list[Final]:

@@ -23,7 +23,9 @@ from commandbus import (
     TransientCommandError,
     Worker,
 )
+from commandbus.engines.postgres import watch
 from commandbus.sync import SyncCommandBus, SyncWorker
+from tests.chaos.bugs import switch_on
 from tests.chaos.recording import record
 from tests.processes.child import Config, metrics_of, obey, say, stop_on_sigterm, worker_options
 from tests.processes.journal import Journal, read
@@ -77,8 +79,27 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
     return registry
 
 
+def open_patiently(url: str) -> SyncCommandBus:
+    """The store may be away just now: whoever supervises a worker would start it again and again."""
+    bus = SyncCommandBus(url)
+    while True:
+        try:
+            bus.open()
+        except StoreUnavailable:
+            time.sleep(0.1)
+        else:
+            return bus
+
+
 async def work_async(config: Config, journal: Journal) -> None:
-    async with CommandBus(config["url"]) as bus:
+    bus = CommandBus(config["url"])
+    while True:
+        try:
+            await bus.open()
+            break
+        except StoreUnavailable:
+            await asyncio.sleep(0.1)
+    async with bus:
         record(bus.engine, journal)
         worker = Worker(bus, DOMAINS, registry_for(config, journal), **worker_options(config))
         stop_on_sigterm(worker, config, asyncio.get_running_loop())
@@ -88,7 +109,7 @@ async def work_async(config: Config, journal: Journal) -> None:
 
 
 def work_in_threads(config: Config, journal: Journal) -> None:
-    with SyncCommandBus(config["url"]) as bus:
+    with open_patiently(config["url"]) as bus:
         record(bus.engine, journal)
         worker = SyncWorker(bus, DOMAINS, registry_for(config, journal), **worker_options(config))
         stop_on_sigterm(worker, config, None)
@@ -193,16 +214,27 @@ def unanswered(history: str) -> list[list[dict[str, Any]]]:
     return list(groups.values())
 
 
+def prepare(config: Config) -> None:
+    """What is special about this process: a wrong clock, little patience, a bug."""
+    watch.ANSWER_SECONDS = 2.0
+    if skew := config.get("skew"):
+        real = time.time
+        time.time = lambda: real() + skew
+    if config.get("bug"):
+        switch_on(config["bug"])
+
+
 def main() -> None:
     config = json.loads(sys.argv[1])
     journal = Journal(config["history"])
+    prepare(config)
     match config["role"], config.get("runtime"):
         case "worker", "asyncio":
             asyncio.run(work_async(config, journal))
         case "worker", "threads":
             work_in_threads(config, journal)
         case "sender", _:
-            with SyncCommandBus(config["url"]) as bus:
+            with open_patiently(config["url"]) as bus:
                 Sender(bus, config, journal).run()
         case unknown:
             raise SystemExit(f"no such role: {unknown}")

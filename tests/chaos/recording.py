@@ -4,12 +4,11 @@ The op of a claim ends before its transaction is committed, so what it returned 
 after the session has run it: what stands in the journal was durable then.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
-from tests.processes.journal import Journal
+from tests.processes.journal import Journal, now
 
 FINAL = {"Succeeded", "Rejected", "Parked", "Canceled"}
 
@@ -39,7 +38,7 @@ class Recording:
     def begin(self, op: Any) -> tuple[str, Any, float] | None:
         """What an op is about, if it is one to write down. Identities are reused: taken once."""
         order = self._orders.pop(id(op), None)
-        return None if order is None else (*order, time.time())
+        return None if order is None else (*order, now())
 
     def ended(self, order: tuple[str, Any, float] | None, result: Any) -> None:
         if order is None:

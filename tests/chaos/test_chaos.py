@@ -7,13 +7,15 @@ import pytest
 from tests.chaos.__main__ import report
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
+from tests.chaos.places import place_named
 
 
 @pytest.mark.timeout(180)
-def test_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/chaos.db"
-    plan = Plan(url, tmp_path, seed=20, seconds=8, calm=0.35, faults_min=8)
-    findings = Laboratory(plan).run()
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_seconds_of_faults_break_no_promise(tmp_path: Path, place: str) -> None:
+    with place_named(place, tmp_path) as chosen:
+        plan = Plan(chosen, tmp_path, seed=20, seconds=8, calm=0.35, faults_min=8)
+        findings = Laboratory(plan).run()
     violations = check(findings.case)
     text = report(findings, violations)
     assert not violations, text

@@ -229,6 +229,16 @@ def a_command_is_given_up_too_soon(events: list[Event], finals: dict[str, Final]
     change(finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="EXHAUSTED", error="X")
 
 
+@bad("P7")
+def a_command_is_parked_after_one_crash(events: list[Event], finals: dict[str, Final]) -> None:
+    change(finals, "b", status="IN_TROUBLESHOOTING_QUEUE", reason="WORKER_LOST", error="X")
+
+
+@bad("P8")
+def a_refusal_is_recorded_as_a_success(events: list[Event], finals: dict[str, Final]) -> None:
+    events[0]["commands"][0]["type"] = "reject"
+
+
 @bad("P8")
 def an_error_is_lost(events: list[Event], finals: dict[str, Final]) -> None:
     change(finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT")

@@ -55,6 +55,12 @@ def empty_url() -> str:
     return url
 
 
+def tcp(url: str) -> str:
+    """The same database by its loopback port, where a proxy can stand in between."""
+    name = url.partition("?")[0].rpartition("/")[2]
+    return server(os.getpid()).dsn(name, tcp=True)
+
+
 def aging(url: str) -> Callable[[float], None]:
     """Makes everything stored look older: a server's clock cannot be moved."""
 

@@ -6,9 +6,9 @@ process that is killed loses nothing that it wrote before.
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from time import time as now
 from typing import Any
 
 
@@ -17,7 +17,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, event: str, **facts: Any) -> None:
-        line = json.dumps({"event": event, "at": time.time(), "pid": os.getpid()} | facts)
+        line = json.dumps({"event": event, "at": now(), "pid": os.getpid()} | facts)
         os.write(self._file, line.encode() + b"\n")
 
 

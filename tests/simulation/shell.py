@@ -244,8 +244,6 @@ class VirtualWorker:
         """Whether it has a free slot, and waits for something else than its next try to claim."""
         if self.core.held >= self.core.concurrency or self.core.stopping or self.heard_late:
             return False
-        if self.core.cautious:
-            return False
         return not self.about_to_claim()
 
     def about_to_claim(self) -> bool:

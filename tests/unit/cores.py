@@ -27,6 +27,8 @@ class Bench:
     def tell(self, event: Event) -> list[Effect]:
         effects = self.core.handle(event, self.now)
         self.core.check()
+        for start in self.kinds(effects, Start):
+            self.running += start.claimed
         return effects
 
     def begun(self, limit: int | None = None) -> Bench:
@@ -35,17 +37,14 @@ class Bench:
         assert limit in (None, claim.limit)  # type: ignore[union-attr]
         return self
 
-    def claims(self, count: int) -> list[Effect]:
+    def claims(self, count: int, crashes: int = 0) -> list[Effect]:
         """The claim in flight finds so many commands, under one lease."""
         self._lease += 1
         found = []
         for _ in range(count):
             self._seq += 1
-            found.append(_claimed(self._seq, self._lease))
-        effects = self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
-        for start in self.kinds(effects, Start):
-            self.running += start.claimed
-        return effects
+            found.append(_claimed(self._seq, self._lease, crashes))
+        return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
         """The claim in flight finds nothing."""
@@ -68,7 +67,7 @@ class Bench:
         return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def _claimed(seq: int, lease_id: int) -> Claimed:
+def _claimed(seq: int, lease_id: int, crashes: int) -> Claimed:
     command_id = UUID(int=seq)
     return Claimed(
         seq=seq,
@@ -85,7 +84,7 @@ def _claimed(seq: int, lease_id: int) -> Claimed:
         created_at=0,
         tags=None,
         headers=None,
-        attempt=1,
-        crashes=0,
+        attempt=1 + crashes,
+        crashes=crashes,
         releases=0,
     )

@@ -25,6 +25,7 @@ from tests.unit.cores import Bench
 
 ACTIONS = [
     "claims",
+    "suspects",
     "empty",
     "no claim",
     "finish",
@@ -93,6 +94,9 @@ class Driver:
             case "claims" if claim and number:
                 self.claiming = None
                 self.note(bench.claims(min(number, claim.limit)))
+            case "suspects" if claim and number:
+                self.claiming = None
+                self.note(bench.claims(min(number, claim.limit), crashes=1 + number % 2))
             case "empty" if claim:
                 self.claiming = None
                 self.note(bench.empty(None if number > 3 else number * 0.7))

@@ -45,6 +45,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.metrics import WorkerMetrics
+from commandbus.worker.suspects import Suspects, spread
 
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
@@ -58,6 +59,7 @@ SLOW_HANDLER = 0.01
 
 
 STOPPING = "the worker is stopping"
+APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
@@ -84,12 +86,7 @@ class WorkerCore:
         self._lost_members = 0
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
-        self._suspect: Claimed | None = None
-        """A claimed command whose worker died before: it waits to run alone, and others of its kind
-        go back, so that one that kills its process takes no other with it."""
-        self._alone = False
-        self._wary = False
-        """The last claim had suspects, so the next takes one command at a time."""
+        self._suspects = Suspects()
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -118,13 +115,8 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self._suspect or self.unsettled or self._settling
+        busy = self.held or self._suspects.waiting or self.unsettled or self._settling
         return not (busy or self._claiming or self._may_wait)
-
-    @property
-    def cautious(self) -> bool:
-        """A command runs alone, or waits to: nothing else is claimed."""
-        return self._suspect is not None or self._alone
 
     @property
     def leases(self) -> frozenset[int]:
@@ -206,14 +198,8 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
-        if self._suspect is not None and self.stopping:
-            self.unsettled.append(_release(self._suspect, STOPPING))
-            self._suspect = None
-        # What is held, or not on record yet, would be lost with the process and count as a crash too.
-        alone = not (self.held or self.unsettled or self._settling)
-        if self._suspect is not None and alone:
-            effects.append(Start([self._suspect]))
-            self._suspect, self._alone, self.held, self._progress_at = None, True, 1, now
+        if self._suspects.waiting is not None:
+            self._let_suspect_go(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -247,17 +233,22 @@ class WorkerCore:
             self._woken_meanwhile = False
             effects.append(PassOn())
 
+    def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
+        if self.stopping and (left := self._suspects.give_up()) is not None:
+            self.unsettled.append(_release(left, STOPPING))
+        elif (suspect := self._suspects.begin()) is not None:
+            effects.append(Start([suspect]))
+            if not self.held:
+                self._progress_at = now
+            self.held += 1
+
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        if self.cautious:
-            return 0
         prefetch = self._prefetch()
         room = self.concurrency + prefetch - self.held
-        if self._wary:
-            room = min(room, 1)
         if self._settings.recycle_after is not None:
             room = min(room, self._settings.recycle_after - self._taken)
         if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
@@ -266,7 +257,7 @@ class WorkerCore:
 
     def _prefetch(self) -> int:
         settings = self._settings
-        if self._held_up:
+        if self._held_up or self._suspects.around:
             return 0
         if settings.prefetch is not None:
             return settings.prefetch
@@ -301,16 +292,12 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        unsuspected = [claimed for claimed in reply.claimed if not claimed.crashes]
-        suspects = [claimed for claimed in reply.claimed if claimed.crashes]
-        self._wary = bool(suspects)
-        if suspects:
-            self._suspect = suspects.pop(0)
-            self.unsettled += [_release(claimed, "to be run alone") for claimed in suspects]
-        self.held += len(unsuspected)
+        starting, back = self._suspects.sort(reply.claimed, self.concurrency)
+        self.unsettled += [_release(one, APART, spread(place)) for place, one in enumerate(back)]
+        self.held += len(starting)
         self._taken += len(reply.claimed)
-        if unsuspected:
-            effects.append(Start(unsuspected))
+        if starting:
+            effects.append(Start(starting))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
@@ -339,7 +326,6 @@ class WorkerCore:
     def _finished(self, event: Finished) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
-        self._alone = self._alone and self.held > 0
         self.unsettled += event.settlements
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
@@ -356,8 +342,7 @@ class WorkerCore:
         lost = sum(self._leases.pop(lease_id) for lease_id in gone)
         self._lost_members += lost
         self.metrics.leases_lost += lost
-        if self._suspect is not None and self._suspect.lease_id in gone:
-            self._suspect = None
+        self._suspects.gone(gone)
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -406,6 +391,7 @@ class WorkerCore:
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
+        self._suspects.recorded(settled)
         for settlement in settled:
             left = self._leases.get(settlement.lease_id, 0) - 1
             if left > 0:
@@ -426,9 +412,9 @@ class WorkerCore:
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
-        waiting += self._suspect is not None
+        waiting += self._suspects.waiting is not None
         assert waiting <= members, "a command is held that belongs to no lease"
 
 
-def _release(claimed: Claimed, reason: str) -> Settlement:
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason))
+def _release(claimed: Claimed, reason: str, delay: float = 0.0) -> Settlement:
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason, delay))

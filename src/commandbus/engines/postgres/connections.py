@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import AsyncRawCursor, RawCursor, adapt
@@ -12,15 +12,21 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from commandbus.engines.postgres.conduct import ROLLBACK
-from commandbus.engines.postgres.failures import is_fatal, translate
+from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.statements import Copy, Shared, bind
 from commandbus.errors import CommandBusError, InvalidOperationError, StoreUnavailable
 from commandbus.store.op import Rows, Statement
 
+if TYPE_CHECKING:
+    from commandbus.engines.postgres.engine import PostgresEngine
+
 POOL_SECONDS = 30.0
 """How long an op waits for a connection, and so for a server that is away."""
 LIFETIME_SECONDS = 3600.0
+REPEATS_MAX = 3
+REPEATED = ("40001", "40P01", "0A000")
+"""Serialization failure, deadlock, and a cached plan whose result has changed its type."""
 RECONNECT_SECONDS = 4.0
 """Tries to reconnect grow apart; after so long they begin anew, so none waits for many seconds."""
 
@@ -83,9 +89,9 @@ def awaiting_pool(location: Location, size: int) -> AsyncConnectionPool[Any]:
 class Line:
     """A connection for one op: taken from the pool when first needed, given back at the end."""
 
-    def __init__(self, pool: ConnectionPool[Any], origin: str) -> None:
+    def __init__(self, pool: ConnectionPool[Any], engine: PostgresEngine) -> None:
         self._pool = pool
-        self._origin = origin
+        self._origin, self._watch = engine.process, engine.watch
         self._connection: psycopg.Connection[Any] | None = None
         self._broken = False
 
@@ -94,17 +100,34 @@ class Line:
         return self._connection is not None
 
     def execute(self, statement: Statement) -> Rows:
-        if self._broken and statement is ROLLBACK:
-            return ()
+        if self._broken:
+            if statement is ROLLBACK:
+                return ()
+            self.release()
+        failures = 0
+        while True:
+            try:
+                return self._execute_once(statement)
+            except psycopg.Error as error:
+                failures += 1
+                if not _may_repeat(error, self._connection, failures):
+                    raise _as_ours(error) from error
+                self.release()
+
+    def _execute_once(self, statement: Statement) -> Rows:
+        connection = self._connection
         try:
-            if self._connection is None:
-                self._connection = self._take()
-            return run_blocking(self._connection.cursor(), statement, self._origin)
+            if connection is None:
+                connection = self._connection = self._take()
+            self._watch.begin(connection, statement)
+            return run_blocking(connection.cursor(), statement, self._origin)
         except CommandBusError:
             raise
         except BaseException as error:  # also a cancellation: is the connection still good?
-            self._broken = self._broken or _breaks(error)
-            raise _as_ours(error) from error
+            self._broken = _breaks(error)
+            raise
+        finally:
+            self._watch.end(connection)
 
     def _take(self) -> psycopg.Connection[Any]:
         while True:
@@ -119,15 +142,16 @@ class Line:
         if connection is not None:
             if self._broken or not is_idle(connection):
                 connection.close()
+            self._broken = False
             self._pool.putconn(connection)
 
 
 class AsyncLine:
     """The same for asyncio."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], origin: str) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any], engine: PostgresEngine) -> None:
         self._pool = pool
-        self._origin = origin
+        self._origin, self._watch = engine.process, engine.watch
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._broken = False
 
@@ -136,17 +160,34 @@ class AsyncLine:
         return self._connection is not None
 
     async def execute(self, statement: Statement) -> Rows:
-        if self._broken and statement is ROLLBACK:
-            return ()
+        if self._broken:
+            if statement is ROLLBACK:
+                return ()
+            await self.release()
+        failures = 0
+        while True:
+            try:
+                return await self._execute_once(statement)
+            except psycopg.Error as error:
+                failures += 1
+                if not _may_repeat(error, self._connection, failures):
+                    raise _as_ours(error) from error
+                await self.release()
+
+    async def _execute_once(self, statement: Statement) -> Rows:
+        connection = self._connection
         try:
-            if self._connection is None:
-                self._connection = await self._take()
-            return await run_awaiting(self._connection.cursor(), statement, self._origin)
+            if connection is None:
+                connection = self._connection = await self._take()
+            self._watch.begin(connection, statement)
+            return await run_awaiting(connection.cursor(), statement, self._origin)
         except CommandBusError:
             raise
         except BaseException as error:  # also a cancellation: is the connection still good?
-            self._broken = self._broken or _breaks(error)
-            raise _as_ours(error) from error
+            self._broken = _breaks(error)
+            raise
+        finally:
+            self._watch.end(connection)
 
     async def _take(self) -> psycopg.AsyncConnection[Any]:
         while True:
@@ -161,6 +202,7 @@ class AsyncLine:
         if connection is not None:
             if self._broken or not is_idle(connection):
                 await connection.close()
+            self._broken = False
             await self._pool.putconn(connection)
 
 
@@ -212,6 +254,15 @@ def _breaks(error: BaseException) -> bool:
     if isinstance(error, psycopg.Error):
         return is_fatal(error)
     return not isinstance(error, PoolTimeout | PoolClosed)
+
+
+def _may_repeat(error: psycopg.Error, connection: Any, failures: int) -> bool:
+    """Whether a statement that failed did nothing, and may succeed now: another transaction was in its
+    way, or its plan was stale. Inside a transaction what came before it is undone, too, so its op
+    has to begin anew."""
+    if failures > REPEATS_MAX or connection is None or connection.closed:
+        return False
+    return sqlstate_of(error) in REPEATED and is_idle(connection)
 
 
 def _as_ours(error: BaseException) -> BaseException:

@@ -20,6 +20,7 @@ from commandbus.engines.postgres.callers import (
 from commandbus.engines.postgres.listener import Listener
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
 from commandbus.engines.postgres.store import PostgresStore
+from commandbus.engines.postgres.watch import Watch
 from commandbus.errors import InvalidOperationError
 from commandbus.store.op import Op, Wake
 from commandbus.store.wakeup import WakeHub
@@ -40,6 +41,7 @@ class PostgresEngine:
         self.location = location.parse(url)
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
+        self.watch = Watch()
         self.store = PostgresStore(self.location, self.hub, self.process)
         self.session = PostgresSession(self)
         self.async_session = AsyncPostgresSession(self)

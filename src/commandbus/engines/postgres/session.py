@@ -27,7 +27,7 @@ class PostgresSession:
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         wakes: list[Wake] = []
-        line = Line(self._engine.blocking_pool(op), self._engine.process)
+        line = Line(self._engine.blocking_pool(op), self._engine)
         try:
             result = self._perform(conduct(op, wakes), line)
         finally:
@@ -57,7 +57,7 @@ class PostgresSession:
             steps.close()
 
     def _run_alone(self, statement: Shared) -> Rows:
-        line = Line(self._engine.blocking_pool(), self._engine.process)
+        line = Line(self._engine.blocking_pool(), self._engine)
         try:
             return line.execute(statement)
         finally:
@@ -76,7 +76,7 @@ class AsyncPostgresSession:
             # The bus was opened for threads, and this is an `async def` handler of one of its workers.
             return await asyncio.to_thread(self._engine.session.run, op, read=read)
         wakes: list[Wake] = []
-        line = AsyncLine(self._engine.awaiting_pool(op), self._engine.process)
+        line = AsyncLine(self._engine.awaiting_pool(op), self._engine)
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
@@ -109,7 +109,7 @@ class AsyncPostgresSession:
             steps.close()
 
     async def _run_alone(self, statement: Shared) -> Rows:
-        line = AsyncLine(self._engine.awaiting_pool(), self._engine.process)
+        line = AsyncLine(self._engine.awaiting_pool(), self._engine)
         try:
             return await line.execute(statement)
         finally:

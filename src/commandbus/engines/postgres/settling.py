@@ -14,7 +14,7 @@ from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.batches import count_columns
 from commandbus.engines.postgres.leases import Held, members_of
 from commandbus.engines.postgres.sending import PostgresSending
-from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary
+from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary, Urgent
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
@@ -211,7 +211,8 @@ class PostgresSettling(PostgresSending):
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = integers(sorted(lease_ids))
-        rows = yield Atomic(self._sql.renew, (wanted, int(seconds * SECOND)))
+        statement = Urgent(self._sql.renew, (wanted, int(seconds * SECOND)), seconds=seconds / 4)
+        rows = yield statement
         renewed = {row[0] for row in rows}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
         self._leases.forget(gone)

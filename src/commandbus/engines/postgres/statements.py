@@ -31,6 +31,12 @@ class Atomic(Statement, frozen=True):
     op may catch an error and still ask for more."""
 
 
+class Urgent(Atomic, frozen=True):
+    """One that is of no use after so many seconds: better to try it again on another connection."""
+
+    seconds: float = 0.0
+
+
 class Shared(Atomic, frozen=True, kw_only=True):
     """An atomic statement whose rows may travel with those of others: `params` are rows, `pack` makes
     the statement's parameters of any number of them, and each row is answered by one row, in order.

@@ -63,8 +63,13 @@ create unique index scheduled_seq on commandbus.scheduled (seq);
 -- ordinary about some of them (seq: [attempt, crashes, releases, keyed]); `version` counts the
 -- settles, so that one that was prepared from an older look is noticed. Kept in one piece: a lease
 -- lives for milliseconds, and its arrays are not worth being moved out of line.
+--
+-- Claims commit asynchronously, so a server that crashes, or a standby that takes over, may forget
+-- that it gave out a number, and would give it to another worker. The random part keeps the two apart.
+create sequence commandbus.lease_number;
 create table commandbus.lease (
-    lease_id   bigint generated always as identity primary key,
+    lease_id   bigint primary key
+        default (nextval('commandbus.lease_number') << 20) | (random() * 1048575)::bigint,
     domain     text not null,
     worker     text not null,
     claimed_at bigint not null,
@@ -75,6 +80,7 @@ create table commandbus.lease (
 ) with (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+alter sequence commandbus.lease_number owned by commandbus.lease.lease_id;
 
 -- How it ended. The primary key makes a second outcome impossible.
 create table commandbus.outcome (
@@ -169,6 +175,11 @@ begin
         select 1 from commandbus.sleeper s
         where s.domain = the_domain and s.process <> origin and s.until > commandbus.now_us())
     then
+        return false;
+    end if;
+    -- A full queue of notifications would refuse the whole transaction, whatever else it does; whoever
+    -- sleeps finds the work at its poll interval.
+    if pg_notification_queue_usage() > 0.9 then
         return false;
     end if;
     perform pg_notify('commandbus.wake', concat_ws(' ', the_domain, origin, nullif(due_in, 0)));

@@ -1,0 +1,79 @@
+"""Gives up on servers that do not answer.
+
+The server ends statements that take too long, but one that stands still, or has vanished behind a
+proxy whose machine goes on acknowledging, ends nothing, and neither does TCP. So a thread looks after
+every statement on its way: when its answer is overdue the connection is shut down, whoever waits for
+it is told that it is lost, and the next statement finds another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from commandbus.engines.postgres.location import STATEMENT_SECONDS
+from commandbus.engines.postgres.statements import Urgent
+from commandbus.store.op import Statement
+
+ANSWER_SECONDS = STATEMENT_SECONDS + 5.0
+"""The server gives up a statement by itself well before this."""
+LOOK_SECONDS = 0.25
+IDLE_SECONDS = 10.0
+"""With nothing on its way for so long, the thread ends; the next statement starts another."""
+
+
+class Watch:
+    def __init__(self) -> None:
+        self._due: dict[Any, float] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, connection: Any, statement: Statement) -> None:
+        """A statement goes out: from now on its answer is awaited."""
+        patience = ANSWER_SECONDS
+        if isinstance(statement, Urgent):
+            patience = min(patience, statement.seconds)
+        self._due[connection] = time.monotonic() + patience
+        if self._thread is None:
+            self._start()
+
+    def end(self, connection: Any) -> None:
+        self._due.pop(connection, None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="commandbus-watch", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            time.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            due = list(self._due.items())
+            for connection, moment in due:
+                if moment <= now and self._due.pop(connection, None) is not None:
+                    _shut_down(connection)
+            if due:
+                idle_since = now
+            elif now - idle_since > IDLE_SECONDS:
+                with self._lock:
+                    # One that began meanwhile has either seen no thread, or is seen here.
+                    self._thread = None
+                    if not self._due:
+                        return
+                    self._thread = threading.current_thread()
+
+
+def _shut_down(connection: Any) -> None:
+    """Whoever waits for this connection sees its end at once; closing it would only remove the file
+    from under them."""
+    with contextlib.suppress(OSError):
+        file = os.dup(connection.pgconn.socket)
+        with socket.socket(fileno=file) as end:
+            end.shutdown(socket.SHUT_RDWR)

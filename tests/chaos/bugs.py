@@ -1,0 +1,371 @@
+"""Seeded bugs: mistakes that processes of the laboratory make on order, to prove that it would notice.
+
+Each breaks one rule of the real code, as a careless change might, in a process that was started with
+its name; nothing here can be imported where the bus is used. `hunt` runs them one after another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.outcome import Parked, Released, RetryLater, Succeeded
+from commandbus.engines.postgres import statements
+from commandbus.engines.sqlite import store as sqlite
+from commandbus.engines.sqlite.store import SqliteStore
+from commandbus.errors import DuplicateCommandError
+from commandbus.runtimes.asyncio.worker import Worker
+from commandbus.runtimes.threads.worker import SyncWorker
+from commandbus.store.op import Statement
+from commandbus.store.records import Inserted
+from commandbus.worker.execution import Execution
+
+BUGS: dict[str, Callable[[], None]] = {}
+ON_POSTGRES: set[str] = set()
+"""Those of the PostgreSQL engine; the others are switched on with SQLite."""
+chance = random.Random()
+replace = msgspec.structs.replace
+
+
+def switch_on(name: str) -> None:
+    BUGS[name]()
+
+
+def place_of(name: str) -> str:
+    return "postgres" if name in ON_POSTGRES else "sqlite"
+
+
+def bug(function: Callable[[], None]) -> Callable[[], None]:
+    BUGS[function.__name__] = function
+    return function
+
+
+def on_postgres(function: Callable[[], None]) -> Callable[[], None]:
+    ON_POSTGRES.add(function.__name__)
+    return bug(function)
+
+
+def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function by `wrapper(original, …)`."""
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *args, **more: wrapper(original, *args, **more))
+
+
+def rewritten(op: Any, old: str, new: str) -> Iterator[Any]:
+    """The op, with another statement wherever it executes this one."""
+    answer, error = None, None
+    while True:
+        try:
+            step = op.throw(error) if error is not None else op.send(answer)
+        except StopIteration as done:
+            return done.value
+        if isinstance(step, Statement) and step.sql == old:
+            step = replace(step, sql=new)
+        answer, error = None, None
+        try:
+            answer = yield step
+        except Exception as raised:  # the op's own concern
+            error = raised
+
+
+def in_plan(kind: type, spoil: Callable[[Any, Any], None]) -> None:
+    """Spoil what a settlement of this kind writes."""
+
+    def plan(original: Any, writes: Any, settlement: Any, *rest: Any) -> None:
+        original(writes, settlement, *rest)
+        if isinstance(settlement.outcome, kind):
+            spoil(writes, settlement)
+
+    around(sqlite, "plan", plan)
+
+
+# Sends.
+
+
+@bug
+def a_send_is_acknowledged_and_never_stored() -> None:
+    def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
+        if chance.random() < 0.02:
+            yield from ()
+            return [Inserted(command.command_id, duplicate=False) for command in commands]
+        return (yield from original(store, commands, capacity))
+
+    around(SqliteStore, "insert", insert)
+
+
+@bug
+def a_bulk_send_is_stored_in_part() -> None:
+    def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
+        kept = commands[:-1] if len(commands) > 1 and chance.random() < 0.2 else commands
+        results = yield from original(store, kept, capacity)
+        return [*results, *[Inserted(c.command_id, duplicate=False) for c in commands[len(kept) :]]]
+
+    around(SqliteStore, "insert", insert)
+
+
+@bug
+def a_repeated_send_is_not_told_so() -> None:
+    def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
+        try:
+            return (yield from original(store, commands, capacity))
+        except DuplicateCommandError:
+            return [Inserted(command.command_id, duplicate=False) for command in commands]
+
+    around(SqliteStore, "insert", insert)
+
+
+@bug
+def delays_are_forgotten() -> None:
+    def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
+        return original(store, [replace(command, delay=0) for command in commands], capacity)
+
+    around(SqliteStore, "insert", insert)
+
+
+# Claims.
+
+
+@bug
+def delayed_work_is_promoted_early() -> None:
+    around(
+        SqliteStore,
+        "_promote",
+        lambda original, store, domain, now: original(store, domain, now + 300_000),
+    )
+
+
+@bug
+def a_claim_leaves_its_rows_in_the_queue() -> None:
+    sqlite.SQL.take_head = "select ?, ?, ?"
+
+
+@bug
+def a_claim_deletes_other_rows_than_it_took() -> None:
+    sqlite.SQL.head = sqlite.SQL.head.replace("order by q.priority, q.seq", "order by q.seq desc")
+
+
+@bug
+def priorities_are_read_backwards() -> None:
+    sqlite.SQL.head = sqlite.SQL.head.replace(
+        "order by q.priority, q.seq", "order by q.priority desc, q.seq"
+    )
+    sqlite.SQL.take_head = (
+        "delete from commandbus_queue where domain = ?1 and "
+        "(priority > ?2 or (priority = ?2 and seq <= ?3))"
+    )
+
+
+@bug
+def tokens_are_given_out_again() -> None:
+    sqlite.SQL.insert_lease = (
+        "insert into commandbus_lease (lease_id, domain, worker, claimed_at, until, members) values"
+        " ((select coalesce(max(lease_id), 0) + 1 from commandbus_lease), ?, ?, ?, ?, ?)"
+        " returning lease_id"
+    )
+
+
+@bug
+def nothing_is_taken_back_from_dead_workers() -> None:
+    def reclaim(original: Any, store: Any, now: int) -> Any:
+        yield from ()
+        return 0
+
+    around(SqliteStore, "_reclaim", reclaim)
+
+
+@bug
+def what_is_taken_back_stays_under_its_old_lease() -> None:
+    longer = "update commandbus_lease set until = until + 3600000000 where lease_id = ?"
+
+    def reclaim(original: Any, store: Any, now: int) -> Any:
+        return rewritten(original(store, now), sqlite.SQL.delete_lease, longer)
+
+    around(SqliteStore, "_reclaim", reclaim)
+    # Else the second outcome is refused by its index, which is the last line of defence.
+    sqlite.SQL.insert_outcome = sqlite.SQL.insert_outcome.replace("insert", "insert or ignore", 1)
+
+
+@bug
+def a_crash_is_not_counted() -> None:
+    def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
+        original(writes, replace(member, crashes=member.crashes - 1), *rest)
+
+    around(sqlite, "plan_lost", plan_lost)
+
+
+@bug
+def a_crash_leaves_no_audit() -> None:
+    def plan_lost(original: Any, writes: Any, *rest: Any) -> None:
+        before = len(writes.audits)
+        original(writes, *rest)
+        del writes.audits[before]
+
+    around(sqlite, "plan_lost", plan_lost)
+
+
+@bug
+def the_first_crash_parks() -> None:
+    def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
+        outcomes = len(writes.outcomes)
+        original(writes, replace(member, crashes=2), *rest)
+        parked = writes.outcomes[outcomes]
+        writes.outcomes[outcomes] = replace(parked, crashes=member.crashes + 1)
+
+    around(sqlite, "plan_lost", plan_lost)
+
+
+# Settles.
+
+
+@bug
+def a_stale_worker_settles_under_the_lease_of_another() -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        holders: dict[int, tuple[int, int]] = {}
+        for lease_id, _, _, _, packed in (yield Statement(sqlite.SQL.all_leases)):
+            for member in sqlite.as_members(packed).values():
+                holders[member.seq] = lease_id, member.attempt
+        adopted = []
+        for one in batch:
+            lease_id, attempt = holders.get(one.seq, (one.lease_id, one.attempt))
+            adopted.append(replace(one, lease_id=lease_id, attempt=attempt))
+        return (yield from original(store, adopted))
+
+    around(SqliteStore, "settle", settle)
+
+
+@bug
+def what_is_settled_stays_under_its_lease() -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        kept = rewritten(original(store, batch), sqlite.SQL.delete_lease, "select ?")
+        return rewritten(kept, sqlite.SQL.shrink_lease, "select ?, ?")
+
+    around(SqliteStore, "settle", settle)
+
+
+@bug
+def a_settle_is_acknowledged_and_never_stored() -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        if chance.random() < 0.05:
+            yield from ()
+            return sqlite.SettleReport(())
+        return (yield from original(store, batch))
+
+    around(SqliteStore, "settle", settle)
+
+
+@bug
+def attempts_are_not_counted() -> None:
+    def spoil(writes: Any, settlement: Any) -> None:
+        row = writes.requeues.pop()
+        writes.requeues.append(replace(row, attempts=row.attempts - 1))
+
+    in_plan(RetryLater, spoil)
+
+
+@bug
+def giving_back_uses_an_attempt() -> None:
+    def spoil(writes: Any, settlement: Any) -> None:
+        row = writes.requeues.pop()
+        writes.requeues.append(replace(row, attempts=row.attempts + 1))
+
+    in_plan(Released, spoil)
+
+
+@bug
+def a_retry_comes_at_once() -> None:
+    in_plan(
+        RetryLater,
+        lambda writes, _: writes.requeues.append(replace(writes.requeues.pop(), delay=0)),
+    )
+
+
+@bug
+def a_retry_leaves_no_audit() -> None:
+    in_plan(RetryLater, lambda writes, _: writes.audits.pop())
+
+
+@bug
+def parking_leaves_no_audit() -> None:
+    in_plan(Parked, lambda writes, _: writes.audits.pop())
+
+
+@bug
+def the_error_is_not_kept() -> None:
+    in_plan(
+        Parked, lambda writes, _: writes.outcomes.append(replace(writes.outcomes.pop(), error=None))
+    )
+
+
+# Runs.
+
+
+@bug
+def an_error_is_taken_for_success() -> None:
+    def failed(original: Any, execution: Any, call: Any, error: Any, ran: int) -> Any:
+        return execution.succeeded(call, None, ran)
+
+    around(Execution, "failed", failed)
+
+
+@bug
+def some_commands_are_completed_without_a_run() -> None:
+    def begin(original: Any, execution: Any, claimed: Any) -> Any:
+        if chance.random() < 0.02:
+            return execution._settlement(claimed, Succeeded())
+        return original(execution, claimed)
+
+    around(Execution, "begin", begin)
+
+
+@bug
+def some_handlers_are_run_twice() -> None:
+    def twice(original: Any, worker: Any, call: Any) -> Any:
+        if chance.random() < 0.1:
+            original(worker, call)
+        return original(worker, call)
+
+    async def twice_async(original: Any, worker: Any, call: Any, slot: Any) -> Any:
+        if chance.random() < 0.1:
+            await original(worker, call, slot)
+        return await original(worker, call, slot)
+
+    around(SyncWorker, "_execute", twice)
+    around(Worker, "_execute", twice_async)
+
+
+# PostgreSQL.
+
+
+def in_queries(name: str, old: str, new: str) -> None:
+    def queries(original: Any, schema: str) -> Any:
+        found = original(schema)
+        assert old in getattr(found, name)
+        setattr(found, name, getattr(found, name).replace(old, new))
+        return found
+
+    original = statements.queries.__wrapped__
+    changed: dict[str, Any] = {}
+
+    def cached(schema: str) -> Any:
+        if schema not in changed:
+            changed[schema] = queries(original, schema)
+        return changed[schema]
+
+    from commandbus.engines.postgres import base, listener
+
+    for module in (statements, base, listener):
+        if hasattr(module, "queries"):
+            module.queries = cached  # type: ignore[attr-defined]
+
+
+@on_postgres
+def claims_do_not_lock_what_they_take() -> None:
+    in_queries("claim", " for update skip locked", "")
+
+
+@on_postgres
+def a_settle_takes_any_version_of_a_lease() -> None:
+    in_queries("settle", "and l.version = w.version and l.until > m.now", "")

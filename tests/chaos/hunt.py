@@ -1,0 +1,50 @@
+"""The checker's own test: every seeded bug must be caught, within a few short stays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.bugs import place_of
+from tests.chaos.checker import check
+from tests.chaos.laboratory import Laboratory, Plan
+from tests.chaos.places import place_named
+
+STAYS_MAX = 3
+
+
+@dataclass
+class Catch:
+    bug: str
+    stays: int
+    """How many it took; the last one caught it, unless `promises` is empty."""
+    promises: Counter[str]
+    witness: str
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{count} {promise}" for promise, count in sorted(self.promises.items()))
+        return f"{self.bug:<52} {'caught: ' + found if found else 'NOT CAUGHT'} (stay {self.stays})"
+
+
+def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
+    """Run the laboratory with a bug until the checker objects."""
+    for stay in range(1, STAYS_MAX + 1):
+        with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
+            plan = Plan(
+                place,
+                Path(folder),
+                seed=seed * 100 + stay,
+                seconds=seconds,
+                workers=3,
+                calm=0.4,
+                drain_seconds=5.0 + 5.0 * (stay - 1),
+                bug=bug,
+            )
+            findings = Laboratory(plan).run()
+        violations = check(findings.case)
+        if violations:
+            counted = Counter(violation.promise for violation in violations)
+            return Catch(bug, stay, counted, str(violations[0]))
+    return Catch(bug, STAYS_MAX, Counter(), "")

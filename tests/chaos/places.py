@@ -1,0 +1,252 @@
+"""Where the laboratory takes place: a store, and the harm that can be done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.testing import postgres
+from commandbus.testing.postgres import PostgresServer, PostgresUnavailable, create_database
+from tests.support.proxy import Proxy
+from tests.support.standby import Pair, replicated
+
+
+class Place:
+    """One store. `url` is for the processes, `own_url` for the laboratory, which is spared."""
+
+    name = ""
+    skews = False
+    """Whether the clocks of workers may be wrong: not where they are the store's clock."""
+
+    def __init__(self) -> None:
+        self.url = self.own_url = ""
+        self.faults: dict[str, float] = {}
+        """What can be done to the store, and how often in proportion."""
+        self.missing: list[str] = []
+        """What cannot be done on this machine, and why."""
+        self._undo: list[tuple[float, Callable[[], None]]] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mend(all_of_them=True)
+        self._stack.close()
+
+    def _build(self) -> None:
+        """Make the store."""
+
+    def harm(self, fault: str, chance: random.Random) -> None:
+        getattr(self, "_" + fault.replace(" ", "_").replace("-", "_"))(chance)
+
+    def mend(self, *, all_of_them: bool = False) -> None:
+        """End what has lasted long enough."""
+        now = time.monotonic()
+        for entry in list(self._undo):
+            if all_of_them or entry[0] <= now:
+                self._undo.remove(entry)
+                entry[1]()
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._undo.append((time.monotonic() + seconds, undo))
+
+    def _small_disk(self, megabytes: int) -> Path | None:
+        """A folder that can be filled up, where this user may mount one."""
+        folder = postgres._new_folder(postgres._server_account())
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        disk = folder / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
+        if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+            self.missing.append("disk full: this user may not mount a small disk")
+            return None
+        self._stack.callback(subprocess.run, ["umount", "-l", str(disk)], check=False)
+        self.faults["disk full"] = 0.5
+        self._disk = disk
+        return disk
+
+    def _disk_full(self, chance: random.Random) -> None:
+        ballast = self._disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb") as file:
+            while True:
+                file.write(bytes(1 << 16))
+        self._later(chance.uniform(0.5, 1.5), lambda: ballast.unlink(missing_ok=True))
+
+
+class SQLitePlace(Place):
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def _build(self) -> None:
+        disk = self._small_disk(96) or self._folder
+        self.url = self.own_url = f"sqlite:///{disk}/chaos.db"
+
+
+class PostgresPlace(Place):
+    name = "postgres"
+    skews = True
+    _look_at = 0.0
+
+    def _build(self) -> None:
+        disk = self._small_disk(600)
+        settings = {"max_wal_size": "96MB", "min_wal_size": "32MB", "max_connections": "100"}
+        data = disk / "data" if disk else None
+        self._server = self._stack.enter_context(PostgresServer.start(settings=settings, data_dir=data))
+        self.own_url = create_database(self._server)
+        upgrade(self.own_url)
+        name = self.own_url.partition("?")[0].rpartition("/")[2]
+        self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
+        self.url = self._proxy.url
+        self.faults |= {
+            "cut": 2,
+            "cut before commit": 3,
+            "cut after commit": 3,
+            "freeze line": 2,
+            "half open": 1,
+            "slow line": 1,
+            "kill backend": 2,
+            "kill listener": 3,
+            "restart server": 0.7,
+            "kill server": 0.4,
+            "connection storm": 0.7,
+            "hold snapshot": 0.7,
+        }
+
+    def _cut(self, chance: random.Random) -> None:
+        self._proxy.cut(reset=chance.random() < 0.5)
+
+    def _cut_before_commit(self, chance: random.Random) -> None:
+        self._proxy.on_commit("before", times=chance.randint(1, 5))
+
+    def _cut_after_commit(self, chance: random.Random) -> None:
+        self._proxy.on_commit("after", times=chance.randint(1, 5))
+
+    def _freeze_line(self, chance: random.Random) -> None:
+        self._proxy.freeze()
+        self._later(chance.uniform(0.2, 3.0), self._proxy.thaw)
+
+    def _half_open(self, chance: random.Random) -> None:
+        self._proxy.half_open()
+
+    def _slow_line(self, chance: random.Random) -> None:
+        if chance.random() < 0.5:
+            self._proxy.weather(delay=chance.uniform(0.005, 0.05))
+        else:
+            self._proxy.weather(bytes_per_second=50_000)
+        self._later(1.0, self._proxy.weather)
+
+    def _kill_backend(self, chance: random.Random) -> None:
+        self._terminate("application_name like 'commandbus%'", chance)
+
+    def _kill_listener(self, chance: random.Random) -> None:
+        self._terminate("application_name = 'commandbus listen'", chance)
+
+    def _terminate(self, which: str, chance: random.Random) -> None:
+        with self._admin() as connection:
+            rows = connection.execute(
+                f"select pid from pg_stat_activity where {which} and pid <> pg_backend_pid()".encode()
+            ).fetchall()
+            if rows:
+                connection.execute("select pg_terminate_backend(%s)", chance.choice(rows))
+
+    def _restart_server(self, chance: random.Random) -> None:
+        self._server.restart("immediate")
+
+    def _kill_server(self, chance: random.Random) -> None:
+        self._server.kill()
+        self._server.restart()
+
+    def _connection_storm(self, chance: random.Random) -> None:
+        """Somebody takes what connections are left: a hundred are allowed in all."""
+        taken: list[psycopg.Connection[Any]] = []
+        with contextlib.suppress(psycopg.OperationalError):
+            for _ in range(150):
+                taken.append(psycopg.connect(self._server.dsn(), autocommit=True, connect_timeout=2))
+
+        def let_go() -> None:
+            for connection in taken:
+                connection.close()
+
+        self._later(chance.uniform(0.5, 1.5), let_go)
+
+    def _hold_snapshot(self, chance: random.Random) -> None:
+        with contextlib.suppress(psycopg.OperationalError):
+            connection = psycopg.connect(self.own_url, connect_timeout=2)
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("select count(*) from commandbus.command")
+            self._later(chance.uniform(1.0, 3.0), connection.close)
+
+    def mend(self, *, all_of_them: bool = False) -> None:
+        super().mend(all_of_them=all_of_them)
+        if all_of_them:
+            self._proxy.clear_traps()
+            self._proxy.thaw()
+        if self._undo or (time.monotonic() < self._look_at and not all_of_them):
+            return
+        self._look_at = time.monotonic() + 1.0
+        if not self._answers():
+            # A full disk makes a server give up altogether.
+            self._server.restart()
+
+    def _answers(self) -> bool:
+        try:
+            with self._admin():
+                return True
+        except psycopg.OperationalError:
+            return Path(f"/proc/{self._server_pid()}").exists()
+
+    def _server_pid(self) -> int:
+        with contextlib.suppress(PostgresUnavailable):
+            return self._server.pid
+        return 0
+
+    @contextlib.contextmanager
+    def _admin(self) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(self._server.dsn(), autocommit=True, connect_timeout=5) as connection:
+            yield connection
+
+
+class FailoverPlace(Place):
+    """A primary that dies, and a synchronous standby that takes over, once in a run."""
+
+    name = "failover"
+
+    def _build(self) -> None:
+        self._pair: Pair = self._stack.enter_context(replicated())
+        single = create_database(self._pair.primary)
+        upgrade(single)
+        self.url = self.own_url = self._pair.both(single)
+        self.faults["fail over"] = 2.0
+
+    def _fail_over(self, chance: random.Random) -> None:
+        self._pair.fail_over()
+        del self.faults["fail over"]
+
+
+def place_named(name: str, folder: Path) -> Place:
+    match name:
+        case "sqlite":
+            return SQLitePlace(folder)
+        case "postgres":
+            return PostgresPlace()
+        case "failover":
+            return FailoverPlace()
+    raise SystemExit(f"no such place: {name}; there are sqlite, postgres and failover")
