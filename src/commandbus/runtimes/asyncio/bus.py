@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import (
+    actions,
     batches,
     breakers,
     commands,
@@ -82,6 +83,9 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(insight.list_workers, read=True)
+    search_audit = awaiting(actions.search_audit, read=True)
+    list_actions = awaiting(actions.list_actions, read=True)
+    record_action = awaiting(actions.record_action)
     list_breakers = awaiting(breakers.list_breakers, read=True)
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)
