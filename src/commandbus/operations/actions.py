@@ -19,7 +19,6 @@ from commandbus.store.op import Op
 from commandbus.store.records import AuditEntry, AuditFilter
 
 KIND = "action"
-_LAST = 1 << 62
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
@@ -57,8 +56,7 @@ def record_action(
     record = ActionRecord(
         as_text(actor, "actor", longest=200), action, subject[:500], reason, as_datetime(now)
     )
-    # Documents come in order of their keys, and the newest is to come first.
-    key = f"{_LAST - now:016x}-{scope.new_id()}"
+    key = f"{now:016x}-{scope.new_id()}"
     body = msgspec.json.encode(record).decode()
     yield from scope.store.put_document(Document(KIND, key, 0, action, None, body))
 
@@ -67,7 +65,9 @@ def list_actions(
     scope: Scope, *, action: str | None = None, after: str | None = None, limit: int = 100
 ) -> Op[ActionPage]:
     """What people did to domains, schedules and breakers, newest first, a page at a time."""
-    page = yield from scope.store.list_documents(KIND, status=action, after=after, limit=limit)
+    page = yield from scope.store.list_documents(
+        KIND, status=action, after=after, limit=limit, backwards=True
+    )
     return ActionPage(
         [_decoder.decode(document.body) for document in page],
         page[-1].key if len(page) == limit else None,

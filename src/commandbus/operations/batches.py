@@ -144,6 +144,7 @@ def list_batches(
     status: BatchStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
+    newest_first: bool = False,
 ) -> Op[BatchPage]:
     """The batches of a domain in order of creation, a page at a time."""
     try:
@@ -154,7 +155,7 @@ def list_batches(
     is_open = wanted in (BatchStatus.PENDING, BatchStatus.IN_PROGRESS)
     stored = None if wanted is None else OPEN if is_open else str(wanted)
     page = yield from scope.store.list_documents(
-        kind_of(domain), status=stored, after=after, limit=limit
+        kind_of(domain), status=stored, after=after, limit=limit, backwards=newest_first
     )
     records = yield from _records(scope, domain, page)
     chosen = [record for record in records if wanted is None or record.status is wanted]

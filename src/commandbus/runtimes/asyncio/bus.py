@@ -10,9 +10,11 @@ from commandbus.operations import (
     batches,
     breakers,
     commands,
+    history,
     insight,
     queues,
     redrive,
+    retention,
     schedules,
     troubleshooting,
 )
@@ -83,6 +85,9 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(insight.list_workers, read=True)
+    get_history = awaiting(history.get_history, read=True)
+    take_samples = awaiting(history.take_samples, read=True)
+    prune = awaiting_flow(retention.prune)
     search_audit = awaiting(actions.search_audit, read=True)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)

@@ -10,9 +10,11 @@ from commandbus.operations import (
     batches,
     breakers,
     commands,
+    history,
     insight,
     queues,
     redrive,
+    retention,
     schedules,
     troubleshooting,
 )
@@ -83,6 +85,9 @@ class SyncCommandBus(BusBase, _Sending):
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
     list_workers = blocking(insight.list_workers, read=True)
+    get_history = blocking(history.get_history, read=True)
+    take_samples = blocking(history.take_samples, read=True)
+    prune = blocking_flow(retention.prune)
     search_audit = blocking(actions.search_audit, read=True)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)
