@@ -83,11 +83,9 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
     ]
     requests += [SendRequest("mail", "welcome", {"user": n, "password": "s3cret"}) for n in range(40)]
     await bus.send_many(requests)
-    batch = [BatchCommand("ship", {"order": n, "city": CITIES[n % 9 % 4]}) for n in range(1_000, 1_120)]
+    batch = [BatchCommand("ship", {"order": n, "city": CITIES[n % 7]}) for n in range(1_000, 1_120)]
     await bus.create_batch("orders", batch, name="autumn sale")
     await work(bus)
-    waiting = [BatchCommand("ship", {"order": n, "city": "Porto"}) for n in range(60)]
-    await bus.create_batch("orders", waiting, name="returns of the week")
     for name, cron, command_type in (
         ("nightly-report", "0 3 * * *", "report"),
         ("remind", "*/15 * * * *", "welcome"),
@@ -100,8 +98,11 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
     await bus.open_breaker("warehouse", 0.01, operator="worker-1")
     await bus.reset_breaker("warehouse", operator="ana")
     await bus.send("mail", "welcome", {"user": 99}, delay=timedelta(hours=3))
+    letters = [BatchCommand("welcome", {"user": n}) for n in range(60)]
+    await bus.create_batch("mail", letters[:24], name="letters of the week")
+    await work(bus)
     await bus.pause("mail", "the mail server moves", actor="ana")
-    await bus.send_many(SendRequest("mail", "welcome", {"user": n}) for n in range(12))
+    await bus.create_batch("mail", letters, name="letters of next week")
     if parked:
         await bus.send_many(
             SendRequest("orders", "ship", {"order": n, "city": "Atlantis"}) for n in range(parked)

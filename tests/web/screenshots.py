@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from commandbus import CommandBus
+from commandbus.domain import failure
 from tests.web import scene
 from tests.web.browser import CHROMIUM, browser
 from tests.web.server import Served, served
 
-FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "screenshots"
 SIZES = {"wide": (1_280, 800), "phone": (390, 844)}
+HEIGHTS = {"wide": 1_000, "phone": 1_300}
+"""Long pages are cut there."""
 PAGES = {
     "overview": "/",
     "domains": "/domains",
@@ -34,6 +38,9 @@ PAGES = {
 
 
 async def fill(bus: CommandBus) -> None:
+    # Tracebacks in pictures name files of the project, wherever it lies.
+    clean = failure._clean
+    failure._clean = lambda text, *rest: clean(text.replace(f"{ROOT}/", ""), *rest)
     await scene.fill(bus)
     await scene.present(bus)
 
@@ -75,7 +82,12 @@ def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
                 if only and name not in only:
                     continue
                 page.goto(place.url + path)
-                page.screenshot(path=folder / f"{name}-{theme}-{size}.png", full_page=size == "phone")
+                length = page.evaluate("document.documentElement.scrollHeight")
+                page.screenshot(
+                    path=folder / f"{name}-{theme}-{size}.png",
+                    full_page=True,
+                    clip={"x": 0, "y": 0, "width": width, "height": min(length, HEIGHTS[size])},
+                )
             context.close()
 
 

@@ -38,6 +38,15 @@ HEALTH = {
 }
 
 
+EVENTS = {
+    "MOVED_TO_TSQ": "parked",
+    "BUSINESS_RULE_FAILED": "refused by a rule",
+    "OPERATOR_RETRY": "retried by hand",
+    "OPERATOR_CANCEL": "canceled by hand",
+    "OPERATOR_COMPLETE": "completed by hand",
+}
+
+
 def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -51,7 +60,8 @@ def environment() -> jinja2.Environment:
         "age": age,
         "ago": ago,
         "count": count,
-        "duration": text.duration,
+        "duration": duration,
+        "event": lambda kind: EVENTS.get(str(kind), str(kind).replace("_", " ").lower()),
         "json": text.as_json,
         "compact": compact,
         "moment": moment,
@@ -94,6 +104,10 @@ def ago(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(), moment(value), told
     )
+
+
+def duration(seconds: float | None) -> str:
+    return "< 1 ms" if seconds is not None and 0 <= seconds < 0.001 else text.duration(seconds)
 
 
 def number(value: float | None) -> str:
