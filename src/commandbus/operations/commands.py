@@ -123,6 +123,8 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         raise InvalidArgumentError("Give either delay or due_at, not both.")
     if headers is not None and not isinstance(headers, dict):
         raise InvalidArgumentError(f"headers must be a dict, not {headers!r}.")
+    if scope.carry is not None:
+        headers = scope.carry(request)
     command_id = scope.new_id() if given is None else as_id(given, "command_id")
     correlation_id = request.correlation_id
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.

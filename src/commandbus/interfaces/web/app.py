@@ -23,6 +23,8 @@ from commandbus.interfaces.web.redaction import DEFAULT_KEYS, Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
 from commandbus.interfaces.web.views import HERE
+from commandbus.observe.store import render_store
+from commandbus.observe.text import CONTENT_TYPE
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.worker.handlers import HandlerRegistry
 
@@ -65,6 +67,14 @@ def create_dashboard(
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(stream.events(), 200, headers, "text/event-stream")
 
+    async def metrics(request: Request) -> Response:
+        await admit(doorkeeper, request, Role.VIEWER)
+        found = await desk.breakers(), await desk.workers()
+        engine = stores.url.partition(":")[0]
+        samples = await desk.figures.now()
+        text = render_store(samples, found[0].breakers, found[1].workers, engine)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
     async def nowhere(request: Request) -> Response:
         try:
             await admit(doorkeeper, request, Role.VIEWER)
@@ -82,6 +92,7 @@ def create_dashboard(
         routes=[
             Route("/static/{name}", answering(static, doorkeeper)),
             Route("/stream", answering(hints, doorkeeper)),
+            Route("/metrics", answering(metrics, doorkeeper)),
             *api_routes(desk, doorkeeper),
             *Forms(desk, pages, doorkeeper, tokens).routes(),
             *pages.routes(),
