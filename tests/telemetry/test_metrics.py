@@ -96,7 +96,7 @@ async def test_the_exposition_is_well_formed() -> None:
     for line in text.splitlines():
         assert re.fullmatch(
             r"# (HELP|TYPE) commandbus_[a-z_]+ .+|"
-            r'commandbus_[a-z_]+(\{[a-z_]+="(?:[^"\\]|\\.)*"(,[a-z_]+="(?:[^"\\]|\\.)*")*\})? [-+.e\w]+',
+            r'commandbus_[a-z_]+(\{([a-z_]+="(?:[^"\\]|\\.)*",?)+\})? [-+.e\w]+',
             line,
         ), line
 

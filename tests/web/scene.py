@@ -136,7 +136,9 @@ async def present(bus: CommandBus) -> None:
             pid=4_120 + number,
             runtime=runtime,
             domains=("orders", "payments") if number < 2 else ("mail",),
-            command_types=(("orders", "ship"), ("payments", "charge")) if number < 2 else (("mail", "welcome"),),
+            command_types=(("orders", "ship"), ("payments", "charge"))
+            if number < 2
+            else (("mail", "welcome"),),
             concurrency=8,
             started_at=now - timedelta(hours=5, minutes=number),
             seen_at=now,

@@ -93,7 +93,9 @@ def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     if not CHROMIUM:
-        print("No chromium on the path; install it, or name it in COMMANDBUS_CHROMIUM.", file=sys.stderr)
+        print(
+            "No chromium on the path; install it, or name it in COMMANDBUS_CHROMIUM.", file=sys.stderr
+        )
         return 1
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -48,7 +48,9 @@ def served(
             app: Any = create_dashboard(bus, **settings)
             if prefix:
                 app = Starlette(routes=[Mount(prefix, app)])
-            config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+            config = uvicorn.Config(
+                app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
+            )
             server = uvicorn.Server(config)
             listener = socket.create_server(("127.0.0.1", 0))
             held.update(bus=bus, server=server, loop=asyncio.get_running_loop())

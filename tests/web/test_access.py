@@ -70,9 +70,7 @@ async def ask(client: httpx.AsyncClient, method: str, path: str, headers: dict[s
 
 
 @pytest.mark.parametrize(("method", "path"), every_route())
-async def test_every_route_asks_who_is_there(
-    client: httpx.AsyncClient, method: str, path: str
-) -> None:
+async def test_every_route_asks_who_is_there(client: httpx.AsyncClient, method: str, path: str) -> None:
     for headers in (
         {},
         basic("vera", "operator-secret"),

@@ -114,9 +114,7 @@ async def test_sending_and_pausing(bus: CommandBus, api: httpx.AsyncClient) -> N
     assert (await api.post("/commands", json=twice)).status_code == 409
 
 
-async def test_pages_of_a_filter_cover_everything_once(
-    bus: CommandBus, api: httpx.AsyncClient
-) -> None:
+async def test_pages_of_a_filter_cover_everything_once(bus: CommandBus, api: httpx.AsyncClient) -> None:
     for q in ("", "status:completed", "domain:orders type:ship", "status:pending", "tag:express"):
         seen: list[str] = []
         params: dict[str, Any] = {"q": q, "limit": 37}
@@ -169,7 +167,9 @@ def sample(schema: dict[str, Any], chance: random.Random, components: Any, depth
                 if chance.random() < 0.7
             }
         case "array":
-            return [sample(schema.get("items", {}), chance, components, depth + 1)] * chance.randrange(3)
+            return [sample(schema.get("items", {}), chance, components, depth + 1)] * chance.randrange(
+                3
+            )
         case "integer":
             return chance.choice([0, 1, 50, 200, 201, -5])
         case "number":
@@ -207,12 +207,16 @@ async def test_nothing_that_is_sent_makes_it_stumble(api: httpx.AsyncClient, see
                 )  # fmt: skip
                 shown = (method, where, query, content, answer.text[:300])
                 assert answer.status_code < 500, shown
-                assert str(answer.status_code) in operation["responses"] or answer.status_code == 405, shown
+                assert str(answer.status_code) in operation["responses"] or answer.status_code == 405, (
+                    shown
+                )
                 json.loads(answer.text)
 
 
 def _part(chance: random.Random) -> str:
-    text = chance.choice(["orders", "bank", "nightly-report", str(uuid4()), "x" * 70, "\u202e", "a b", "'"])
+    text = chance.choice(
+        ["orders", "bank", "nightly-report", str(uuid4()), "x" * 70, "\u202e", "a b", "'"]
+    )
     return httpx.URL("http://x").copy_with(path=f"/{text}").raw_path.decode().lstrip("/")
 
 

@@ -170,11 +170,10 @@ def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
     context = opened.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
     parked = place.run(place.bus.query_commands(limit=1))[0]
+    detail = f"/commands/{parked.domain}/{parked.command_id}"
     paths = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/schedules", "/workers",
-             "/breakers", "/audit", "/system", "/send", f"/commands/{parked.domain}/{parked.command_id}"]  # fmt: skip
+             "/breakers", "/audit", "/system", "/send", detail]  # fmt: skip
     for path in paths:
         page.goto(place.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     context.close()
-
-

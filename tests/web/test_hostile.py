@@ -88,7 +88,9 @@ def check_page(page: str, text: str) -> None:
     for name, attributes in tags:
         quoted = re.sub(r'"[^"]*"', "", attributes)
         assert not re.search(r"\bon\w+\s*=", quoted), (name, attributes)
-        assert "javascript:" not in "".join(re.findall(r'(?:href|src|action)="([^"]*)"', attributes))[:11]
+        assert (
+            "javascript:" not in "".join(re.findall(r'(?:href|src|action)="([^"]*)"', attributes))[:11]
+        )
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b\x0c\x0e-\x1f]", page)
 
 
@@ -103,8 +105,8 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             place = f"/commands/mail/{sent.command_id}"
-            for path in ("/commands", "/troubleshooting", place, "/audit", PREFIX + place,
-                         f"{PREFIX}/commands", f"{PREFIX}/audit", f"{PREFIX}/troubleshooting"):  # fmt: skip
+            pages = ("/commands", "/troubleshooting", place, "/audit")
+            for path in (*pages, *(PREFIX + page for page in pages)):
                 told = (await client.get(path)).text
                 assert not re.search("s3cret|k-1|t-1|t-2", told), path
             searched = await client.get(f"{PREFIX}/commands", params={"q": "data.password:s3cret"})

@@ -8,7 +8,15 @@ import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from commandbus.domain.outcome import Canceled, Outcome, Parked, Rejected, Released, RetryLater, Succeeded
+from commandbus.domain.outcome import (
+    Canceled,
+    Outcome,
+    Parked,
+    Rejected,
+    Released,
+    RetryLater,
+    Succeeded,
+)
 from commandbus.observe.text import Exposition
 from commandbus.store.records import Claimed
 

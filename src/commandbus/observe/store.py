@@ -56,7 +56,11 @@ def render_store(
         "command_queue_seconds",
         "gauge",
         "How long the newest commands waited after they were due: the 95th percentile.",
-        *(({"domain": n, "quantile": "0.95"}, s.wait_p95) for n, s in domains if s.wait_p95 is not None),
+        *(
+            ({"domain": n, "quantile": "0.95"}, s.wait_p95)
+            for n, s in domains
+            if s.wait_p95 is not None
+        ),
     )
     out.add(
         "breaker_state",

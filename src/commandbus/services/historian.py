@@ -22,8 +22,10 @@ class Historian:
 
     def work(self, scope: Scope) -> Op[float]:
         yield TOGETHER
-        figures = [(d.domain, d.samples[0].completed, d.samples[0].failed, d.samples[0].ready)
-                   for d in (yield from take_samples(scope))]
+        figures = [
+            (d.domain, d.samples[0].completed, d.samples[0].failed, d.samples[0].ready)
+            for d in (yield from take_samples(scope))
+        ]
         if figures == self._last:
             self._pause = min(IDLE_MAX, self._pause * 2)
         else:

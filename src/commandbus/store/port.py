@@ -160,5 +160,7 @@ class PruneStore(Protocol):
         ...
 
 
-class Store(PruneStore, CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol):
+class Store(
+    PruneStore, CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol
+):
     capabilities: Capabilities

@@ -85,9 +85,7 @@ def doctor(url: options.Url = None, json: options.Json = False) -> None:
         raise typer.Exit(Exit.UNHEALTHY)
 
 
-Keep = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Forget those that ended longer ago.")
-]
+Keep = Annotated[str | None, typer.Option(metavar="TIME", help="Forget those that ended longer ago.")]
 
 
 def prune(

@@ -88,7 +88,7 @@ async def _mind(worker: WorkerProcess, reload: bool) -> None:
         await asyncio.sleep(LOOK_SECONDS)
         now = await asyncio.to_thread(stamps, Path.cwd()) if reload else seen
         if now != seen:
-            changed = sorted({*now.items()} ^ {*seen.items()})[0][0]
+            changed = min({*now.items()} ^ {*seen.items()})[0]
             seen, told = now, False
             output.note(f"{Path(changed).name} changed: starting the worker anew")
             await asyncio.to_thread(worker.stop)
@@ -124,7 +124,7 @@ class WorkerProcess:
         from commandbus.interfaces.cli.serving import SUPERVISOR
 
         # A group of its own: Ctrl-C reaches this process, which then lets the worker drain.
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "commandbus", *self._arguments],
             env={**os.environ, SUPERVISOR: str(os.getpid())},
             start_new_session=True,

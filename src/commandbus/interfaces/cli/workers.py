@@ -67,6 +67,8 @@ Heartbeat = Annotated[
         help="Touched every 5 s while the worker lives; with --processes PATH.0, PATH.1, …",
     ),
 ]
+
+
 class LogFormat(StrEnum):
     """How log lines look."""
 
@@ -93,7 +95,8 @@ def worker(
     heartbeat_file: Heartbeat = None,
     load: Load = False,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="Lines for people, or JSON with the command's ids.")
+        LogFormat,
+        typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
     ] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     url: options.Url = None,
@@ -113,9 +116,7 @@ def worker(
     name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)
     if processes == 1:
-        plan = Plan(
-            store, served, concurrency, threads, patience, recycle_after, care, log_format
-        )
+        plan = Plan(store, served, concurrency, threads, patience, recycle_after, care, log_format)
         serve(plan, registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor

@@ -52,9 +52,7 @@ class Desk(Reads):
         self.figures.forget()
         return v.Sent(result.command_id, result.domain, result.duplicate)
 
-    async def cancel(
-        self, domain: str, command_id: UUID, body: v.CancelBody, who: Account
-    ) -> v.Done:
+    async def cancel(self, domain: str, command_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
         """A command that waits, or one that is parked."""
         bus = await self.stores.acting()
         record = await self.raw_command(domain, command_id)

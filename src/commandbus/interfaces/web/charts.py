@@ -71,9 +71,9 @@ def line_chart(
     for line in series:
         parts += _line(line, times, x, y)
     parts += _hovers(times, series, x, form)
-    drawing = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="chart">{}</svg>').format(
-        WIDTH, HEIGHT, title, Markup("").join(parts)
-    )
+    drawing = Markup(
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="chart">{}</svg>'
+    ).format(WIDTH, HEIGHT, title, Markup("").join(parts))
     return drawing + _table(title, times, series, form)
 
 
@@ -137,9 +137,7 @@ def _grid(ticks: Sequence[float], y: Callable[[float], float], form: Format) -> 
     ]
 
 
-def _clock(
-    times: Sequence[datetime], x: Callable[[datetime], float], span: float
-) -> list[Markup]:
+def _clock(times: Sequence[datetime], x: Callable[[datetime], float], span: float) -> list[Markup]:
     shown = "%H:%M:%S" if span < 300 else "%H:%M" if span < 2 * 86_400 else "%d %b"
     first, last = times[0], times[-1]
     middle = first + (last - first) / 2
@@ -186,15 +184,14 @@ def _hovers(
         ]
         strips.append(
             Markup(
-                '<rect class="hover" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>'
+                '<rect class="hover" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
+                "<title>{}</title></rect>"
             ).format(x(moment) - width / 2, TOP, width, HEIGHT - TOP - BOTTOM, "\n".join(told))
         )
     return strips
 
 
-def _table(
-    title: str, times: Sequence[datetime], series: Sequence[Series], form: Format
-) -> Markup:
+def _table(title: str, times: Sequence[datetime], series: Sequence[Series], form: Format) -> Markup:
     """The newest values as a table, for screen readers."""
     head = Markup("").join(Markup("<th scope=col>{}</th>").format(line.name) for line in series)
     rows = Markup("").join(

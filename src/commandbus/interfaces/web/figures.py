@@ -4,6 +4,7 @@ them. One look serves every page and every listener for a moment."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -69,7 +70,7 @@ class Figures:
         known = [samples[domain] for samples in self._samples if domain in samples]
         return [
             max(0.0, (_ended(b) - _ended(a)) / ((b.at - a.at) / SECOND))
-            for a, b in zip(known, known[1:], strict=False)
+            for a, b in itertools.pairwise(known)
             if b.at > a.at
         ]
 
@@ -130,7 +131,7 @@ def _aligned(histories: list[DomainHistory], grain: Grain) -> list[dict[str, Sam
 def as_points(rows: list[dict[str, Sample]]) -> list[Point]:
     """What happened between each two looks."""
     points: list[Point] = []
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in itertools.pairwise(rows):
         at = max(sample.at for sample in after.values())
         seconds = (at - max(sample.at for sample in before.values())) / SECOND
         if seconds <= 0:

@@ -33,9 +33,7 @@ Act = Callable[[Request, Form, Account], Awaitable[Response]]
 class Forms:
     """Every form goes back to a page that says what was done."""
 
-    def __init__(
-        self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper, tokens: FormTokens
-    ) -> None:
+    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper, tokens: FormTokens) -> None:
         self._desk = desk
         self._pages = pages
         self._doorkeeper = doorkeeper
@@ -65,12 +63,10 @@ class Forms:
                 form["command_ids"] = "\n".join(value for key, value in pairs if key == "command_ids")
                 self._tokens.check(request, form.get(FIELD, ""))
                 return await act(request, form, who)
-            except ValueError as error:
-                if not isinstance(error, HANDLED):
-                    error = Refused(422, "The form cannot be read.")
-                return self._pages.problem(request, error)
             except HANDLED as error:
                 return self._pages.problem(request, error)
+            except ValueError:  # more fields than anybody fills in
+                return self._pages.problem(request, Refused(422, "The form cannot be read."))
 
         return serve
 

@@ -58,9 +58,7 @@ def _judge(stats: QueueStats, workers: int) -> tuple[Health, str]:
     return "ok", "keeping up"
 
 
-def attention_of(
-    domains: Iterable[DomainView], breakers: Iterable[BreakerSnapshot]
-) -> list[Attention]:
+def attention_of(domains: Iterable[DomainView], breakers: Iterable[BreakerSnapshot]) -> list[Attention]:
     """The most urgent first."""
     found: list[Attention] = []
     for view in domains:

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commandbus.domain.audit import AuditEventType
+from commandbus.domain.batch import BatchRecord
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
@@ -140,7 +141,10 @@ class Pages:
         overview = await self.desk.overview()
         points = await self.desk.figures.points(span)
         drawn = [
-            (view, charts.sparkline(self.desk.figures.rates(view.domain), f"{view.rate:.1f} per second"))
+            (
+                view,
+                charts.sparkline(self.desk.figures.rates(view.domain), f"{view.rate:.1f} per second"),
+            )
             for view in overview.domains
         ]
         return "overview.html", {
@@ -201,7 +205,7 @@ class Pages:
 
     async def bulk(self, request: Request, who: Account) -> Content:
         """What a bulk action would do, before it is done."""
-        given = dict(request.query_params) | {"preview": True}
+        given: dict[str, Any] = dict(request.query_params) | {"preview": True}
         if chosen := request.query_params.getlist("command_ids"):
             given["command_ids"] = chosen
         body = msgspec.convert(given, v.BulkBody, strict=False)
@@ -314,7 +318,7 @@ def draw(points: list[Point]) -> dict[str, Any]:
     }
 
 
-def batch_bar(batch: v.BatchRecord) -> Any:
+def batch_bar(batch: BatchRecord) -> Any:
     total = batch.total or 1
     return charts.bar(
         [

@@ -56,14 +56,14 @@ def _schema(payload_type: Any) -> dict[str, Any]:
         return {}
     own = getattr(payload_type, "model_json_schema", None)  # pydantic, without importing it
     if callable(own):
-        described: dict[str, Any] = own()
-        return described
+        return dict(own())
     try:
         (schema,), components = msgspec.json.schema_components([payload_type])
     except TypeError:
         return {}
     reference = schema.get("$ref", "").rpartition("/")[2]
-    return components.get(reference, schema)
+    found: dict[str, Any] = components.get(reference, schema)
+    return found
 
 
 def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]] | None:

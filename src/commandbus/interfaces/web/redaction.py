@@ -1,4 +1,4 @@
-"""Secrets in payloads are not shown: values under telling keys are replaced before anybody sees them."""
+"""Secrets in payloads are not shown: values under telling keys are replaced before anybody looks."""
 
 from __future__ import annotations
 

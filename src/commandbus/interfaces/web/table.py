@@ -17,7 +17,7 @@ from commandbus.interfaces.web.auth import Account, Role
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A request, checked: who asks, and the parts of the path, the query and the body by their types."""
+    """A request, checked: who asks; path, query and body by their types."""
 
     who: Account
     path: dict[str, Any]
