@@ -34,10 +34,10 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types check bench chaos simulate clean
+.PHONY: help demo test lint types check bench chaos simulate screenshots clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(NEEDS_DEMO) ## send, fail, retry and finish some commands before your eyes
 	@$(RUN)/commandbus demo
@@ -67,6 +67,9 @@ chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every pr
 
 simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)
+
+screenshots: $(NEEDS_TEST) ## pictures of every page of the dashboard, into docs/screenshots (needs chromium)
+	@$(RUN)/python -m tests.web.screenshots
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov
