@@ -62,6 +62,17 @@ def render_store(
             if s.wait_p95 is not None
         ),
     )
+    _write_fleet(out, [name for name, _ in domains], breakers, workers)
+    out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": engine}, 1))
+    return out.text()
+
+
+def _write_fleet(
+    out: Exposition,
+    domains: Iterable[str],
+    breakers: Iterable[BreakerSnapshot],
+    workers: Iterable[WorkerInfo],
+) -> None:
     out.add(
         "breaker_state",
         "gauge",
@@ -72,7 +83,7 @@ def render_store(
             for state in BreakerState
         ),
     )
-    serving = {name: 0 for name, _ in domains}
+    serving = dict.fromkeys(domains, 0)
     for worker in workers:
         for name in worker.domains:
             serving[name] = serving.get(name, 0) + worker.concurrency
@@ -82,5 +93,3 @@ def render_store(
         "Slots of the workers that reported themselves lately.",
         *(({"domain": name}, slots) for name, slots in sorted(serving.items())),
     )
-    out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": engine}, 1))
-    return out.text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +74,8 @@ def dashboard(
     shown = f"[{host}]" if ":" in host else host
     output.done(f"dashboard at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C ends it)")
     server = create_server(board, root_path=root_path)
-    asyncio.run(server.serve(sockets=[listener]))
+    with suppress(KeyboardInterrupt):  # the ordinary end
+        asyncio.run(server.serve(sockets=[listener]))
 
 
 def registry_of(app: str | None) -> HandlerRegistry | None:

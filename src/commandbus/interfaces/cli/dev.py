@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,8 @@ def dev(
     output.done(f"store      {target.shown_url(store)}")
     output.done(f"dashboard  http://{host}:{listener.getsockname()[1]}/")
     board = create_dashboard(store, registry=registry)
-    asyncio.run(_serve(create_server(board), listener, WorkerProcess(arguments), reload))
+    with suppress(KeyboardInterrupt):  # the ordinary end
+        asyncio.run(_serve(create_server(board), listener, WorkerProcess(arguments), reload))
 
 
 async def _serve(server: object, listener: object, worker: WorkerProcess, reload: bool) -> None:
