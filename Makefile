@@ -36,10 +36,10 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types check bench chaos soak simulate clean
+.PHONY: help demo test lint types check bench chaos soak simulate screenshots clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(NEEDS_DEMO) ## send, fail, retry and finish some commands before your eyes
 	@$(RUN)/commandbus demo
@@ -72,6 +72,9 @@ soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
 
 simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)
+
+screenshots: $(NEEDS_TEST) ## pictures of every page of the dashboard, into docs/screenshots (needs chromium)
+	@$(RUN)/python -m tests.web.screenshots
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commandbus.domain.moment import as_seconds
+from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.payload import PAYLOAD_BYTES_MAX
 from commandbus.domain.priority import LABELS, as_priority
 from commandbus.domain.retry import RetryPolicy, check_max_attempts
@@ -42,6 +42,10 @@ class BusSettings:
     warn_depth: int | None = None
     """Log a warning when a domain's waiting commands rise above this; needs max_pending."""
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    tracing: str | None = None
+    """OpenTelemetry: "link" links the span of a handler to that of the send, "child" puts it below."""
+    retention: Mapping[str, Duration] | None = None
+    """How long workers keep commands that ended, by status, such as {"COMPLETED": 7 * 86_400}."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -49,6 +53,12 @@ class BusSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 problems.append(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.tracing not in (None, "link", "child"):
+            problems.append(f'tracing must be None, "link" or "child", not {self.tracing!r}')
+        for status, seconds in (self.retention or {}).items():
+            if str(status).upper() not in ("COMPLETED", "FAILED", "CANCELED"):
+                problems.append(f"retention is for COMPLETED, FAILED and CANCELED, not {status!r}")
+            _collect(problems, partial(as_seconds, seconds, f"retention of {status}", minimum=1.0))
         for label, value in self.priorities.items():
             _collect(problems, partial(as_priority, value, {}), f"priorities[{label!r}]: ")
         default = partial(as_priority, self.default_priority, self.priorities)

@@ -59,8 +59,8 @@ def fill(connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,"
         " priority, created_at, due_at)"
-        " select n, lpad(to_hex(n), 32, '0')::uuid, 'd' || n % 5, 't', '{}', lpad(to_hex(n), 32, '0')::uuid,"
-        f" 5, 0, 0 from generate_series(1, {ROWS}) n"
+        " select n, lpad(to_hex(n), 32, '0')::uuid, 'd' || n % 5, 't', '{}',"
+        f" lpad(to_hex(n), 32, '0')::uuid, 5, 0, 0 from generate_series(1, {ROWS}) n"
     )
     connection.execute(
         "insert into commandbus.scheduled (domain, due_at, seq, priority)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from commandbus.observe.commands import CommandFigures
+from commandbus.observe.text import CONTENT_TYPE, Exposition
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.health import HealthState
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["CONTENT_TYPE", "render"]
 
 
 def render(worker: WorkerBase) -> str:
@@ -17,6 +19,9 @@ def render(worker: WorkerBase) -> str:
         lines.extend((f"# HELP commandbus_{name} {text}", f"# TYPE commandbus_{name} {kind}"))
         lines.extend(f"commandbus_{name}{labels} {value}" for labels, value in samples)
 
+    by_type = Exposition()
+    if isinstance(worker.observer, CommandFigures):
+        worker.observer.write(by_type)
     finished = metrics.batches_processed
     add(
         "polls_total",
@@ -53,4 +58,4 @@ def render(worker: WorkerBase) -> str:
     )
     add("stuck_threads", "gauge", "Threads given up.", ("", health.stuck_threads))
     add("loop_stalls_total", "counter", "Blocked event loops seen.", ("", health.loop_stalls))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + by_type.text().lstrip("\n")

@@ -145,6 +145,7 @@ def list_batches(
     status: BatchStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
+    newest_first: bool = False,
 ) -> Op[BatchPage]:
     """The batches of a domain in order of creation, a page at a time."""
     try:
@@ -160,6 +161,7 @@ def list_batches(
         status=stored,
         after=None if after is None else as_text(after, "after"),
         limit=limit,
+        backwards=newest_first,
     )
     records = yield from _records(scope, domain, page)
     chosen = [record for record in records if wanted is None or record.status is wanted]

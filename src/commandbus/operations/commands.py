@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,7 @@ from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCo
 from commandbus.store.replies import reply_command
 
 LIMIT_MAX = 1_000
+_PATH = re.compile(r"[\w-]{1,100}(\.[\w-]{1,100}){0,9}\Z")
 
 
 def send(
@@ -122,6 +124,8 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         raise InvalidArgumentError("Give either delay or due_at, not both.")
     if headers is not None and not isinstance(headers, dict):
         raise InvalidArgumentError(f"headers must be a dict, not {headers!r}.")
+    if scope.carry is not None:
+        headers = scope.carry(request)
     command_id = scope.new_id() if given is None else as_id(given, "command_id")
     correlation_id = request.correlation_id
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.
@@ -171,13 +175,19 @@ def query_commands(
     batch_id: UUID | str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
+    error: str | None = None,
+    data: Mapping[str, str] | None = None,
     after: str | None = None,
+    scan: int | None = None,
     limit: int = 100,
 ) -> Op[CommandPage]:
     """Commands that meet all conditions, newest first, a page at a time.
 
-    `after` is the `next` of the page before; pages neither repeat nor skip a command that was there
-    when the first page was read, however many are added meanwhile.
+    `error` is a code, or the name of an exception, with which they ended or are parked; `data` maps
+    paths into the payload, keys with dots between, to the text of the value there. `after` is the
+    `next` of the page before; pages neither repeat nor skip a command that was there when the first
+    page was read, however many are added meanwhile. With `scan`, no more than so many commands are
+    looked at, and `next` goes on where the look ended.
     """
     as_count(limit, "limit", highest=LIMIT_MAX)
     wanted = CommandFilter(
@@ -193,12 +203,29 @@ def query_commands(
         created_before=None
         if created_before is None
         else as_microseconds(created_before, "created_before"),
+        error=error,
+        data=tuple((as_path(path), text) for path, text in (data or {}).items()),
         before=_cursor(after),
         limit=limit + 1,
     )
+    if scan is not None:
+        begin = wanted.before or (yield from scope.store.last_sequence()) + 1
+        wanted = msgspec.structs.replace(wanted, lowest=begin - scan)
     records = yield from scope.store.query(wanted)
     page = [_complete(scope, record) for record in records[:limit]]
-    return CommandPage(page, str(page[-1].sequence) if len(records) > limit else None)
+    if len(records) > limit:
+        return CommandPage(page, str(page[-1].sequence))
+    return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
+
+
+def as_path(path: str) -> str:
+    """A path into a payload, or InvalidArgumentError."""
+    if not _PATH.match(path):
+        raise InvalidArgumentError(
+            f"{path!r} is not a path into a payload: write keys of letters, digits, _ and - with dots "
+            "between, such as customer.id."
+        )
+    return path
 
 
 def as_status(status: CommandStatus | str | None) -> CommandStatus | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from commandbus.domain.names import as_name, as_text
+from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import QueueStats
 
 
@@ -16,18 +17,26 @@ def pause(
     Sends are still accepted; commands that run now finish.
     """
     checked = None if reason is None else as_text(reason, "reason", longest=500)
-    yield from scope.store.set_paused(as_name(domain, "domain"), True, checked, actor)
+    name = as_name(domain, "domain")
+    if actor is not None:
+        yield TOGETHER
+        yield from record_action(scope, actor, "pause", name, checked)
+    yield from scope.store.set_paused(name, True, checked, actor)
 
 
 def resume(scope: Scope, domain: str, *, actor: str | None = None) -> Op[None]:
     """Give out commands of a paused domain again; workers are woken."""
-    yield from scope.store.set_paused(as_name(domain, "domain"), False, None, actor)
+    name = as_name(domain, "domain")
+    if actor is not None:
+        yield TOGETHER
+        yield from record_action(scope, actor, "resume", name)
+    yield from scope.store.set_paused(name, False, None, actor)
 
 
-def stats(scope: Scope, domain: str) -> Op[QueueStats]:
+def stats(scope: Scope, domain: str, *, cap: int | None = None) -> Op[QueueStats]:
     """How many commands of a domain are ready, scheduled, running, parked and ended, and how long
-    the first ready one has been waiting."""
-    return (yield from scope.store.stats(as_name(domain, "domain")))
+    the first ready one has been waiting. Those that wait are counted no further than `cap`."""
+    return (yield from scope.store.stats(as_name(domain, "domain"), cap))
 
 
 def list_domains(scope: Scope) -> Op[list[str]]:

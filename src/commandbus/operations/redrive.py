@@ -64,11 +64,16 @@ def fingerprint(record: CommandRecord) -> str:
 
 
 def group_failures(
-    scope: Scope, domain: str | None = None, command_type: str | None = None
+    scope: Scope,
+    domain: str | None = None,
+    command_type: str | None = None,
+    *,
+    newest: int | None = None,
 ) -> Flow[list[FailureGroup]]:
-    """Parked commands grouped by how they failed, largest group first."""
+    """Parked commands grouped by how they failed, largest group first; of all of them, or only of
+    about so many of the newest."""
     groups: dict[str, list[CommandRecord]] = {}
-    for record in (yield from _parked(scope, domain, command_type)):
+    for record in (yield from _parked(scope, domain, command_type, newest)):
         groups.setdefault(fingerprint(record), []).append(record)
     found = [_group(key, records) for key, records in groups.items()]
     return sorted(found, key=lambda group: (-group.count, group.fingerprint))
@@ -148,7 +153,9 @@ def _builder(
             raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")
 
 
-def _parked(scope: Scope, domain: str | None, command_type: str | None) -> Flow[list[CommandRecord]]:
+def _parked(
+    scope: Scope, domain: str | None, command_type: str | None, newest: int | None = None
+) -> Flow[list[CommandRecord]]:
     """All parked commands that meet the conditions, newest first, read page by page."""
     records: list[CommandRecord] = []
     cursor: str | None = None
@@ -158,7 +165,7 @@ def _parked(scope: Scope, domain: str | None, command_type: str | None) -> Flow[
         )
         records += page.commands
         cursor = page.next
-        if cursor is None:
+        if cursor is None or (newest is not None and len(records) >= newest):
             return records
 
 

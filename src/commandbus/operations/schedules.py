@@ -18,6 +18,7 @@ from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.domain.names import as_name
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
+from commandbus.operations.actions import record_action
 from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
@@ -96,28 +97,40 @@ def list_schedules(scope: Scope) -> Op[list[ScheduleRecord]]:
         after = page[-1].key
 
 
-def enable_schedule(scope: Scope, name: str) -> Op[None]:
+def enable_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[None]:
     """Let a schedule send again, from its next slot on."""
     yield from _switch(scope, name, True)
+    yield from _note(scope, actor, "enable_schedule", name)
 
 
-def disable_schedule(scope: Scope, name: str) -> Op[None]:
+def disable_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[None]:
     """Stop a schedule; it stays in the list and sends nothing until it is enabled."""
     yield from _switch(scope, name, False)
+    yield from _note(scope, actor, "disable_schedule", name)
 
 
-def delete_schedule(scope: Scope, name: str) -> Op[bool]:
+def delete_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[bool]:
     """Forget a schedule; False when there was none."""
-    return (yield from scope.store.delete_document(KIND, as_name(name, "schedule")))
+    yield TOGETHER
+    was_there = yield from scope.store.delete_document(KIND, as_name(name, "schedule"))
+    if was_there:
+        yield from _note(scope, actor, "delete_schedule", name)
+    return was_there
 
 
-def trigger_schedule(scope: Scope, name: str) -> Op[UUID]:
+def trigger_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[UUID]:
     """Send a schedule's command now, beside its slots; returns the command's id."""
     yield TOGETHER
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
     yield from scope.store.insert([command], Capacity())
+    yield from _note(scope, actor, "trigger_schedule", name)
     return command.command_id
+
+
+def _note(scope: Scope, actor: str | None, action: str, name: str) -> Op[None]:
+    if actor is not None:
+        yield from record_action(scope, actor, action, name)
 
 
 def tick(scope: Scope) -> Op[TickReport]:

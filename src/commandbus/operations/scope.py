@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.settings import BusSettings
 from commandbus.store.op import Op
@@ -24,6 +25,8 @@ class Scope:
     store: Store
     settings: BusSettings
     new_id: Callable[[], UUID] = new_id
+    carry: Callable[[SendRequest], dict[str, Any]] | None = None
+    """What makes the headers of a request, when traces are carried in them."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
 

@@ -10,6 +10,7 @@ from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
+from commandbus.errors import ConfigurationError
 from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, resolve_url
@@ -28,6 +29,18 @@ class Host(Protocol[S_co]):
     def session(self) -> S_co: ...
     @property
     def hub(self) -> WakeHub: ...
+
+
+def tracing_module() -> Any:
+    """Imported when it is switched on: it needs the package opentelemetry-api."""
+    try:
+        from commandbus.observe import tracing
+    except ImportError:
+        raise ConfigurationError(
+            "tracing needs the package opentelemetry-api; `pip install durable-commandbus[otel]` "
+            "brings it."
+        ) from None
+    return tracing
 
 
 class BusBase:
@@ -52,6 +65,8 @@ class BusBase:
         )
         self.settings = BusSettings(**settings)
         self.scope = Scope(self.engine.store, self.settings)
+        if self.settings.tracing is not None:
+            self.scope.carry = tracing_module().carry
         self.hub = self.engine.hub
         self.gates = Gates(partial(self.hub.wake, BREAKERS, None, "breaker"))
 

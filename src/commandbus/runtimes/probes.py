@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.errors import CommandBusError
+from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import CONTENT_TYPE, render
 from commandbus.worker.base import WorkerBase
 
@@ -64,6 +65,9 @@ class ProbeServer:
     def __init__(self, worker: WorkerBase, *, host: str = "127.0.0.1", port: int = 0) -> None:
         class Handler(_Handler):
             subject = worker
+
+        if worker.observer is None:
+            worker.observer = CommandFigures()
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True

@@ -10,6 +10,7 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError
 from commandbus.operations.insight import forget_worker
+from commandbus.runtimes.base import tracing_module
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.standard import standard_services
@@ -61,6 +62,8 @@ class RuntimeWorker(WorkerBase):
         )
         self._bus = bus
         self._closer = BatchCloser(self.domains)
+        if bus.settings.tracing is not None:
+            self.wrap_handlers(tracing_module().traced(bus.settings.tracing))
         self._set_up()
 
     def _set_up(self) -> None:
@@ -96,6 +99,7 @@ class RuntimeWorker(WorkerBase):
             self._bus.gates,
             self._closer,
             self.settings.visibility_timeout,
+            self._bus.settings.retention,
         )
         self._services = ServiceRunner(self._engine, self._bus.scope, services)
         self._services.start()

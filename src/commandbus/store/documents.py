@@ -45,8 +45,9 @@ class DocumentStore(Protocol):
         status: str | None = None,
         after: str | None = None,
         limit: int = 100,
+        backwards: bool = False,
     ) -> Op[list[Document]]:
-        """In order of their keys, beginning after one."""
+        """In order of their keys, or against it, beginning after one."""
         ...
 
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:

@@ -8,7 +8,7 @@ Every command is in exactly one place: waiting (ready or scheduled), under one l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +19,8 @@ from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
 from commandbus.store.op import Op
 from commandbus.store.records import (
+    AuditEntry,
+    AuditFilter,
     Capacity,
     ClaimReply,
     ClaimRequest,
@@ -26,7 +28,9 @@ from commandbus.store.records import (
     Inserted,
     NewCommand,
     OperatorAction,
+    Pruned,
     QueueStats,
+    Run,
     Settlement,
     SettleReport,
 )
@@ -99,7 +103,21 @@ class ReadStore(Protocol):
         """Everything that happened to a command, in order."""
         ...
 
-    def stats(self, domain: str) -> Op[QueueStats]: ...
+    def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
+        """A domain at one moment; waiting commands are counted no further than `cap`."""
+        ...
+
+    def last_sequence(self) -> Op[int]:
+        """The highest sequence that was given out; 0 when there is none."""
+        ...
+
+    def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
+        """What happened to commands besides the ordinary, newest first, at most `limit`."""
+        ...
+
+    def recent_runs(self, limit: int) -> Op[list[Run]]:
+        """How the newest commands that ended fared, by sequence."""
+        ...
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
         """Seconds until the first lease of another worker ends, 0 or less when it has; None when there
@@ -135,5 +153,14 @@ class QueueStore(Protocol):
         ...
 
 
-class Store(CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol):
+class PruneStore(Protocol):
+    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+        """Forget ended commands of these statuses that ended before the status' moment; looks at no
+        more than `limit` outcomes, in order of sequence, beginning after one."""
+        ...
+
+
+class Store(
+    PruneStore, CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol
+):
     capabilities: Capabilities

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
@@ -140,12 +141,59 @@ class CommandFilter(msgspec.Struct, frozen=True):
     batch_id: UUID | None = None
     created_after: int | None = None
     created_before: int | None = None
+    error: str | None = None
+    """The code, or the exception's name, with which the command ended or is parked."""
+    data: tuple[tuple[str, str], ...] = ()
+    """(path, text): the payload has this value there; paths are keys with dots between."""
     before: int | None = None
+    lowest: int | None = None
+    """The lowest sequence to look at, so that a rare condition does not read a whole table."""
     limit: int = 100
 
 
+class AuditFilter(msgspec.Struct, frozen=True):
+    """All given conditions hold; `before` and `lowest` bound the ids that are looked at."""
+
+    domain: str | None = None
+    kind: str | None = None
+    actor: str | None = None
+    before: int | None = None
+    span: int = 50_000
+    """How many of the newest ids are looked at."""
+    limit: int = 100
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """A kept event, with the id by which events are ordered."""
+
+    id: int
+    command_type: str
+    event: AuditEvent
+
+
+class Run(msgspec.Struct, frozen=True):
+    """When a command was due, began and ended, in microseconds; `started_at` is None for one that
+    never ran."""
+
+    domain: str
+    status: CommandStatus
+    attempts: int
+    due_at: int
+    started_at: int | None
+    finished_at: int
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """One step of a pruning pass: what was looked at up to `last`, and how many are gone."""
+
+    gone: int
+    last: int | None
+    """The sequence after which the next step begins; None at the end of the pass."""
+
+
 class CommandPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the cursor of the following page, or None at the end."""
+    """Newest first. `next` is the cursor of the following page, or None at the end; a page that was
+    bounded by `scan` may have fewer commands than its limit and still a next one."""
 
     commands: list[CommandRecord]
     next: str | None = None

@@ -84,6 +84,11 @@ def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
     return events
 
 
+def shown(details: dict[str, Any]) -> dict[str, Any]:
+    """The details of a kept event as its reader sees them by itself."""
+    return {key: value for key, value in details.items() if key != "received_at"}
+
+
 def _sent(facts: Facts) -> dict[str, Any]:
     return {
         "command_type": facts.command_type,

@@ -47,8 +47,8 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, settlement_of
-from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.execution import CaughtException, Execution, Observer, settlement_of
+from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 
@@ -114,6 +114,19 @@ class WorkerBase:
         self._fresh = True
         self.health_status = HealthStatus()
         """How the machinery of this worker is doing."""
+
+    @property
+    def observer(self) -> Observer | None:
+        """Told of every run that ended: what was claimed, its outcome, and its microseconds."""
+        return self._execution.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._execution.observer = observer
+
+    def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
+        """Call every handler through a wrapper from now on; the last one given is outermost."""
+        self._execution.wrap_handlers(wrap)
 
     def _begin_anew(self) -> None:
         """A fresh core for a new run; counters and what was set at run time stay."""

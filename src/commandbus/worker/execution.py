@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
@@ -44,6 +45,8 @@ from commandbus.worker.handlers import Handler, HandlerRegistry
 logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
+
+Observer = Callable[[Claimed, Outcome, int], None]
 
 
 class CaughtException(msgspec.Struct, frozen=True):
@@ -84,7 +87,26 @@ class Execution:
         self._policy = policy
         self._max_attempts = max_attempts
         self._gates = gates
+        self.observer: Observer | None = None
+        """Told of every run that ended, by whoever wants to count."""
+        self._wraps: list[Callable[[Handler], Handler]] = []
+        self._wrapped: dict[tuple[str, str], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
+
+    def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
+        """Call every handler through a wrapper from now on; the last one given is outermost."""
+        self._wraps.append(wrap)
+        self._wrapped.clear()
+
+    def _around(self, handler: Handler) -> Handler:
+        key = (handler.domain, handler.command_type)
+        found = self._wrapped.get(key)
+        if found is None:
+            found = handler
+            for wrap in self._wraps:
+                found = wrap(found)
+            self._wrapped[key] = found
+        return found
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
@@ -115,6 +137,8 @@ class Execution:
                 "parked" if isinstance(outcome, Parked) else "given back",
             )
             return self._settlement(claimed, outcome)
+        if self._wraps:
+            handler = self._around(handler)
         if handler.breaker is not None:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
@@ -247,6 +271,8 @@ class Execution:
         return self._policy.max_attempts if self._policy is not None else self._max_attempts
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
+        if self.observer is not None:
+            self.observer(claimed, outcome, ran)
         return settlement_of(claimed, outcome, ran)
 
 

@@ -37,15 +37,22 @@ class MemoryDocuments:
         return self._state.documents.pop((kind, key), None) is not None
 
     def list_documents(
-        self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        backwards: bool = False,
     ) -> Op[list[Document]]:
         yield from ()
         found = [
             document
             for document in self._of(kind)
-            if status in (None, document.status) and (after is None or document.key > after)
+            if status in (None, document.status)
+            and (after is None or (document.key < after if backwards else document.key > after))
         ]
-        return sorted(found, key=lambda document: document.key)[:limit]
+        return sorted(found, key=lambda document: document.key, reverse=backwards)[:limit]
 
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:
         yield from ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from uuid import UUID
 
 import msgspec
@@ -14,8 +16,16 @@ from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
 from commandbus.store.op import Op
-from commandbus.store.records import CommandFilter, QueueStats
-from commandbus.store.trail import Facts, compose
+from commandbus.store.records import (
+    AuditEntry,
+    AuditFilter,
+    CommandFilter,
+    Pruned,
+    QueueStats,
+    Run,
+)
+from commandbus.store.searching import matches_error, pruned, value_at
+from commandbus.store.trail import Facts, compose, shown
 
 
 class MemoryReads:
@@ -34,6 +44,8 @@ class MemoryReads:
             if len(found) >= wanted.limit:
                 break
             stored = self._state.commands[seq]
+            if wanted.lowest is not None and seq < wanted.lowest:
+                break
             if (wanted.before is None or seq < wanted.before) and self._matches(stored, wanted):
                 found.append(self._record(stored))
         return found
@@ -49,7 +61,73 @@ class MemoryReads:
             and (wanted.created_before is None or stored.created_at < wanted.created_before)
             and (wanted.tag is None or wanted.tag in payload.decode(command.tags or "[]"))
             and (wanted.status is None or self._status(stored) is wanted.status)
+            and (wanted.error is None or self._failed_with(stored, wanted.error))
+            and all(value_at(payload.decode(stored.data), path) == text for path, text in wanted.data)
         )
+
+    def _failed_with(self, stored: Stored, wanted: str) -> bool:
+        error = stored.outcome.error if stored.outcome else None
+        return error is not None and matches_error(wanted, error.code, error.exception)
+
+    def last_sequence(self) -> Op[int]:
+        yield from ()
+        return self._state.last_seq
+
+    def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
+        yield from ()
+        everything = sorted(
+            (kept.at, seq, place)
+            for seq, stored in self._state.commands.items()
+            for place, kept in enumerate(stored.audit)
+        )
+        highest = len(everything) + 1 if wanted.before is None else wanted.before
+        found: list[AuditEntry] = []
+        for number in range(min(highest - 1, len(everything)), max(0, highest - wanted.span), -1):
+            _, seq, place = everything[number - 1]
+            stored = self._state.commands[seq]
+            kept, command = stored.audit[place], stored.command
+            if (
+                wanted.kind in (None, kept.kind)
+                and wanted.domain in (None, command.domain)
+                and wanted.actor in (None, kept.details.get("operator"), kept.details.get("actor"))
+                and len(found) < wanted.limit
+            ):
+                moment, details = as_datetime(kept.at), shown(kept.details)
+                event = AuditEvent(command.domain, command.command_id, kept.kind, moment, details)
+                found.append(AuditEntry(number, command.command_type, event))
+        return found
+
+    def recent_runs(self, limit: int) -> Op[list[Run]]:
+        yield from ()
+        ended = (s for s in reversed(self._state.commands.values()) if s.outcome is not None)
+        return [
+            Run(
+                stored.command.domain,
+                outcome.status,
+                outcome.attempts,
+                stored.due_at,
+                None if outcome.lease_id is None else stored.finished_at - outcome.ran,
+                stored.finished_at,
+            )
+            for stored in islice(ended, limit)
+            if (outcome := stored.outcome) is not None
+        ]
+
+    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+        yield from ()
+        rows = [
+            (seq, str(stored.outcome.status), stored.finished_at, stored.created_at)
+            for seq, stored in self._state.commands.items()
+            if seq > after and stored.outcome is not None
+        ][:limit]
+        for seq, status, finished_at, _ in rows:
+            if finished_at < cutoffs.get(status, 0):
+                command = self._state.commands.pop(seq).command
+                known = self._state.by_id[command.command_id]
+                del known[command.domain]
+                if not known:
+                    del self._state.by_id[command.command_id]
+        return pruned(rows, cutoffs, limit)
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         yield from ()
@@ -69,7 +147,7 @@ class MemoryReads:
             events += compose(self._facts(stored), stored.audit)
         return events
 
-    def stats(self, domain: str) -> Op[QueueStats]:
+    def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         yield from ()
         now, state = self._clock(), self._state.look_at(domain)
         ready = [entry for entry in state.waiting.values() if entry.due_at <= now]

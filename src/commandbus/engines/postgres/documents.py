@@ -29,9 +29,16 @@ class PostgresDocuments(PostgresBase):
         return bool((yield Atomic(self._sql.remove_document, (kind, key))))
 
     def list_documents(
-        self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        backwards: bool = False,
     ) -> Op[list[Document]]:
-        rows = yield Atomic(self._sql.list_documents, (kind, status, after, limit))
+        sql = self._sql.list_documents_backwards if backwards else self._sql.list_documents
+        rows = yield Atomic(sql, (kind, status, after, limit))
         return [Document(*row) for row in rows]
 
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:

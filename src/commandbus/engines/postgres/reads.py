@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
-from commandbus.domain.lifecycle import PARKED, CommandStatus
-from commandbus.domain.moment import SECOND, as_optional_datetime
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
 from commandbus.engines.postgres.statements import Atomic, in_schema
 from commandbus.store.op import Op
-from commandbus.store.records import CommandFilter, QueueStats
-from commandbus.store.trail import Kept, compose
+from commandbus.store.records import (
+    AuditEntry,
+    AuditFilter,
+    CommandFilter,
+    Pruned,
+    QueueStats,
+    Run,
+)
+from commandbus.store.searching import pruned
+from commandbus.store.trail import Kept, compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
+
+ENDED = frozenset({*FINAL, PARKED})
+FEW = 2_000
 
 
 class PostgresReads(PostgresBase):
@@ -32,9 +44,16 @@ class PostgresReads(PostgresBase):
             running = yield from self._running()
             params.append(integers(sorted(running)))
             conditions.append(f"c.seq = any (${len(params)}::text::bigint[]) and o.seq is null")
+        elif wanted.status is CommandStatus.PENDING:
+            waiting = yield Atomic(self._sql.few_waiting, (FEW + 1,))
+            if len(waiting) <= FEW:
+                params.append(integers(sorted(row[0] for row in waiting)))
+                conditions.append(f"c.seq = any (${len(params)}::text::bigint[])")
         where = f"where {' and '.join(conditions)} " if conditions else ""
         params.append(wanted.limit)
-        clauses = in_schema(f"{where}order by c.seq desc limit ${len(params)}::bigint", self._schema)
+        # What ended is looked for among the outcomes, however many commands wait behind them.
+        key = "o.seq" if wanted.status in ENDED else "c.seq"
+        clauses = in_schema(f"{where}order by {key} desc limit ${len(params)}::bigint", self._schema)
         return (yield from self._records(clauses, params))
 
     def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
@@ -72,8 +91,41 @@ class PostgresReads(PostgresBase):
             )
         return events
 
-    def stats(self, domain: str) -> Op[QueueStats]:
-        row = (yield Atomic(self._sql.stats, (domain,)))[0]
+    def last_sequence(self) -> Op[int]:
+        rows = yield Atomic(self._sql.last_sequence)
+        return int(rows[0][0])
+
+    def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
+        rows = yield Atomic(
+            self._sql.search_audit,
+            (wanted.before, wanted.span, wanted.kind, wanted.domain, wanted.actor, wanted.limit),
+        )
+        return [
+            AuditEntry(
+                row[0],
+                row[1],
+                AuditEvent(
+                    row[2],
+                    row[3],
+                    AuditEventType(row[4]),
+                    as_datetime(row[5]),
+                    shown(payload.decode(row[6])),
+                ),
+            )
+            for row in rows
+        ]
+
+    def recent_runs(self, limit: int) -> Op[list[Run]]:
+        rows = yield Atomic(self._sql.recent_runs, (limit,))
+        return [Run(row[0], CommandStatus(row[1]), *row[2:]) for row in rows]
+
+    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+        moments = payload.encode(dict(cutoffs), what="cutoffs")
+        rows = yield Atomic(self._sql.prune, (after, limit, moments))
+        return pruned(rows, cutoffs, limit)
+
+    def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
+        row = (yield Atomic(self._sql.stats, (domain, cap)))[0]
         tally = dict((yield Atomic(self._sql.tally, (domain,))))
         now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
@@ -114,7 +166,9 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
             params.append(value)
             conditions.append(condition.replace("$", f"${len(params)}"))
 
-    add("c.seq < $::bigint", wanted.before)
+    key = "o" if wanted.status in ENDED else "c"
+    add(f"{key}.seq < $::bigint", wanted.before)
+    add(f"{key}.seq >= $::bigint", wanted.lowest)
     add("c.domain = $::text", wanted.domain)
     add("c.command_type = $::text", wanted.command_type)
     add(
@@ -131,5 +185,15 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     if wanted.status is CommandStatus.PENDING:
         conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
-        add("o.status = $::text", str(wanted.status))
+        # In the text, not as a parameter: the index of what did not complete is a partial one.
+        conditions.append(f"o.status = '{wanted.status.value}'")
+    add(
+        "(o.error::jsonb ->> 'code' = $::text or o.error::jsonb ->> 'exception' = $::text"
+        " or right(o.error::jsonb ->> 'exception', length($::text) + 1) = '.' || $::text)",
+        wanted.error,
+    )
+    for path, text in wanted.data:
+        params += [path, text]
+        place = f"string_to_array(${len(params) - 1}::text, '.')"
+        conditions.append(f"c.data::jsonb #>> {place} = ${len(params)}::text")
     return conditions, params

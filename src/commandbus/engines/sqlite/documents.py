@@ -32,10 +32,17 @@ class SqliteDocuments:
         return bool((yield Statement(SQL.remove, (kind, key))))
 
     def list_documents(
-        self, kind: str, *, status: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        backwards: bool = False,
     ) -> Op[list[Document]]:
         rows = yield Statement(
-            SQL.list, {"kind": kind, "status": status, "after": after, "limit": limit}
+            SQL.list_backwards if backwards else SQL.list,
+            {"kind": kind, "status": status, "after": after, "limit": limit},
         )
         return [Document(*row) for row in rows]
 

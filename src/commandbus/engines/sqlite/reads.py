@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
-from commandbus.domain.lifecycle import PARKED, CommandStatus
-from commandbus.domain.moment import SECOND, Clock, as_optional_datetime
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.sqlite.rows import as_id, as_json, as_members, as_optional_id, as_record
 from commandbus.store.op import Op, Statement
-from commandbus.store.records import CommandFilter, QueueStats
+from commandbus.store.records import (
+    AuditEntry,
+    AuditFilter,
+    CommandFilter,
+    Pruned,
+    QueueStats,
+    Run,
+)
+from commandbus.store.searching import escaped_like, pruned
 from commandbus.store.settling import Member
 from commandbus.store.sql_files import load
-from commandbus.store.trail import Facts, Kept, compose
+from commandbus.store.trail import Facts, Kept, compose, shown
 
 SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
 ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
 
 _BY_ID = "where c.command_id = :id and (:domain is null or c.domain = :domain) order by c.seq"
+
+_FROM_COMMANDS = """from commandbus_command c
+left join commandbus_outcome o on o.seq = c.seq"""
+_FROM_OUTCOMES = "from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq"
+
+ENDED = frozenset({*FINAL, PARKED})
+FEW = 2_000
 
 Running = dict[int, tuple[str, int, Member]]
 
@@ -43,12 +61,24 @@ class SqliteReads:
             running = yield from self._running()
             conditions.append("c.seq in (select value from json_each(?))")
             params.append(as_json(sorted(running)))
+        elif wanted.status is CommandStatus.PENDING:
+            waiting = yield Statement(SQL.few_waiting, {"limit": FEW + 1})
+            if len(waiting) <= FEW:
+                conditions.append("c.seq in (select value from json_each(?))")
+                params.append(as_json([row[0] for row in waiting]))
         where = f"where {' and '.join(conditions)} " if conditions else ""
         params.append(wanted.limit)
-        return (yield from self._records(f"{where}order by c.seq desc limit ?", params))
+        # What ended is looked for among the outcomes, however many commands wait behind them.
+        key = "o.seq" if wanted.status in ENDED else "c.seq"
+        return (yield from self._records(f"{where}order by {key} desc limit ?", params, wanted.status))
 
-    def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
-        rows = yield Statement(f"{SQL.records} {clauses}", params)
+    def _records(
+        self, clauses: str, params: Any, status: CommandStatus | None = None
+    ) -> Op[list[CommandRecord]]:
+        records = SQL.records
+        if status in ENDED:
+            records = records.replace(_FROM_COMMANDS, _FROM_OUTCOMES)
+        rows = yield Statement(f"{records} {clauses}", params)
         running: Running = {}
         if any(row[16] is None and row[26] is None for row in rows):
             running = yield from self._running()
@@ -82,9 +112,42 @@ class SqliteReads:
             )
         return events
 
-    def stats(self, domain: str) -> Op[QueueStats]:
+    def last_sequence(self) -> Op[int]:
+        rows = yield Statement(SQL.last_sequence)
+        return int(rows[0][0])
+
+    def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
+        rows = yield Statement(SQL.search_audit, msgspec.structs.asdict(wanted))
+        return [
+            AuditEntry(
+                row[0],
+                row[1],
+                AuditEvent(
+                    row[2],
+                    as_id(row[3]),
+                    AuditEventType(row[4]),
+                    as_datetime(row[5]),
+                    shown(payload.decode(row[6])),
+                ),
+            )
+            for row in rows
+        ]
+
+    def recent_runs(self, limit: int) -> Op[list[Run]]:
+        rows = yield Statement(SQL.recent_runs, (limit,))
+        return [Run(row[0], CommandStatus(row[1]), *row[2:]) for row in rows]
+
+    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+        rows = yield Statement(SQL.prunable, (after, limit))
+        gone = as_json([row[0] for row in rows if row[2] < cutoffs.get(row[1], 0)])
+        for statement in (SQL.prune_outcomes, SQL.prune_commands, SQL.prune_audit, SQL.prune_progress):
+            yield Statement(statement, (gone,))
+        return pruned(rows, cutoffs, limit)
+
+    def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         now = self._clock()
-        row = (yield Statement(SQL.stats, {"domain": domain, "now": now}))[0]
+        wanted = {"domain": domain, "now": now, "cap": -1 if cap is None else cap}
+        row = (yield Statement(SQL.stats, wanted))[0]
         tally = dict((yield Statement(SQL.tally, (domain,))))
         ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
@@ -125,7 +188,8 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
             conditions.append(condition)
             params.append(value)
 
-    add("c.seq < ?", wanted.before)
+    add(f"{'o' if wanted.status in ENDED else 'c'}.seq < ?", wanted.before)
+    add(f"{'o' if wanted.status in ENDED else 'c'}.seq >= ?", wanted.lowest)
     add("c.domain = ?", wanted.domain)
     add("c.command_type = ?", wanted.command_type)
     add("c.correlation_id = ?", wanted.correlation_id and wanted.correlation_id.bytes)
@@ -136,7 +200,21 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     if wanted.status is CommandStatus.PENDING:
         conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
-        add("o.status = ?", wanted.status)
+        # In the text, not as a parameter: the index of what did not complete is a partial one.
+        conditions.append(f"o.status = '{wanted.status.value}'")
+    if wanted.error is not None:
+        conditions.append(
+            "(json_extract(o.error, '$.code') = ? or json_extract(o.error, '$.exception') = ?"
+            " or json_extract(o.error, '$.exception') like ? escape '\\')"
+        )
+        params += [wanted.error, wanted.error, "%." + escaped_like(wanted.error)]
+    for path, text in wanted.data:
+        place = "$" + "".join(f'."{key}"' for key in path.split("."))
+        conditions.append(
+            "case json_type(c.data, ?) when 'true' then 'true' when 'false' then 'false'"
+            " else cast(json_extract(c.data, ?) as text) end = ?"
+        )
+        params += [place, place, text]
     return conditions, params
 
 

@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Try it": {
         "demo": "See the bus at work: failures, retries, a crash.",
         "load": "Send commands that succeed, fail or crash in a given mix.",
+        "dev": "Run everything that development needs: the store, a worker and the dashboard.",
         "version": "Print the version.",
     },
     "Commands": {
@@ -43,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "queue": "Whole domains: figures, pause, resume, purge.",
         "tsq": "The troubleshooting queue: commands that wait for a person.",
         "breaker": "Circuit breakers: targets that are not called for a while.",
+        "dashboard": "Serve the web dashboard and its JSON API.",
         "top": "Watch all domains live.",
         "health": "Probe: is the store reachable, is work stuck?",
         "db": "The store itself: create, check, diagnose.",
@@ -76,7 +78,7 @@ GROUPS = {
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
-    "db": ("upgrade", "verify", "sql", "doctor"),
+    "db": ("upgrade", "verify", "sql", "doctor", "prune"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(

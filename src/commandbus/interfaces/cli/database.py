@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,6 +83,44 @@ def doctor(url: options.Url = None, json: options.Json = False) -> None:
         output.tsv(findings, COLUMNS)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(Exit.UNHEALTHY)
+
+
+Keep = Annotated[str | None, typer.Option(metavar="TIME", help="Forget those that ended longer ago.")]
+
+
+def prune(
+    completed: Keep = None,
+    failed: Keep = None,
+    canceled: Keep = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Forget commands that ended long ago, in small pieces, while work goes on.
+
+    Give at least one of --completed, --failed and --canceled. Parked commands are never forgotten,
+    and what was counted stays counted.
+    """
+    given = {"COMPLETED": completed, "FAILED": failed, "CANCELED": canceled}
+    keep = {
+        status: options.seconds(time, f"--{status.lower()}") or 0.0
+        for status, time in given.items()
+        if time is not None
+    }
+    if not keep:
+        raise CliError("Say what to forget, such as --completed 7d --failed 90d.", Exit.USAGE)
+    told = ", ".join(f"{status.lower()} older than {given[status]}" for status in keep)
+    if dry_run:
+        output.note(f"would forget what is {told}")
+        return
+    options.confirm(f"Forget what is {told}?", yes=yes)
+    with target.opened(url) as bus:
+        report = bus.prune(keep)
+    if json:
+        output.json_document(report)
+    else:
+        output.done(f"{text.plural(report.gone, 'command')} forgotten")
 
 
 def _lines(finding: Any) -> list[Text]:

@@ -18,6 +18,7 @@ from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailab
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
 
@@ -36,6 +37,14 @@ class Plan:
     shutdown_timeout: float
     recycle_after: int | None
     care: Care
+    log_format: str = "text"
+
+    def dress(self, worker: WorkerBase) -> None:
+        """What is logged while a handler runs names its command, where logs can tell."""
+        if self.log_format == "json":
+            from commandbus.observe.logs import correlated
+
+            worker.wrap_handlers(correlated)
 
 
 is_worker_process = False
@@ -85,10 +94,15 @@ class _Escaping(logging.Formatter):
         return text.block(super().format(record))
 
 
-def configure_logging(verbose: bool) -> None:
+def configure_logging(verbose: bool, log_format: str = "text") -> None:
     """Logs go to standard error, one line each."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Escaping("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    if log_format == "json":
+        from commandbus.observe.logs import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(_Escaping("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -127,6 +141,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
         def begin(timeout: float | None) -> None:
             stops.add(loop.create_task(worker.stop(timeout)))
 
+        plan.dress(worker)
         care = plan.care.around(worker)
         care.__enter__()
         try:
@@ -160,6 +175,7 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
         def begin(timeout: float | None) -> None:
             threading.Thread(target=worker.stop, args=(timeout,), daemon=True).start()
 
+        plan.dress(worker)
         with plan.care.around(worker):
             Signals(begin)
             _hello(worker.name, plan)

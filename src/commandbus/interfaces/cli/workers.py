@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,6 +67,15 @@ Heartbeat = Annotated[
         help="Touched every 5 s while the worker lives; with --processes PATH.0, PATH.1, …",
     ),
 ]
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
 
 
@@ -84,6 +94,10 @@ def worker(
     probe_host: ProbeHost = "127.0.0.1",
     heartbeat_file: Heartbeat = None,
     load: Load = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
+    ] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     url: options.Url = None,
 ) -> None:
@@ -100,15 +114,16 @@ def worker(
     patience = options.seconds(shutdown_timeout, "--shutdown-timeout") or 0.0
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
     name, registry, served = _handlers(app, load, domains)
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     if processes == 1:
-        serve(Plan(store, served, concurrency, threads, patience, recycle_after, care), registry)
+        plan = Plan(store, served, concurrency, threads, patience, recycle_after, care, log_format)
+        serve(plan, registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
 
     arguments = [name, "--concurrency", str(concurrency), "--shutdown-timeout", shutdown_timeout]
     arguments += [part for domain in served for part in ("--domains", domain)]
-    arguments += ["--threads"] * threads + ["--verbose"] * verbose
+    arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
     arguments += [] if recycle_after is None else ["--recycle-after", str(recycle_after)]
     output.note(f"starting {processes} worker processes")
     code = Supervisor(arguments, store, care, processes).run()

@@ -6,12 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import (
+    actions,
     batches,
     breakers,
     commands,
+    history,
     insight,
     queues,
     redrive,
+    retention,
     schedules,
     troubleshooting,
 )
@@ -82,6 +85,12 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(insight.list_workers, read=True)
+    get_history = awaiting(history.get_history, read=True)
+    take_samples = awaiting(history.take_samples, read=True)
+    prune = awaiting_flow(retention.prune)
+    search_audit = awaiting(actions.search_audit, read=True)
+    list_actions = awaiting(actions.list_actions, read=True)
+    record_action = awaiting(actions.record_action)
     list_breakers = awaiting(breakers.list_breakers, read=True)
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)

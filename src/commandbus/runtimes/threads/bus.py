@@ -6,12 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import (
+    actions,
     batches,
     breakers,
     commands,
+    history,
     insight,
     queues,
     redrive,
+    retention,
     schedules,
     troubleshooting,
 )
@@ -82,6 +85,12 @@ class SyncCommandBus(BusBase, _Sending):
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
     list_workers = blocking(insight.list_workers, read=True)
+    get_history = blocking(history.get_history, read=True)
+    take_samples = blocking(history.take_samples, read=True)
+    prune = blocking_flow(retention.prune)
+    search_audit = blocking(actions.search_audit, read=True)
+    list_actions = blocking(actions.list_actions, read=True)
+    record_action = blocking(actions.record_action)
     list_breakers = blocking(breakers.list_breakers, read=True)
     get_breaker = blocking(breakers.get_breaker, read=True)
     open_breaker = blocking(breakers.open_breaker)

@@ -24,6 +24,11 @@ select kind, key, version, status, due_at, body from commandbus.document
 where kind = $1::text and ($2::text is null or status = $2::text) and ($3::text is null or key > $3::text)
 order by key limit $4::bigint
 
+-- name: list_documents_backwards
+select kind, key, version, status, due_at, body from commandbus.document
+where kind = $1::text and ($2::text is null or status = $2::text) and ($3::text is null or key < $3::text)
+order by key desc limit $4::bigint
+
 -- name: due_documents
 select kind, key, version, status, due_at, body from commandbus.document
 where kind = $1::text and due_at <= commandbus.now_us() order by due_at, key limit $2::bigint

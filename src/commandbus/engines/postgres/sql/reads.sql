@@ -58,12 +58,25 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = 
 select kind, at, details from commandbus.audit where seq = $1::bigint order by id
 
 -- name: stats
+-- Counted no further than the limit. The oldest of each priority are among its first sequences, so a
+-- deep queue is not walked for them.
+with recursive priorities (priority) as (
+    (select priority from commandbus.queue where domain = $1::text order by priority limit 1)
+    union all
+    select (select q.priority from commandbus.queue q
+            where q.domain = $1::text and q.priority > p.priority order by q.priority limit 1)
+    from priorities p where p.priority is not null)
 select m.now,
-    (select count(*) from commandbus.queue where domain = $1::text),
-    (select count(*) from commandbus.scheduled where domain = $1::text and due_at > m.now),
-    (select count(*) from commandbus.scheduled where domain = $1::text and due_at <= m.now),
+    (select count(*) from (select 1 from commandbus.queue where domain = $1::text
+        limit $2::bigint) w),
+    (select count(*) from (select 1 from commandbus.scheduled
+        where domain = $1::text and due_at > m.now limit $2::bigint) w),
+    (select count(*) from (select 1 from commandbus.scheduled
+        where domain = $1::text and due_at <= m.now limit $2::bigint) w),
     (select coalesce(sum(cardinality(seqs)), 0)::bigint from commandbus.lease where domain = $1::text),
-    (select min(available_at) from commandbus.queue where domain = $1::text),
+    (select min(f.available_at) from priorities p cross join lateral (
+        select q.available_at from commandbus.queue q
+        where q.domain = $1::text and q.priority = p.priority order by q.seq limit 100) f),
     (select min(due_at) from commandbus.scheduled where domain = $1::text),
     (select paused_at from commandbus.domain where domain = $1::text),
     (select paused_reason from commandbus.domain where domain = $1::text)
@@ -82,6 +95,47 @@ select status, sum(n)::bigint from commandbus.tally where domain = $1::text grou
 
 -- name: domains
 select domain from commandbus.domain order by domain
+
+-- name: last_sequence
+select coalesce((select seq from commandbus.command order by seq desc limit 1), 0)
+
+-- name: few_waiting
+-- What waits, when it is little: then a page of pending commands need not look for them.
+(select seq from commandbus.queue limit $1::bigint)
+union all
+(select seq from commandbus.scheduled limit $1::bigint)
+limit $1::bigint
+
+-- name: search_audit
+-- Along the primary key, newest first, and no further back than the span.
+select a.id, c.command_type, c.domain, c.command_id, a.kind, a.at, a.details
+from commandbus.audit a join commandbus.command c on c.seq = a.seq
+where a.id < coalesce($1::bigint, 9223372036854775807)
+    and a.id > coalesce($1::bigint, (select id + 1 from commandbus.audit order by id desc limit 1))
+        - $2::bigint
+    and ($3::text is null or a.kind = $3::text) and ($4::text is null or c.domain = $4::text)
+    and ($5::text is null or a.details::jsonb ->> 'operator' = $5::text
+        or a.details::jsonb ->> 'actor' = $5::text)
+order by a.id desc limit $6::bigint
+
+-- name: recent_runs
+select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
+from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
+join commandbus.command c on c.seq = o.seq order by o.seq desc
+
+-- name: prune
+-- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What an
+-- operator sends back to work at the same time is left out: its outcome is locked or gone.
+with seen as materialized (
+    select o.seq, o.status, o.finished_at, c.created_at
+    from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o
+    join commandbus.command c on c.seq = o.seq),
+gone as (delete from commandbus.outcome where seq in (select seq from seen
+        where finished_at < ($3::text::jsonb ->> status)::bigint) returning seq),
+commands as (delete from commandbus.command where seq in (select seq from gone)),
+events as (delete from commandbus.audit where seq in (select seq from gone)),
+steps as (delete from commandbus.progress where seq in (select seq from gone))
+select seq, status, finished_at, created_at from seen order by seq
 
 -- name: set_paused
 insert into commandbus.domain (domain, paused_at, paused_reason, paused_by)

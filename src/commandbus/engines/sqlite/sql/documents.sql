@@ -19,6 +19,11 @@ select kind, key, version, status, due_at, body from commandbus_document
 where kind = :kind and (:status is null or status = :status) and (:after is null or key > :after)
 order by key limit :limit
 
+-- name: list_backwards
+select kind, key, version, status, due_at, body from commandbus_document
+where kind = :kind and (:status is null or status = :status) and (:after is null or key < :after)
+order by key desc limit :limit
+
 -- name: due
 select kind, key, version, status, due_at, body from commandbus_document
 where kind = ? and due_at <= ? order by due_at, key limit ?

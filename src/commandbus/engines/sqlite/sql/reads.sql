@@ -28,12 +28,24 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :
 select kind, at, details from commandbus_audit where seq = ? order by id
 
 -- name: stats
+-- Counted no further than the limit. The oldest of each priority are among its first sequences, so a
+-- deep queue is not walked for them.
+with recursive priorities (priority) as (
+    select min(priority) from commandbus_queue where domain = :domain
+    union all
+    select (select min(priority) from commandbus_queue q
+            where q.domain = :domain and q.priority > p.priority)
+    from priorities p where p.priority is not null)
 select
-    (select count(*) from commandbus_queue where domain = :domain),
-    (select count(*) from commandbus_scheduled where domain = :domain and due_at > :now),
-    (select count(*) from commandbus_scheduled where domain = :domain and due_at <= :now),
+    (select count(*) from (select 1 from commandbus_queue where domain = :domain limit :cap)),
+    (select count(*) from (select 1 from commandbus_scheduled
+        where domain = :domain and due_at > :now limit :cap)),
+    (select count(*) from (select 1 from commandbus_scheduled
+        where domain = :domain and due_at <= :now limit :cap)),
     (select coalesce(sum(json_array_length(members)), 0) from commandbus_lease where domain = :domain),
-    (select min(available_at) from commandbus_queue where domain = :domain),
+    (select min((select min(available_at) from (select available_at from commandbus_queue q
+        where q.domain = :domain and q.priority = p.priority order by seq limit 100)))
+     from priorities p),
     (select min(due_at) from commandbus_scheduled where domain = :domain),
     (select paused_at from commandbus_domain where domain = :domain),
     (select paused_reason from commandbus_domain where domain = :domain)
@@ -51,6 +63,50 @@ select status, n from commandbus_tally where domain = ?
 
 -- name: domains
 select domain from commandbus_domain order by domain
+
+-- name: last_sequence
+select coalesce((select seq from sqlite_sequence where name = 'commandbus_command'), 0)
+
+-- name: few_waiting
+-- What waits, when it is little: then a page of pending commands need not look for them.
+select seq from (select seq from commandbus_queue limit :limit)
+union all
+select seq from (select seq from commandbus_scheduled limit :limit)
+limit :limit
+
+-- name: search_audit
+-- Along the primary key, newest first, and no further back than the span.
+select a.id, c.command_type, c.domain, c.command_id, a.kind, a.at, a.details
+from commandbus_audit a join commandbus_command c on c.seq = a.seq
+where a.id > coalesce(:before, (select max(id) + 1 from commandbus_audit)) - :span
+    and (:before is null or a.id < :before)
+    and (:kind is null or a.kind = :kind) and (:domain is null or c.domain = :domain)
+    and (:actor is null or json_extract(a.details, '$.operator') = :actor
+        or json_extract(a.details, '$.actor') = :actor)
+order by a.id desc limit :limit
+
+-- name: recent_runs
+select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
+from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
+order by o.seq desc limit ?
+
+-- name: prunable
+-- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
+select o.seq, o.status, o.finished_at, c.created_at
+from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
+where o.seq > ? order by o.seq limit ?
+
+-- name: prune_outcomes
+delete from commandbus_outcome where seq in (select value from json_each(?))
+
+-- name: prune_commands
+delete from commandbus_command where seq in (select value from json_each(?))
+
+-- name: prune_audit
+delete from commandbus_audit where seq in (select value from json_each(?))
+
+-- name: prune_progress
+delete from commandbus_progress where seq in (select value from json_each(?))
 
 -- name: waiting_domains
 -- For the watcher: which of these domains have something ready, and when the next is due.

@@ -1,0 +1,192 @@
+"""How long every page takes with a large store behind it: `python -m bench.pages`.
+
+    python -m bench.pages --url postgresql://…/empty --commands 1000000
+    python -m bench.pages --commands 300000            an SQLite file in a temporary folder
+
+The store is filled with commands of all states by plain SQL, then each page is asked for several times
+through the app, without a network. Prints the median and the slowest of each; exit code 1 when one is
+slower than the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from commandbus import BatchCommand, CommandBus, Schedule
+from commandbus.interfaces.web import create_dashboard
+
+BOUND_SECONDS = 0.300
+ROUNDS = 5
+DOMAINS = ("orders", "payments", "mail", "reports")
+COMMAND = (
+    "seq, command_id, domain, command_type, data, correlation_id, priority, created_at, due_at, tags"
+)
+OUTCOME = "seq, status, attempts, crashes, lease_id, worker, started_at, finished_at, error, reason"
+QUEUE = "domain, priority, seq, attempts, crashes, releases, available_at"
+ERROR = json.dumps(
+    {"kind": "PERMANENT", "code": "NO_SUCH_CITY", "message": "not on the map",
+     "exception": "commandbus.errors.PermanentCommandError", "frame": "app.py:12 in ship"}
+)  # fmt: skip
+
+
+def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Half completed, some failed and parked, the rest waiting: a day of work."""
+    now = int(time.time() * 1_000_000)
+    step = 86_400_000_000 // count
+    for seq in range(1, count + 1):
+        created = now - (count - seq) * step
+        domain, kind = DOMAINS[seq % 4], f"type{seq % 23}"
+        one = uuid.UUID(int=(1 << 100) + seq)
+        data = json.dumps({"account": seq % 1_000, "amount": seq, "city": "Oslo"})
+        tags = json.dumps(["vip"]) if seq % 500 == 0 else None
+        yield "command", (seq, one, domain, kind, data, one, 5, created, created, tags)
+        if seq % 200 == 0:
+            parked = "IN_TROUBLESHOOTING_QUEUE"
+            yield "outcome", (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, ERROR, "PERMANENT")
+        elif seq % 97 == 0:
+            yield "outcome", (seq, "FAILED", 1, 0, 1, "w-1", created, created + 9_000, ERROR, None)
+        elif seq < count * 0.7:
+            yield (
+                "outcome",
+                (seq, "COMPLETED", 1, 0, 1, "w-1", created + 500, created + 9_000, None, None),
+            )
+        else:
+            yield "queue", (domain, 5, seq, 0, 0, 0, created)
+
+
+def tallies(count: int) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for table, row in rows(count):
+        if table == "outcome":
+            key = (DOMAINS[row[0] % 4], row[1])
+            found[key] = found.get(key, 0) + 1
+    return found
+
+
+def fill_sqlite(path: str, count: int) -> None:
+    connection = sqlite3.connect(path)
+    columns = {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE}
+    for table, names in columns.items():
+        marks = ", ".join("?" * len(names.split(",")))
+        chosen = (
+            tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in row)
+            for kind, row in rows(count)
+            if kind == table
+        )
+        connection.executemany(f"insert into commandbus_{table} ({names}) values ({marks})", chosen)
+    connection.executemany(
+        "insert into commandbus_audit (seq, kind, at, details) values (?, ?, ?, ?)",
+        ((seq, "MOVED_TO_TSQ", 0, "{}") for seq in range(200, count, 200)),
+    )
+    connection.executemany(
+        "insert into commandbus_tally values (?, ?, ?)", [(*k, n) for k, n in tallies(count).items()]
+    )
+    connection.executemany(
+        "insert or ignore into commandbus_domain (domain) values (?)", [(d,) for d in DOMAINS]
+    )
+    connection.commit()
+    connection.close()
+
+
+def fill_postgres(url: str, count: int) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection, connection.cursor() as cursor:
+        for table, names in {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE}.items():
+            with cursor.copy(f"copy commandbus.{table} ({names}) from stdin") as copy:
+                for kind, row in rows(count):
+                    if kind == table:
+                        copy.write_row(row)
+        cursor.execute(
+            "insert into commandbus.audit (seq, kind, at, details)"
+            " select s, 'MOVED_TO_TSQ', 0, '{}' from generate_series(200, %s::bigint, 200) s",
+            (count,),
+        )
+        for (domain, status), n in tallies(count).items():
+            cursor.execute("insert into commandbus.tally values (%s, %s, %s)", (domain, status, n))
+        for domain in DOMAINS:
+            cursor.execute("insert into commandbus.domain (domain) values (%s)", (domain,))
+        cursor.execute("select setval('commandbus.command_seq_seq', %s)", (count,))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("vacuum analyze")
+
+
+def pages(count: int) -> list[str]:
+    parked = count // 200 * 200
+    place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
+    found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting", "/batches",
+             "/schedules", "/workers", "/breakers", "/audit", "/audit?event=OPERATOR_RETRY",
+             "/audit?view=actions", "/system", place, f"/api/v1{place}"]  # fmt: skip
+    searches = ["status:pending", "status:running", "status:completed", "status:failed",
+                "status:parked", "status:canceled", "domain:mail", "type:type7", "type:nothing",
+                "tag:vip",
+                "tag:nothing", "error:NO_SUCH_CITY", "error:NOTHING", "data.account:42",
+                "data.account:none", "age:>12h", "age:<1h", "status:completed domain:mail type:type3",
+                "status:pending type:nothing"]  # fmt: skip
+    return found + [f"/commands?q={q.replace('>', '%3E').replace('<', '%3C')}" for q in searches]
+
+
+async def measure(url: str, count: int) -> int:
+    slow = 0
+    async with CommandBus(url) as bus:
+        await bus.create_batch("orders", [BatchCommand("ship")] * 1_000, name="large")
+        await bus.put_schedule(
+            Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
+        )
+        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.get("/")
+            for path in pages(count):
+                took = []
+                for _ in range(ROUNDS):
+                    began = time.perf_counter()
+                    answer = await client.get(path)
+                    took.append(time.perf_counter() - began)
+                    assert answer.status_code == 200, (path, answer.text[:500])
+                late = statistics.median(took) > BOUND_SECONDS
+                slow += late
+                mark = "  SLOW" if late else ""
+                print(
+                    f"{statistics.median(took) * 1e3:8.1f} ms  {max(took) * 1e3:8.1f} ms  {path}{mark}"
+                )
+    return slow
+
+
+async def prepare(url: str) -> None:
+    async with CommandBus(url, migrate=True):
+        pass
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.pages")
+    parser.add_argument("--url", help="an empty PostgreSQL database; default: an SQLite file")
+    parser.add_argument("--commands", type=int, default=300_000)
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        url = chosen.url or f"sqlite:///{folder}/pages.db?synchronous=off"
+        asyncio.run(prepare(url))
+        began = time.perf_counter()
+        if chosen.url:
+            fill_postgres(chosen.url, chosen.commands)
+        else:
+            fill_sqlite(f"{folder}/pages.db", chosen.commands)
+        print(f"{chosen.commands:,} commands in {time.perf_counter() - began:.0f} s")
+        print("  median       slowest")
+        slow = asyncio.run(measure(url, chosen.commands))
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

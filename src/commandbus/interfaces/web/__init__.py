@@ -1,0 +1,8 @@
+"""The web dashboard and its JSON API: `create_dashboard(bus)` is an ASGI app for any prefix."""
+
+from __future__ import annotations
+
+from commandbus.interfaces.web.app import create_dashboard
+from commandbus.interfaces.web.auth import Account, Role, hash_secret
+
+__all__ = ["Account", "Role", "create_dashboard", "hash_secret"]

@@ -1,0 +1,145 @@
+"""What can be done: the same for a form and for a program, each with its actor in the audit."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from msgspec import UNSET
+
+from commandbus.errors import InvalidArgumentError, InvalidOperationError
+from commandbus.interfaces.cli.text import plural
+from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web.auth import Account
+from commandbus.interfaces.web.payloads import Payloads
+from commandbus.interfaces.web.reads import Reads
+from commandbus.operations.troubleshooting import UNCHANGED
+from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
+
+
+class Desk(Reads):
+    """Everything an operator can see and do."""
+
+    payloads: Payloads
+
+    async def pause(self, domain: str, body: v.ReasonBody, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.pause(domain, body.reason or None, actor=who.name)
+        return self._done(f"{domain} is paused")
+
+    async def resume(self, domain: str, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.resume(domain, actor=who.name)
+        return self._done(f"{domain} goes on")
+
+    async def send(self, body: v.SendBody, who: Account) -> v.Sent:
+        bus = await self.stores.acting()
+        self.payloads.check(body.domain, body.command_type, body.data)
+        result = await bus.send(
+            body.domain,
+            body.command_type,
+            body.data,
+            priority=body.priority,
+            delay=body.delay,
+            max_attempts=body.max_attempts,
+            unique_key=body.unique_key,
+            reply_to=body.reply_to,
+            tags=body.tags,
+            command_id=body.command_id,
+            headers={"sent_by": who.name},
+        )
+        subject = f"{body.domain} {body.command_type} {result.command_id}"
+        await bus.record_action(who.name, "send", subject)
+        self.figures.forget()
+        return v.Sent(result.command_id, result.domain, result.duplicate)
+
+    async def cancel(self, domain: str, command_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
+        """A command that waits, or one that is parked."""
+        bus = await self.stores.acting()
+        record = await self.raw_command(domain, command_id)
+        if record.status == "IN_TROUBLESHOOTING_QUEUE":
+            queue = TroubleshootingQueue(bus)
+            await queue.operator_cancel(domain, command_id, body.reason, operator=who.name)
+        else:
+            await bus.cancel(domain, command_id, body.reason, actor=who.name)
+        return self._done("canceled")
+
+    async def retry(self, domain: str, command_id: UUID, body: v.RetryBody, who: Account) -> v.Done:
+        """A parked command; with data, corrected. Masks that were left in it mean what they hid."""
+        data = UNCHANGED
+        if body.data is not UNSET:
+            record = await self.raw_command(domain, command_id)
+            data = self.redaction.restore(body.data, record.data)
+            self.payloads.check(domain, record.command_type, data)
+        queue = TroubleshootingQueue(await self.stores.acting())
+        await queue.operator_retry(
+            domain, command_id, operator=who.name, data=data, reason=body.reason or None
+        )
+        return self._done("sent back to work")
+
+    async def complete(
+        self, domain: str, command_id: UUID, body: v.CompleteBody, who: Account
+    ) -> v.Done:
+        queue = TroubleshootingQueue(await self.stores.acting())
+        await queue.operator_complete(
+            domain, command_id, body.result, operator=who.name, reason=body.reason or None
+        )
+        return self._done("completed")
+
+    async def bulk(self, body: v.BulkBody, who: Account) -> v.BulkAnswer:
+        """With preview, only a count; without, a reason is needed."""
+        if not body.preview and not body.reason:
+            raise InvalidArgumentError("Say why, in reason: it is kept in the audit of every command.")
+        queue = TroubleshootingQueue(await self.stores.acting())
+        report = await queue.bulk(
+            body.action,
+            operator=who.name,
+            reason=body.reason or "preview",
+            command_ids=body.command_ids,
+            domain=body.domain or None,
+            command_type=body.command_type or None,
+            error_code=body.error_code or None,
+            group=body.group or None,
+            limit=body.limit,
+            preview=body.preview,
+        )
+        self.figures.forget()
+        return v.BulkAnswer(report.matched, report.done, report.refused, body.preview)
+
+    async def cancel_batch(
+        self, domain: str, batch_id: UUID, body: v.CancelBody, who: Account
+    ) -> v.Done:
+        bus = await self.stores.acting()
+        count = await bus.cancel_batch(domain, batch_id, body.reason, actor=who.name)
+        await bus.record_action(who.name, "cancel_batch", f"{domain} {batch_id}", body.reason)
+        return self._done(f"{plural(count, 'command')} canceled")
+
+    async def change_schedule(self, name: str, change: str, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        match change:
+            case "enable":
+                await bus.enable_schedule(name, actor=who.name)
+                return self._done(f"{name} is enabled")
+            case "disable":
+                await bus.disable_schedule(name, actor=who.name)
+                return self._done(f"{name} is disabled")
+            case "trigger":
+                command_id = await bus.trigger_schedule(name, actor=who.name)
+                return self._done(f"{name} has sent {command_id}")
+            case _:
+                if not await bus.delete_schedule(name, actor=who.name):
+                    raise InvalidOperationError(f"There is no schedule {name!r}.")
+                return self._done(f"{name} is deleted")
+
+    async def open_breaker(self, target: str, body: v.BreakerBody, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.open_breaker(target, body.cooldown, operator=who.name, reason=body.reason or None)
+        return self._done(f"nothing gets through to {target}")
+
+    async def reset_breaker(self, target: str, body: v.ReasonBody, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.reset_breaker(target, operator=who.name, reason=body.reason or None)
+        return self._done(f"{target} is called again")
+
+    def _done(self, text: str) -> v.Done:
+        self.figures.forget()
+        return v.Done(text)

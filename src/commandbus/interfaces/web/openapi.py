@@ -1,0 +1,93 @@
+"""The OpenAPI document, made from the table of endpoints."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from commandbus.interfaces.web.table import ENDPOINTS, PATH_TYPES, Endpoint
+from commandbus.interfaces.web.values import Problem
+from commandbus.settings import VERSION
+
+PREFIX = "/api/v1"
+_PART = re.compile(r"{(\w+)}")
+_PROBLEMS = {
+    "400": "The body is not JSON.",
+    "401": "Nobody known is asking.",
+    "403": "Whoever asks may not.",
+    "404": "There is no such thing.",
+    "409": "It does not fit the present state.",
+    "413": "The body is too large.",
+    "415": "The body is not declared as JSON.",
+    "422": "Something in the request is not valid; the message says what.",
+    "429": "The queue is full.",
+    "503": "The store cannot be reached.",
+}
+
+
+@cache
+def document(prefix: str = "") -> dict[str, Any]:
+    """The API below a prefix."""
+    types = [t for e in ENDPOINTS for t in (e.answers, e.body, e.query) if t is not None]
+    schemas, components = msgspec.json.schema_components(
+        [*types, Problem], ref_template="#/components/schemas/{name}"
+    )
+    by_type = dict(zip([*types, Problem], schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for endpoint in ENDPOINTS:
+        described = _operation(endpoint, by_type, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Command Bus", "version": VERSION},
+        "servers": [{"url": f"{prefix}{PREFIX}"}],
+        "security": [{"basic": []}, {"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "token": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+
+
+def _operation(endpoint: Endpoint, by_type: dict[Any, Any], components: Any) -> dict[str, Any]:
+    parameters = [_path_parameter(name) for name in _PART.findall(endpoint.path)]
+    if endpoint.query is not None:
+        schema = components[by_type[endpoint.query]["$ref"].rpartition("/")[2]]
+        parameters += [
+            {"name": name, "in": "query", "required": False, "schema": part}
+            for name, part in schema["properties"].items()
+        ]
+    answers: dict[str, Any] = {
+        "200": {"description": "Done.", "content": _json(by_type[endpoint.answers])}
+    }
+    for status, text in _PROBLEMS.items():
+        answers[status] = {"description": text, "content": _json(by_type[Problem])}
+    described: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "x-role": str(endpoint.role),
+        "parameters": parameters,
+        "responses": answers,
+    }
+    if endpoint.body is not None:
+        content = _json(by_type[endpoint.body])
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if name in PATH_TYPES:
+        schema["format"] = "uuid"
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

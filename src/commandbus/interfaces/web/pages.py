@@ -1,0 +1,362 @@
+"""The pages. Each asks the desk, and is complete without a script."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.batch import BatchRecord
+from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.web import charts
+from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.auth import Account, Doorkeeper, Role
+from commandbus.interfaces.web.figures import SPANS, Point
+from commandbus.interfaces.web.forgery import COOKIE, FormTokens
+from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.payloads import fields_of
+from commandbus.interfaces.web.problems import HANDLED, status_of
+from commandbus.interfaces.web.search import QUALIFIERS
+from commandbus.interfaces.web.views import Links, environment
+from commandbus.settings import VERSION
+
+NOTICE = "commandbus_notice"
+
+MENU = (
+    ("/", "Overview", "overview"),
+    ("/domains", "Domains", "domains"),
+    ("/commands", "Commands", "commands"),
+    ("/troubleshooting", "Troubleshooting", "troubleshooting"),
+    ("/batches", "Batches", "batches"),
+    ("/schedules", "Schedules", "schedules"),
+    ("/workers", "Workers", "workers"),
+    ("/breakers", "Breakers", "breakers"),
+    ("/audit", "Audit", "audit"),
+    ("/system", "System", "system"),
+)
+
+Content = tuple[str, dict[str, Any]]
+"""The name of a template and what it shows."""
+Page = Callable[[Request, Account], Awaitable[Content]]
+
+
+class Pages:
+    def __init__(self, desk: Desk, doorkeeper: Doorkeeper, tokens: FormTokens, title: str) -> None:
+        self.desk = desk
+        self._doorkeeper = doorkeeper
+        self._tokens = tokens
+        self._title = title
+        self._environment = environment()
+
+    def routes(self) -> list[Route]:
+        pages: dict[str, Page] = {
+            "/": self.overview,
+            "/domains": self.domains,
+            "/domains/{domain}": self.domain,
+            "/commands": self.commands,
+            "/commands/{domain}/{command_id}": self.command,
+            "/troubleshooting": self.troubleshooting,
+            "/troubleshooting/bulk": self.bulk,
+            "/batches": self.batches,
+            "/batches/{domain}/{batch_id}": self.batch,
+            "/schedules": self.schedules,
+            "/workers": self.workers,
+            "/breakers": self.breakers,
+            "/audit": self.audit,
+            "/system": self.system,
+            "/send": self.send,
+        }
+        return [Route(path, self._serving(page), methods=["GET"]) for path, page in pages.items()]
+
+    def _serving(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            try:
+                who = await admit(self._doorkeeper, request, Role.VIEWER)
+                name, content = await page(request, who)
+            except HANDLED as error:
+                return self.problem(request, error)
+            return self.render(request, name, content, who)
+
+        return serve
+
+    def render(
+        self, request: Request, name: str, content: dict[str, Any], who: Account, status: int = 200
+    ) -> Response:
+        cookie, token = self._tokens.issue(request)
+        link = Links(request.scope.get("root_path", ""))
+        notice = unquote(request.cookies.get(NOTICE, ""))
+        page = self._environment.get_template(name).render(
+            link=link,
+            menu=self._menu(),
+            title=self._title,
+            version=VERSION,
+            who=who,
+            may_act=who.role is Role.OPERATOR,
+            token=token,
+            notice=notice,
+            here=request.url.path.removeprefix(request.scope.get("root_path", "")) or "/",
+            **content,
+        )
+        response = Response(page, status, media_type="text/html")
+        path = link("/")
+        response.set_cookie(COOKIE, cookie, path=path, httponly=True, samesite="strict",
+                            secure=request.url.scheme == "https")  # fmt: skip
+        if notice:
+            response.delete_cookie(NOTICE, path=path)
+        return response
+
+    def _menu(self) -> tuple[tuple[str, str, str], ...]:
+        return (*MENU, ("/send", "Send", "send")) if self.desk.payloads.known else MENU
+
+    def problem(self, request: Request, error: Exception) -> Response:
+        """An error as a page. Whoever is not let in sees no menu."""
+        status = status_of(error)
+        link = Links(request.scope.get("root_path", ""))
+        page = self._environment.get_template("problem.html").render(
+            link=link, title=self._title, version=VERSION, status=status, message=str(error),
+            inside=status not in (401, 403), menu=self._menu(), notice="", here="", token="",
+            may_act=False, who=None,
+        )  # fmt: skip
+        headers = {"WWW-Authenticate": self._doorkeeper.challenge} if status == 401 else None
+        return Response(page, status, headers, media_type="text/html")
+
+    def redirect(self, request: Request, path: str, notice: str) -> Response:
+        """To a page that tells what was done."""
+        link = Links(request.scope.get("root_path", ""))
+        response = RedirectResponse(link(path), 303)
+        response.set_cookie(NOTICE, quote(notice[:300], safe=""), path=link("/"), max_age=60,
+                            httponly=True, samesite="strict")  # fmt: skip
+        return response
+
+    async def overview(self, request: Request, who: Account) -> Content:
+        span = _span(request)
+        overview = await self.desk.overview()
+        points = await self.desk.figures.points(span)
+        drawn = [
+            (
+                view,
+                charts.sparkline(self.desk.figures.rates(view.domain), f"{view.rate:.1f} per second"),
+            )
+            for view in overview.domains
+        ]
+        return "overview.html", {
+            "overview": overview,
+            "totals": _totals(overview, points),
+            "charts": draw(points),
+            "domains": drawn,
+            "span": span,
+            "spans": list(SPANS),
+        }
+
+    async def domains(self, request: Request, who: Account) -> Content:
+        return "domains.html", {"domains": (await self.desk.domains()).domains}
+
+    async def domain(self, request: Request, who: Account) -> Content:
+        name, span = request.path_params["domain"], _span(request)
+        detail = await self.desk.domain(name)
+        points = await self.desk.figures.points(span, name)
+        return "domain.html", {
+            "view": detail.view,
+            "stats": detail.stats,
+            "charts": draw(points),
+            "span": span,
+            "spans": list(SPANS),
+        }
+
+    async def commands(self, request: Request, who: Account) -> Content:
+        content: dict[str, Any] = {
+            "query": request.query_params.get("q", ""),
+            "qualifiers": QUALIFIERS,
+            "problem": "",
+            "first": "after" not in request.query_params,
+            "page": v.SearchPage([], None, exhausted=True),
+        }
+        query = _query(request, v.CommandsQuery)
+        try:
+            content["page"] = await self.desk.commands(query)
+        except InvalidArgumentError as error:
+            content["problem"] = str(error)
+        return "commands.html", content
+
+    async def command(self, request: Request, who: Account) -> Content:
+        detail = await self.desk.command(request.path_params["domain"], _id(request, "command_id"))
+        return "command.html", {
+            "detail": detail,
+            "command": detail.command,
+            "may_edit": request.query_params.get("edit") == "1",
+        }
+
+    async def troubleshooting(self, request: Request, who: Account) -> Content:
+        query = _query(request, v.TroubleQuery)
+        return "troubleshooting.html", {
+            "query": query,
+            "groups": await self.desk.groups(query),
+            "page": await self.desk.troubleshooting(query),
+            "domains": sorted(await self.desk.figures.now()),
+        }
+
+    async def bulk(self, request: Request, who: Account) -> Content:
+        """What a bulk action would do, before it is done."""
+        given: dict[str, Any] = dict(request.query_params) | {"preview": True}
+        if chosen := request.query_params.getlist("command_ids"):
+            given["command_ids"] = chosen
+        body = msgspec.convert(given, v.BulkBody, strict=False)
+        return "bulk.html", {
+            "body": body,
+            "answer": await self.desk.bulk(body, who),
+            "groups": await self.desk.groups(v.TroubleQuery(body.domain, body.command_type)),
+        }
+
+    async def batches(self, request: Request, who: Account) -> Content:
+        query = _query(request, v.BatchesQuery)
+        page = await self.desk.batches(query)
+        return "batches.html", {
+            "query": query,
+            "page": page,
+            "bars": {batch.batch_id: batch_bar(batch) for batch in page.batches},
+            "domains": sorted(await self.desk.figures.now()),
+        }
+
+    async def batch(self, request: Request, who: Account) -> Content:
+        query = _query(request, v.BatchesQuery)
+        detail = await self.desk.batch(request.path_params["domain"], _id(request, "batch_id"), query)
+        return "batch.html", {"batch": detail.batch, "page": detail, "bar": batch_bar(detail.batch)}
+
+    async def schedules(self, request: Request, who: Account) -> Content:
+        return "schedules.html", {"schedules": (await self.desk.schedules()).schedules}
+
+    async def workers(self, request: Request, who: Account) -> Content:
+        return "workers.html", {"workers": (await self.desk.workers()).workers}
+
+    async def breakers(self, request: Request, who: Account) -> Content:
+        return "breakers.html", {"breakers": (await self.desk.breakers()).breakers}
+
+    async def audit(self, request: Request, who: Account) -> Content:
+        view = request.query_params.get("view", "events")
+        content: dict[str, Any] = {
+            "view": view,
+            "kinds": list(AuditEventType),
+            "domains": sorted(await self.desk.figures.now()),
+            "query": _query(request, v.AuditQuery),
+        }
+        if view == "actions":
+            content["page"] = await self.desk.actions(_query(request, v.ActionsQuery))
+        else:
+            content["page"] = await self.desk.audit(content["query"])
+        return "audit.html", content
+
+    async def system(self, request: Request, who: Account) -> Content:
+        return "system.html", {"system": await self.desk.system()}
+
+    async def send(self, request: Request, who: Account) -> Content:
+        return "send.html", self.send_form(
+            request.query_params.get("domain", ""), request.query_params.get("type", "")
+        )
+
+    def send_form(
+        self, domain: str, command_type: str, entered: dict[str, str] | None = None, problem: str = ""
+    ) -> dict[str, Any]:
+        handlers = self.desk.payloads.handlers()
+        chosen = next(
+            (h for h in handlers if (h.domain, h.command_type) == (domain, command_type)), None
+        )
+        return {
+            "handlers": handlers,
+            "chosen": chosen,
+            "fields": fields_of(chosen.schema) if chosen else None,
+            "entered": entered or {},
+            "problem": problem,
+        }
+
+
+def draw(points: list[Point]) -> dict[str, Any]:
+    """The charts of a page."""
+    times = [point.at for point in points]
+    line = charts.Series
+    return {
+        "Throughput per second": charts.line_chart(
+            "Throughput per second",
+            times,
+            [
+                line("ended", "completed", [point.done for point in points]),
+                line("failed or parked", "failed", [point.failed for point in points]),
+            ],
+        ),
+        "Waiting and running": charts.line_chart(
+            "Waiting and running",
+            times,
+            [
+                line("waiting", "pending", [point.waiting for point in points]),
+                line("running", "running", [point.running for point in points]),
+                line("parked", "parked", [point.parked for point in points]),
+            ],
+        ),
+        "Oldest waiting": charts.line_chart(
+            "Oldest waiting",
+            times,
+            [line("oldest", "parked", [point.oldest for point in points])],
+            charts.seconds,
+        ),
+        "Latency": charts.line_chart(
+            "Latency",
+            times,
+            [
+                line("run, median", "running", [point.run_p50 for point in points]),
+                line("run, 95 %", "pending", [point.run_p95 for point in points]),
+                line("wait, 95 %", "parked", [point.wait_p95 for point in points]),
+            ],
+            charts.seconds,
+        ),
+    }
+
+
+def batch_bar(batch: BatchRecord) -> Any:
+    total = batch.total or 1
+    return charts.bar(
+        [
+            ("completed", batch.completed / total),
+            ("failed", batch.failed / total),
+            ("canceled", batch.canceled / total),
+            ("parked", batch.in_troubleshooting / total),
+        ],
+        f"{batch.progress:.0%} of {batch.total:,} ended",
+    )
+
+
+def _totals(overview: v.Overview, points: list[Point]) -> dict[str, Any]:
+    domains = overview.domains
+    ages = [view.oldest_ready_age for view in domains if view.oldest_ready_age is not None]
+    return {
+        "rate": sum(view.rate for view in domains),
+        "oldest": max(ages, default=None),
+        "ready": sum(view.ready for view in domains),
+        "scheduled": sum(view.scheduled for view in domains),
+        "running": sum(view.running for view in domains),
+        "parked": sum(view.parked for view in domains),
+        "completed": sum(view.completed for view in domains),
+        "failed": sum(view.failed for view in domains),
+        "latency": points[-1].run_p95 if points else None,
+    }
+
+
+def _span(request: Request) -> str:
+    span = request.query_params.get("span", "")
+    return span if span in SPANS else "10m"
+
+
+def _query(request: Request, kind: Any) -> Any:
+    """The query as its type; an empty field of a form means that it was not given."""
+    given = {key: value for key, value in request.query_params.items() if value != ""}
+    return msgspec.convert(given, kind, strict=False)
+
+
+def _id(request: Request, name: str) -> UUID:
+    return msgspec.convert(request.path_params[name], UUID)

@@ -1,0 +1,49 @@
+"""Errors as answers: which status each has, in words that say what to do next."""
+
+from __future__ import annotations
+
+import msgspec
+
+from commandbus.errors import (
+    CommandBusError,
+    DuplicateCommandError,
+    InvalidOperationError,
+    QueueFull,
+    SchemaOutdated,
+    StoreUnavailable,
+)
+from commandbus.interfaces.web.auth import Refused
+from commandbus.interfaces.web.values import Problem
+
+HANDLED = (Refused, CommandBusError, msgspec.ValidationError, msgspec.DecodeError)
+
+
+def status_of(error: Exception) -> int:
+    match error:
+        case Refused():
+            return error.status
+        case LookupError():
+            return 404
+        case DuplicateCommandError() | InvalidOperationError():
+            return 409
+        case QueueFull():
+            return 429
+        case StoreUnavailable() | SchemaOutdated():
+            return 503
+        case msgspec.ValidationError():
+            return 422
+        case msgspec.DecodeError():
+            return 400
+        case _:
+            return 422
+
+
+def problem_of(error: Exception) -> Problem:
+    name = "Refused" if isinstance(error, Refused) else type(error).__name__
+    return Problem(name, str(error))
+
+
+def headers_of(error: Exception) -> dict[str, str]:
+    if isinstance(error, QueueFull):
+        return {"Retry-After": str(max(1, round(error.retry_after)))}
+    return {}

@@ -1,0 +1,265 @@
+"""What can be looked at: the answers behind every page and every read of the API. Secrets are hidden
+here, once, so that nothing further out ever sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from uuid import UUID
+
+import msgspec
+
+from commandbus.connect import create_administration
+from commandbus.domain.batch import BatchRecord
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.reply import REPLY_TYPE
+from commandbus.errors import (
+    BatchNotFoundError,
+    CommandBusError,
+    CommandNotFoundError,
+    ConfigurationError,
+    InvalidOperationError,
+)
+from commandbus.interfaces.cli.target import shown_url
+from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web.figures import Figures
+from commandbus.interfaces.web.health import attention_of, domain_view
+from commandbus.interfaces.web.redaction import Redaction
+from commandbus.interfaces.web.search import parse_search
+from commandbus.interfaces.web.stores import Stores
+from commandbus.operations.history import COUNT_MAX
+from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
+from commandbus.settings import VERSION
+from commandbus.store.administration import Finding, Level
+
+SEARCH_SECONDS = 0.12
+"""A search that has not filled its page by then says how far it looked."""
+SCAN_FIRST, SCAN_MAX = 2_000, 100_000
+GROUPED_MAX = 1_000
+NEIGHBOURS = 5_000
+"""Related commands are looked for among so many sent before and after."""
+DOCTOR_SECONDS = 30.0
+
+
+class Reads:
+    def __init__(self, stores: Stores, redaction: Redaction) -> None:
+        self.stores = stores
+        self.redaction = redaction
+        self.figures = Figures(stores)
+        self._examined: tuple[float, list[Finding]] | None = None
+
+    async def overview(self) -> v.Overview:
+        bus = await self.stores.reading()
+        domains = (await self.domains()).domains
+        workers = await bus.list_workers()
+        breakers = await bus.list_breakers()
+        return v.Overview(
+            attention_of(domains, breakers), domains, len(workers), sum(w.concurrency for w in workers)
+        )
+
+    async def domains(self) -> v.Domains:
+        bus = await self.stores.reading()
+        workers = await bus.list_workers()
+        samples = await self.figures.now()
+        return v.Domains([await self._view(name, workers) for name in sorted(samples)])
+
+    async def _view(self, name: str, workers: list[WorkerInfo]) -> v.DomainView:
+        bus = await self.stores.reading()
+        rate = self.figures.rate(name)
+        return domain_view(await bus.stats(name, cap=COUNT_MAX), workers, rate)
+
+    async def domain(self, name: str) -> v.DomainDetail:
+        bus = await self.stores.reading()
+        stats = await bus.stats(name, cap=COUNT_MAX)
+        workers = await bus.list_workers()
+        return v.DomainDetail(domain_view(stats, workers, self.figures.rate(name)), stats)
+
+    async def history(self, query: v.HistoryQuery) -> v.History:
+        return v.History(await self.figures.points(query.span, query.domain))
+
+    async def commands(self, query: v.CommandsQuery) -> v.SearchPage:
+        """Looks further and further back until the page is full or the time is up."""
+        bus = await self.stores.reading()
+        search = parse_search(query.q, self.redaction)
+        if search.command_id is not None:
+            record = await self._find(search.command_id, search.conditions.get("domain"))
+            return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
+        found: list[CommandRecord] = []
+        after, scan, began = query.after, SCAN_FIRST, time.monotonic()
+        while True:
+            page = await bus.query_commands(
+                **search.conditions, after=after, limit=query.limit - len(found), scan=scan
+            )
+            found += page.commands
+            after = page.next
+            spent = time.monotonic() - began
+            if after is None or len(found) >= query.limit or spent > SEARCH_SECONDS:
+                break
+            # What fits into the time that is left, by the speed so far.
+            scan = min(SCAN_MAX, 4 * scan, int(scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001))))
+        full = after is None or len(found) >= query.limit
+        return v.SearchPage([self.redaction.record(r) for r in found], after, full)
+
+    async def _find(self, command_id: UUID, domain: str | None) -> CommandRecord | None:
+        """The command with an id, whose domain need not be known."""
+        bus = await self.stores.reading()
+        if domain is not None:
+            return await bus.get_command(domain, command_id)
+        try:
+            found = await bus.why(command_id)
+        except CommandNotFoundError:
+            return None
+        except InvalidOperationError:  # several domains have one; any of them leads further
+            for name in await bus.list_domains():
+                if record := await bus.get_command(name, command_id):
+                    return record
+            return None
+        return await bus.get_command(found.domain, command_id)
+
+    async def raw_command(self, domain: str, command_id: UUID) -> CommandRecord:
+        """With its secrets: for actions only, never to be shown."""
+        bus = await self.stores.reading()
+        record = await bus.get_command(domain, command_id)
+        if record is None:
+            raise CommandNotFoundError(domain, command_id)
+        return record
+
+    async def command(self, domain: str, command_id: UUID) -> v.CommandDetail:
+        bus = await self.stores.reading()
+        record = await self.raw_command(domain, command_id)
+        trail = await bus.get_audit_trail(command_id, domain)
+        why = await bus.why(command_id, domain=domain)
+        return v.CommandDetail(
+            self.redaction.record(record),
+            [self.redaction.event(event) for event in trail],
+            why,
+            await self._related(record),
+        )
+
+    async def _related(self, record: CommandRecord) -> list[v.Related]:
+        bus = await self.stores.reading()
+        page = await bus.query_commands(
+            correlation_id=record.correlation_id,
+            after=str(record.sequence + NEIGHBOURS),
+            scan=2 * NEIGHBOURS,
+            limit=20,
+        )
+        related: list[v.Related] = []
+        for other in page.commands:
+            if (other.domain, other.command_id) == (record.domain, record.command_id):
+                continue
+            relation = "correlated"
+            if other.command_type == REPLY_TYPE and other.causation_id == record.command_id:
+                relation = "reply"
+            elif other.causation_id == record.command_id:
+                relation = "consequence"
+            elif record.causation_id == other.command_id:
+                relation = "cause"
+            related.append(v.Related(self.redaction.record(other), relation))  # type: ignore[arg-type]
+        return related
+
+    async def troubleshooting(self, query: v.TroubleQuery) -> v.Trouble:
+        queue = TroubleshootingQueue(await self.stores.reading())
+        page = await queue.list_troubleshooting(
+            query.domain, query.command_type, after=query.after, limit=query.limit
+        )
+        count = await self._parked(query.domain)
+        return v.Trouble([self.redaction.record(r) for r in page], page.next, count)
+
+    async def _parked(self, domain: str | None) -> int:
+        """From the figures, which need not count."""
+        samples = await self.figures.now()
+        return sum(sample.parked for name, sample in samples.items() if domain in (None, name))
+
+    async def groups(self, query: v.TroubleQuery) -> v.Groups:
+        queue = TroubleshootingQueue(await self.stores.reading())
+        groups = await queue.group_failures(query.domain, query.command_type, newest=GROUPED_MAX)
+        count = await self._parked(query.domain)
+        grouped = sum(group.count for group in groups)
+        return v.Groups(groups, grouped, max(count, grouped))
+
+    async def batches(self, query: v.BatchesQuery) -> v.Batches:
+        """Of one domain page by page; without one, the newest of each."""
+        bus = await self.stores.reading()
+        if query.domain is not None:
+            page = await bus.list_batches(
+                query.domain, after=query.after, limit=query.limit, newest_first=True
+            )
+            return v.Batches([self._batch(b) for b in page.batches], page.next)
+        found = []
+        for domain in await bus.list_domains():
+            newest = await bus.list_batches(domain, limit=min(20, query.limit), newest_first=True)
+            found += newest.batches
+        found.sort(key=lambda batch: batch.created_at, reverse=True)
+        return v.Batches([self._batch(b) for b in found[: query.limit]], None)
+
+    def _batch(self, batch: BatchRecord) -> BatchRecord:
+        return msgspec.structs.replace(batch, custom_data=self.redaction.hide(batch.custom_data))
+
+    async def batch(self, domain: str, batch_id: UUID, query: v.BatchesQuery) -> v.BatchDetail:
+        bus = await self.stores.reading()
+        batch = await bus.get_batch(domain, batch_id)
+        if batch is None:
+            raise BatchNotFoundError(domain, batch_id)
+        page = await bus.list_batch_commands(domain, batch_id, after=query.after, limit=query.limit)
+        return v.BatchDetail(
+            self._batch(batch), [self.redaction.record(record) for record in page], page.next
+        )
+
+    async def schedules(self) -> v.Schedules:
+        bus = await self.stores.reading()
+        found = [
+            msgspec.structs.replace(
+                record,
+                schedule=msgspec.structs.replace(
+                    record.schedule, data=self.redaction.hide(record.schedule.data)
+                ),
+            )
+            for record in await bus.list_schedules()
+        ]
+        return v.Schedules(found)
+
+    async def workers(self) -> v.Workers:
+        return v.Workers(await (await self.stores.reading()).list_workers())
+
+    async def breakers(self) -> v.Breakers:
+        return v.Breakers(await (await self.stores.reading()).list_breakers())
+
+    async def audit(self, query: v.AuditQuery) -> v.Audit:
+        bus = await self.stores.reading()
+        page = await bus.search_audit(
+            domain=query.domain or None,
+            event_type=query.event or None,
+            actor=query.actor or None,
+            after=query.after,
+            limit=query.limit,
+        )
+        items = [v.AuditItem(e.command_type, self.redaction.event(e.event)) for e in page.entries]
+        return v.Audit(items, page.next)
+
+    async def actions(self, query: v.ActionsQuery) -> v.Actions:
+        bus = await self.stores.reading()
+        page = await bus.list_actions(after=query.after, limit=query.limit)
+        items = [v.ActionItem(a.actor, a.action, a.subject, a.reason, a.at) for a in page.actions]
+        return v.Actions(items, page.next)
+
+    async def system(self) -> v.System:
+        python = f"{platform.python_implementation()} {platform.python_version()}"
+        return v.System(VERSION, python, shown_url(self.stores.url), await self._examine())
+
+    async def _examine(self) -> list[Finding]:
+        """The doctor's findings, asked for no more often than they change."""
+        if self._examined is not None and time.monotonic() - self._examined[0] < DOCTOR_SECONDS:
+            return self._examined[1]
+        try:
+            administration = create_administration(self.stores.url)
+            findings = await asyncio.to_thread(administration.doctor)
+        except ConfigurationError:
+            advice = "Name an SQLite file or a PostgreSQL database to keep commands."
+            findings = [Finding("durability", Level.WARNING, "in memory, lost at exit", advice)]
+        except CommandBusError as error:
+            findings = [Finding("store", Level.ERROR, str(error))]
+        self._examined = (time.monotonic(), findings)
+        return findings

@@ -1,0 +1,63 @@
+"""Hints for open pages: "something changed", never what. The pages then ask for themselves.
+
+One loop looks for all listeners; it begins with the first of them and ends with the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from commandbus.errors import CommandBusError
+from commandbus.interfaces.web.figures import Figures
+
+LOOK_SECONDS = 1.0
+REFRESH_SECONDS = 10.0
+"""Ages grow also while nothing happens."""
+ALIVE_SECONDS = 15.0
+
+
+class Stream:
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self._listeners: set[asyncio.Queue[str]] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events for one listener."""
+        queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
+        self._listeners.add(queue)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="commandbus-dashboard")
+        try:
+            yield "retry: 3000\n\nevent: hint\ndata: hello\n\n"
+            while True:
+                try:
+                    hint = await asyncio.wait_for(queue.get(), ALIVE_SECONDS)
+                    yield f"event: hint\ndata: {hint}\n\n"
+                except TimeoutError:
+                    yield ": alive\n\n"
+        finally:
+            self._listeners.discard(queue)
+            if not self._listeners:
+                self._looking.cancel()
+
+    async def _look(self) -> None:
+        last: object = None
+        told = time.monotonic()
+        while True:
+            hint = "changed"
+            try:
+                found = {
+                    name: (s.ready, s.scheduled, s.running, s.parked, s.completed, s.failed, s.canceled)
+                    for name, s in (await self._figures.now(fresh=LOOK_SECONDS / 2)).items()
+                }
+            except CommandBusError:  # the page shows the trouble when it asks
+                found, hint = {}, "trouble"
+            if found != last or time.monotonic() - told > REFRESH_SECONDS:
+                last, told = found, time.monotonic()
+                for queue in self._listeners:
+                    if not queue.full():
+                        queue.put_nowait(hint)
+            await asyncio.sleep(LOOK_SECONDS)

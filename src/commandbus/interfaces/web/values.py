@@ -1,0 +1,313 @@
+"""What comes in and goes out, for pages and programs alike: one set of values for both."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from commandbus.domain.audit import AuditEvent
+from commandbus.domain.batch import BatchRecord
+from commandbus.domain.breaker import BreakerSnapshot
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.presence import Why, WorkerInfo
+from commandbus.domain.schedule import ScheduleRecord
+from commandbus.interfaces.web.figures import Point
+from commandbus.operations.redrive import FailureGroup
+from commandbus.store.administration import Finding
+from commandbus.store.records import QueueStats
+
+Text = Annotated[str, Meta(max_length=500)]
+Cursor = Annotated[str, Meta(max_length=200)]
+Limit = Annotated[int, Meta(ge=1, le=200)]
+Span = Literal["10m", "1h", "24h", "7d"]
+Verb = Literal["retry", "cancel", "complete"]
+
+BULK_MAX = 5_000
+
+# What is asked.
+
+
+class CommandsQuery(Struct, frozen=True):
+    q: Annotated[str, Meta(max_length=1_000, description="The filter, such as status:parked.")] = ""
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class TroubleQuery(Struct, frozen=True):
+    domain: Text | None = None
+    command_type: Text | None = None
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class BatchesQuery(Struct, frozen=True):
+    domain: Text | None = None
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class AuditQuery(Struct, frozen=True):
+    domain: Text | None = None
+    event: Text | None = None
+    actor: Text | None = None
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class ActionsQuery(Struct, frozen=True):
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class HistoryQuery(Struct, frozen=True):
+    span: Span = "1h"
+    domain: Text | None = None
+
+
+# What is to be done.
+
+
+class ReasonBody(Struct, frozen=True):
+    reason: Text | None = None
+
+
+class CancelBody(Struct, frozen=True):
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class RetryBody(Struct, frozen=True):
+    reason: Text | None = None
+    data: Any | UnsetType = UNSET
+
+
+class CompleteBody(Struct, frozen=True):
+    result: Any = None
+    reason: Text | None = None
+
+
+class SendBody(Struct, frozen=True):
+    domain: Text
+    command_type: Text
+    data: Any = None
+    priority: str | int | None = None
+    delay: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    unique_key: Text | None = None
+    reply_to: Text | None = None
+    tags: Annotated[list[Text], Meta(max_length=50)] = []
+    command_id: UUID | None = None
+
+
+class BulkBody(Struct, frozen=True):
+    """Parked commands by their ids, or by all conditions that are given."""
+
+    action: Verb
+    reason: Text | None = None
+    command_ids: Annotated[list[UUID], Meta(max_length=BULK_MAX)] | None = None
+    domain: Text | None = None
+    command_type: Text | None = None
+    error_code: Text | None = None
+    group: Text | None = None
+    limit: Annotated[int, Meta(ge=1, le=BULK_MAX)] = 1_000
+    preview: bool = False
+
+
+class BreakerBody(Struct, frozen=True):
+    cooldown: Annotated[float, Meta(ge=0.001, le=31_536_000)] = 300.0
+    reason: Text | None = None
+
+
+# What is answered.
+
+
+class Done(Struct, frozen=True):
+    done: str
+
+
+class Sent(Struct, frozen=True):
+    command_id: UUID
+    domain: str
+    duplicate: bool
+
+
+class Count(Struct, frozen=True):
+    count: int
+
+
+class Attention(Struct, frozen=True):
+    """Something that a person should look at, and where."""
+
+    level: Literal["warning", "critical"]
+    text: str
+    place: str
+    """The page about it, below the dashboard's prefix."""
+
+
+class DomainView(Struct, frozen=True):
+    """A domain, how it is doing, and who serves it."""
+
+    domain: str
+    health: Literal["ok", "idle", "paused", "warning", "critical"]
+    note: str
+    ready: int
+    scheduled: int
+    running: int
+    parked: int
+    completed: int
+    failed: int
+    canceled: int
+    oldest_ready_age: float | None
+    paused: bool
+    workers: int
+    slots: int
+    rate: float
+    """Commands that ended per second, lately."""
+    drain_seconds: float | None
+    """How long what waits will take at that rate; None when nothing waits or nothing ends."""
+
+
+class Overview(Struct, frozen=True):
+    attention: list[Attention]
+    domains: list[DomainView]
+    workers: int
+    slots: int
+
+
+class DomainDetail(Struct, frozen=True):
+    view: DomainView
+    stats: QueueStats
+
+
+class Domains(Struct, frozen=True):
+    domains: list[DomainView]
+
+
+class SearchPage(Struct, frozen=True):
+    """Newest first. `exhausted` is false when the look ended before everything was looked at: `next`
+    goes on from there."""
+
+    commands: list[CommandRecord]
+    next: str | None
+    exhausted: bool
+
+
+class Related(Struct, frozen=True):
+    """A command of the same correlation."""
+
+    command: CommandRecord
+    relation: Literal["cause", "consequence", "reply", "correlated"]
+
+
+class CommandDetail(Struct, frozen=True):
+    command: CommandRecord
+    trail: list[AuditEvent]
+    why: Why
+    related: list[Related]
+
+
+class Trouble(Struct, frozen=True):
+    commands: list[CommandRecord]
+    next: str | None
+    count: int
+
+
+class Groups(Struct, frozen=True):
+    """`grouped` of `count` parked commands were looked at, the newest ones."""
+
+    groups: list[FailureGroup]
+    grouped: int
+    count: int
+
+
+class BulkAnswer(Struct, frozen=True):
+    matched: int
+    done: int
+    refused: int
+    preview: bool
+
+
+class Batches(Struct, frozen=True):
+    batches: list[BatchRecord]
+    next: str | None
+
+
+class BatchDetail(Struct, frozen=True):
+    batch: BatchRecord
+    commands: list[CommandRecord]
+    next: str | None
+
+
+class Schedules(Struct, frozen=True):
+    schedules: list[ScheduleRecord]
+
+
+class Workers(Struct, frozen=True):
+    workers: list[WorkerInfo]
+
+
+class Breakers(Struct, frozen=True):
+    breakers: list[BreakerSnapshot]
+
+
+class AuditItem(Struct, frozen=True):
+    command_type: str
+    event: AuditEvent
+
+
+class Audit(Struct, frozen=True):
+    events: list[AuditItem]
+    next: str | None
+
+
+class ActionItem(Struct, frozen=True):
+    actor: str
+    action: str
+    subject: str
+    reason: str | None
+    at: datetime
+
+
+class Actions(Struct, frozen=True):
+    actions: list[ActionItem]
+    next: str | None
+
+
+class System(Struct, frozen=True):
+    version: str
+    python: str
+    store: str
+    """The URL without its password."""
+    findings: list[Finding]
+
+
+class HandlerView(Struct, frozen=True):
+    """A command type that can be sent from a form, with the schema of its payload."""
+
+    domain: str
+    command_type: str
+    payload_type: str
+    schema: dict[str, Any]
+
+
+class Handlers(Struct, frozen=True):
+    handlers: list[HandlerView]
+
+
+class History(Struct, frozen=True):
+    points: list[Point]
+
+
+class Problem(Struct, frozen=True):
+    """What went wrong, and what to do about it."""
+
+    error: str
+    message: str
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it."""
+    return msgspec.to_builtins(value, enc_hook=str)

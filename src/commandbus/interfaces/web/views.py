@@ -1,0 +1,168 @@
+"""From values to HTML: templates in which everything is text until it is escaped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from markupsafe import Markup
+
+from commandbus.interfaces.cli import text
+from commandbus.operations.history import COUNT_MAX
+
+HERE = Path(__file__).parent
+
+STATUS = {
+    "PENDING": ("pending", "Waiting"),
+    "IN_PROGRESS": ("running", "Running"),
+    "COMPLETED": ("completed", "Completed"),
+    "FAILED": ("failed", "Failed"),
+    "CANCELED": ("canceled", "Canceled"),
+    "IN_TROUBLESHOOTING_QUEUE": ("parked", "Parked"),
+    "COMPLETED_WITH_FAILURES": ("failed", "With failures"),
+    "OPEN": ("failed", "Open"),
+    "HALF_OPEN": ("parked", "Probing"),
+    "CLOSED": ("completed", "Closed"),
+}
+"""The class and the word of each status."""
+
+HEALTH = {
+    "ok": "Healthy",
+    "idle": "Idle",
+    "paused": "Paused",
+    "warning": "Attention",
+    "critical": "Critical",
+}
+
+
+EVENTS = {
+    "MOVED_TO_TSQ": "parked",
+    "BUSINESS_RULE_FAILED": "refused by a rule",
+    "OPERATOR_RETRY": "retried by hand",
+    "OPERATOR_CANCEL": "canceled by hand",
+    "OPERATOR_COMPLETE": "completed by hand",
+}
+
+
+def environment() -> jinja2.Environment:
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters |= {
+        "age": age,
+        "ago": ago,
+        "count": count,
+        "duration": duration,
+        "event": lambda kind: EVENTS.get(str(kind), str(kind).replace("_", " ").lower()),
+        "json": text.as_json,
+        "compact": compact,
+        "moment": moment,
+        "number": number,
+        "short": short,
+        "status": status,
+        "segment": segment,
+    }
+    env.globals |= {"HEALTH": HEALTH, "plural": text.plural}
+    return env
+
+
+def _finalize(value: Any) -> Any:
+    """What could reverse or hide text around it is shown as an escape; Markup is our own."""
+    if value is None:
+        return ""
+    return text.block(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def segment(value: object) -> str:
+    """Text as one part of a path."""
+    return quote(str(value), safe="")
+
+
+def moment(value: datetime | None) -> str:
+    return "" if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def age(value: datetime | None) -> str:
+    return text.age(value)
+
+
+def ago(value: datetime | None) -> Markup:
+    """A moment as its distance, with the moment itself on hover."""
+    if value is None:
+        return Markup('<span class="faint">–</span>')
+    told = text.age(value)
+    if not told.startswith("in "):
+        told = f"{told} ago"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        value.isoformat(), moment(value), told
+    )
+
+
+def duration(seconds: float | None) -> str:
+    return "< 1 ms" if seconds is not None and 0 <= seconds < 0.001 else text.duration(seconds)
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value else "0"
+
+
+def count(value: int) -> str:
+    """A number that was counted no further than a bound."""
+    return f"{value:,}+" if value >= COUNT_MAX else f"{value:,}"
+
+
+def short(value: object) -> str:
+    """The end of an id, where ids made at about the same time differ."""
+    return "…" + str(value)[-8:]
+
+
+def compact(value: object, longest: int = 120) -> str:
+    shown = text.compact_json(value)
+    return shown if len(shown) <= longest else shown[:longest] + " …"
+
+
+def status(value: object) -> Markup:
+    kind, word = STATUS.get(str(value), ("pending", str(value)))
+    return Markup('<span class="status {}">{}</span>').format(kind, word)
+
+
+class Links:
+    """Addresses below the prefix under which the dashboard is mounted."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix.rstrip("/")
+
+    def __call__(self, path: str, **query: Any) -> str:
+        given = {key: value for key, value in query.items() if value not in (None, "")}
+        tail = f"?{urlencode(given)}" if given else ""
+        return f"{self._prefix}{path}{tail}"
+
+    def command(self, domain: str, command_id: object) -> str:
+        return self(f"/commands/{segment(domain)}/{segment(command_id)}")
+
+    def batch(self, domain: str, batch_id: object) -> str:
+        return self(f"/batches/{segment(domain)}/{segment(batch_id)}")
+
+    def domain(self, domain: str) -> str:
+        return self(f"/domains/{segment(domain)}")
+
+    def search(self, **conditions: Any) -> str:
+        words = [f"{key}:{_quoted(value)}" for key, value in conditions.items() if value is not None]
+        return self("/commands", q=" ".join(words))
+
+
+def _quoted(value: object) -> str:
+    told = str(value)
+    return f'"{told}"' if any(c.isspace() for c in told) else told

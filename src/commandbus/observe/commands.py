@@ -1,0 +1,126 @@
+"""What a worker's commands came to, by type: counts and distributions. Nothing is counted unless
+somebody asked for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from commandbus.domain.outcome import (
+    Canceled,
+    Outcome,
+    Parked,
+    Rejected,
+    Released,
+    RetryLater,
+    Succeeded,
+)
+from commandbus.observe.text import Exposition
+from commandbus.store.records import Claimed
+
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+WORDS: dict[type, str] = {
+    Succeeded: "completed",
+    Rejected: "failed",
+    Canceled: "canceled",
+    Parked: "parked",
+    RetryLater: "retried",
+    Released: "released",
+}
+TYPES_MAX = 500
+"""Further types are counted together, so that names from outside cannot grow a worker."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    reasons: dict[str, int] = field(default_factory=dict[str, int])
+    ran: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    ran_seconds: float = 0.0
+    lasted: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    lasted_seconds: float = 0.0
+
+
+class CommandFigures:
+    """Called once for every run that ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+
+    def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
+        seconds = ran / 1_000_000
+        word = WORDS[type(outcome)]
+        with self._lock:
+            key = (claimed.domain, claimed.command_type)
+            kind = self._kinds.get(key)
+            if kind is None:
+                key = key if len(self._kinds) < TYPES_MAX else (claimed.domain, "other")
+                kind = self._kinds.setdefault(key, _Kind())
+            kind.outcomes[word] = kind.outcomes.get(word, 0) + 1
+            if isinstance(outcome, Parked):
+                kind.reasons[outcome.reason] = kind.reasons.get(outcome.reason, 0) + 1
+            kind.ran[bisect_left(BOUNDS, seconds)] += 1
+            kind.ran_seconds += seconds
+            if word in ("completed", "failed", "canceled"):
+                lasted = max(0.0, time.time() - claimed.created_at / 1_000_000)
+                kind.lasted[bisect_left(BOUNDS, lasted)] += 1
+                kind.lasted_seconds += lasted
+
+    def write(self, exposition: Exposition) -> None:
+        with self._lock:
+            kinds = [
+                ({"domain": domain, "type": command_type}, kind)
+                for (domain, command_type), kind in sorted(self._kinds.items())
+            ]
+            final = ("completed", "failed", "canceled", "parked")
+            exposition.add(
+                "commands_finished_total",
+                "counter",
+                "Commands that ended or were parked here.",
+                *(
+                    ({**labels, "outcome": word}, kind.outcomes.get(word, 0))
+                    for labels, kind in kinds
+                    for word in final
+                ),
+            )
+            exposition.add(
+                "attempts_total",
+                "counter",
+                "Runs of handlers, by how they ended.",
+                *(
+                    ({**labels, "outcome": word}, count)
+                    for labels, kind in kinds
+                    for word, count in kind.outcomes.items()
+                ),
+            )
+            exposition.add(
+                "retries_total",
+                "counter",
+                "Failed attempts that will be repeated.",
+                *((labels, kind.outcomes.get("retried", 0)) for labels, kind in kinds),
+            )
+            exposition.add(
+                "tsq_moves_total",
+                "counter",
+                "Commands parked for an operator, by the rule that decided so.",
+                *(
+                    ({"domain": labels["domain"], "type": labels["type"], "reason": reason}, count)
+                    for labels, kind in kinds
+                    for reason, count in kind.reasons.items()
+                ),
+            )
+            exposition.histograms(
+                "command_duration_seconds",
+                "How long handlers ran.",
+                BOUNDS,
+                *((labels, kind.ran, kind.ran_seconds) for labels, kind in kinds),
+            )
+            exposition.histograms(
+                "command_end_to_end_seconds",
+                "From the send to the end, waiting and retries included.",
+                BOUNDS,
+                *((labels, kind.lasted, kind.lasted_seconds) for labels, kind in kinds),
+            )

@@ -1,0 +1,67 @@
+"""Structured logs: one JSON document a line, with the command that was being carried out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+
+from commandbus.worker.handlers import Handler
+
+_current: ContextVar[dict[str, Any] | None] = ContextVar("commandbus_command", default=None)
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Time, level, logger, message, what was given as `extra`, and the current command."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= _current.get() or {}
+        told |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def correlated(handler: Handler) -> Handler:
+    """The same handler; whatever is logged while it runs names its command."""
+    function = handler.function
+
+    def facts(command: Any, context: Any) -> dict[str, Any]:
+        return {
+            "command_id": str(command.command_id),
+            "domain": command.domain,
+            "command_type": command.command_type,
+            "attempt": context.attempt,
+            "correlation_id": str(command.correlation_id),
+        }
+
+    wrapped: Callable[..., Any]
+    if handler.is_async:
+
+        @wraps(function)
+        async def run(command: Any, context: Any) -> Any:
+            _current.set(facts(command, context))
+            return await function(command, context)
+
+        wrapped = run
+    else:
+
+        @wraps(function)
+        def call(command: Any, context: Any) -> Any:
+            _current.set(facts(command, context))
+            return function(command, context)
+
+        wrapped = call
+    return replace(handler, function=wrapped)

@@ -1,0 +1,95 @@
+"""Figures of the store for Prometheus: asked for in one place, once for a whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from commandbus.domain.breaker import BreakerSnapshot, BreakerState
+from commandbus.domain.presence import WorkerInfo
+from commandbus.observe.text import Exposition
+from commandbus.operations.history import Sample
+from commandbus.settings import VERSION
+
+
+def render_store(
+    samples: Mapping[str, Sample],
+    breakers: Iterable[BreakerSnapshot],
+    workers: Iterable[WorkerInfo],
+    engine: str,
+) -> str:
+    """Depths, ages and counts by domain; the oldest age is the one to alert on."""
+    out = Exposition()
+    domains = sorted(samples.items())
+    out.add(
+        "queue_depth",
+        "gauge",
+        "Commands by where they are; waiting ones are counted up to 100000.",
+        *(
+            ({"domain": name, "state": state}, getattr(sample, state))
+            for name, sample in domains
+            for state in ("ready", "scheduled", "running")
+        ),
+    )
+    out.add(
+        "queue_oldest_age_seconds",
+        "gauge",
+        "How long the oldest ready command has been waiting.",
+        *(({"domain": name}, sample.oldest or 0.0) for name, sample in domains),
+    )
+    out.add(
+        "tsq_depth",
+        "gauge",
+        "Commands that wait for an operator.",
+        *(({"domain": name}, sample.parked) for name, sample in domains),
+    )
+    out.add(
+        "commands_ended_total",
+        "counter",
+        "Commands that ended, in the whole fleet, since the store was made.",
+        *(
+            ({"domain": name, "outcome": outcome}, getattr(sample, outcome))
+            for name, sample in domains
+            for outcome in ("completed", "failed", "canceled")
+        ),
+    )
+    out.add(
+        "command_queue_seconds",
+        "gauge",
+        "How long the newest commands waited after they were due: the 95th percentile.",
+        *(
+            ({"domain": n, "quantile": "0.95"}, s.wait_p95)
+            for n, s in domains
+            if s.wait_p95 is not None
+        ),
+    )
+    _write_fleet(out, [name for name, _ in domains], breakers, workers)
+    out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": engine}, 1))
+    return out.text()
+
+
+def _write_fleet(
+    out: Exposition,
+    domains: Iterable[str],
+    breakers: Iterable[BreakerSnapshot],
+    workers: Iterable[WorkerInfo],
+) -> None:
+    out.add(
+        "breaker_state",
+        "gauge",
+        "1 for the present state of a breaker.",
+        *(
+            ({"breaker": breaker.target, "state": state.lower()}, int(breaker.state is state))
+            for breaker in breakers
+            for state in BreakerState
+        ),
+    )
+    serving = dict.fromkeys(domains, 0)
+    for worker in workers:
+        for name in worker.domains:
+            serving[name] = serving.get(name, 0) + worker.concurrency
+    out.add(
+        "fleet_slots",
+        "gauge",
+        "Slots of the workers that reported themselves lately.",
+        *(({"domain": name}, slots) for name, slots in sorted(serving.items())),
+    )

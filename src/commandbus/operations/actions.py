@@ -1,0 +1,101 @@
+"""Actions: what people did to whole domains, schedules and breakers, and who it was.
+
+What is done to a command is in the command's own trail; the rest is kept here, as documents.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.moment import as_datetime
+from commandbus.domain.names import as_text
+from commandbus.errors import InvalidArgumentError
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
+from commandbus.store.records import AuditEntry, AuditFilter
+
+KIND = "action"
+
+
+class ActionRecord(msgspec.Struct, frozen=True):
+    """Somebody did something to something, for a reason."""
+
+    actor: str
+    action: str
+    subject: str
+    reason: str | None
+    at: datetime
+
+
+class ActionPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the cursor of the following page, or None at the end."""
+
+    actions: list[ActionRecord]
+    next: str | None = None
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the cursor of the following page, or None at the end."""
+
+    entries: list[AuditEntry]
+    next: str | None = None
+
+
+_decoder = msgspec.json.Decoder(ActionRecord)
+
+
+def record_action(
+    scope: Scope, actor: str, action: str, subject: str, reason: str | None = None
+) -> Op[None]:
+    """Keep what somebody did; part of the transaction that does it."""
+    now = yield from scope.store.now()
+    record = ActionRecord(
+        as_text(actor, "actor", longest=200), action, subject[:500], reason, as_datetime(now)
+    )
+    key = f"{now:016x}-{scope.new_id()}"
+    body = msgspec.json.encode(record).decode()
+    yield from scope.store.put_document(Document(KIND, key, 0, action, None, body))
+
+
+def list_actions(
+    scope: Scope, *, action: str | None = None, after: str | None = None, limit: int = 100
+) -> Op[ActionPage]:
+    """What people did to domains, schedules and breakers, newest first, a page at a time."""
+    page = yield from scope.store.list_documents(
+        KIND, status=action, after=after, limit=limit, backwards=True
+    )
+    return ActionPage(
+        [_decoder.decode(document.body) for document in page],
+        page[-1].key if len(page) == limit else None,
+    )
+
+
+def search_audit(
+    scope: Scope,
+    *,
+    domain: str | None = None,
+    event_type: AuditEventType | str | None = None,
+    actor: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Op[AuditPage]:
+    """What happened to commands besides being sent, received and completed: failures, lost workers,
+    operators' actions; of all commands, newest first, a page at a time. A page may be short and still
+    have a next one: it looks at a bounded number of events."""
+    try:
+        kind = None if event_type is None else str(AuditEventType(event_type))
+    except ValueError:
+        known = ", ".join(AuditEventType)
+        raise InvalidArgumentError(f"Unknown event {event_type!r}; use one of {known}.") from None
+    if after is not None and not (after.isdecimal() and len(after) < 19):
+        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000:
+        raise InvalidArgumentError(f"limit must be between 1 and 1000, not {limit!r}.")
+    before = None if after is None else int(after)
+    wanted = AuditFilter(domain, kind, actor, before, limit=limit + 1)
+    found = yield from scope.store.search_audit(wanted)
+    return AuditPage(found[:limit], str(found[limit - 1].id) if len(found) > limit else None)

@@ -1,0 +1,62 @@
+"""Retention: ended commands are forgotten after a time of their status, in small pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.domain.moment import SECOND, Duration, as_seconds
+from commandbus.errors import InvalidArgumentError
+from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.store.op import Op
+from commandbus.store.records import Pruned
+
+PIECE = 500
+"""Outcomes looked at in one transaction."""
+
+
+class PruneReport(msgspec.Struct, frozen=True):
+    """How many ended commands were forgotten."""
+
+    gone: int
+
+
+def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
+    """Seconds by final status, or InvalidArgumentError. Parked commands wait for a person, and what
+    has not ended is never forgotten."""
+    known = {str(status) for status in FINAL}
+    found: dict[str, float] = {}
+    for status, duration in keep.items():
+        name = str(status).upper()
+        if name not in known:
+            raise InvalidArgumentError(
+                f"Retention is for {', '.join(sorted(known))}, not for {str(status)!r}."
+            )
+        found[name] = as_seconds(duration, f"retention of {name}", minimum=1.0)
+    if not found:
+        raise InvalidArgumentError("Say how long to keep at least one status, such as COMPLETED.")
+    return found
+
+
+def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
+    """One small step of a pass over all outcomes."""
+    now = yield from scope.store.now()
+    cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
+    return (yield from scope.store.prune(cutoffs, after, PIECE))
+
+
+def prune(
+    scope: Scope, keep: Mapping[CommandStatus | str, Duration], *, limit: int | None = None
+) -> Flow[PruneReport]:
+    """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
+    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands."""
+    seconds = check_retention({str(status): duration for status, duration in keep.items()})
+    gone, after = 0, 0
+    while True:
+        step: Pruned = yield Send(prune_piece(scope, seconds, after))
+        gone += step.gone
+        if step.last is None or (limit is not None and gone >= limit):
+            return PruneReport(gone)
+        after = step.last

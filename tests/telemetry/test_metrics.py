@@ -1,0 +1,131 @@
+"""Figures for Prometheus: what workers and dashboards expose, and that nothing else is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from commandbus import (
+    CommandBus,
+    HandlerRegistry,
+    PermanentCommandError,
+    RetryPolicy,
+    TransientCommandError,
+    Worker,
+    none,
+)
+from commandbus.interfaces.web import create_dashboard
+from commandbus.observe.commands import TYPES_MAX, CommandFigures
+from commandbus.observe.exposition import render
+from commandbus.observe.text import Exposition
+from commandbus.runtimes.probes import ProbeServer
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\bcommandbus_[a-z_]+")
+SUFFIXES = re.compile(r"_(bucket|sum|count)$")
+
+registry = HandlerRegistry()
+
+
+@registry.handler("orders", "ship", retry=RetryPolicy(2, none()))
+async def ship(command: Any, context: Any) -> None:
+    match command.data:
+        case "permanent":
+            raise PermanentCommandError("NO", "never")
+        case "transient":
+            raise TransientCommandError("LATER", "not now")
+
+
+async def exposed() -> str:
+    """What a worker and a dashboard show together after some work."""
+    async with CommandBus("memory://") as bus:
+        worker = Worker(bus, "orders", registry, recycle_after=6)
+        server = ProbeServer(worker)
+        for data in ("good", "good", "permanent", "transient", "good"):
+            await bus.send("orders", "ship", data)
+        await worker.run()
+        server._server.server_close()
+        await bus.open_breaker("bank", 60)
+        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.get("/metrics")
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            return render(worker) + answer.text
+
+
+def values(text: str) -> dict[str, float]:
+    rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in rows}
+
+
+async def test_runs_are_counted_by_type_and_outcome() -> None:
+    found = values(await exposed())
+    labels = 'domain="orders",type="ship"'
+    assert found[f'commandbus_commands_finished_total{{{labels},outcome="completed"}}'] == 3
+    assert found[f'commandbus_commands_finished_total{{{labels},outcome="parked"}}'] == 2
+    assert found[f'commandbus_attempts_total{{{labels},outcome="retried"}}'] == 1
+    assert found[f"commandbus_retries_total{{{labels}}}"] == 1
+    assert found[f'commandbus_tsq_moves_total{{{labels},reason="EXHAUSTED"}}'] == 1
+    assert found[f'commandbus_tsq_moves_total{{{labels},reason="PERMANENT"}}'] == 1
+    assert found[f"commandbus_command_duration_seconds_count{{{labels}}}"] == 6
+    assert found[f'commandbus_command_duration_seconds_bucket{{{labels},le="+Inf"}}'] == 6
+    assert found[f"commandbus_command_end_to_end_seconds_count{{{labels}}}"] == 3
+    assert found['commandbus_tsq_depth{domain="orders"}'] == 2
+    assert found['commandbus_queue_oldest_age_seconds{domain="orders"}'] == 0
+    assert found['commandbus_commands_ended_total{domain="orders",outcome="completed"}'] == 3
+    assert found['commandbus_breaker_state{breaker="bank",state="open"}'] == 1
+
+
+async def test_every_metric_of_the_dashboard_and_the_alerts_exists() -> None:
+    text = await exposed()
+    known = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    for file in ("grafana-dashboard.json", "alerts.yml"):
+        content = (ROOT / "deploy" / file).read_text(encoding="utf-8")
+        named = {SUFFIXES.sub("", name) for name in NAME.findall(content)}
+        assert named, file
+        assert named <= known | {"commandbus_lease_expired_total"}, named - known
+    assert json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())["panels"]
+
+
+async def test_the_exposition_is_well_formed() -> None:
+    text = await exposed()
+    for line in text.splitlines():
+        assert re.fullmatch(
+            r"# (HELP|TYPE) commandbus_[a-z_]+ .+|"
+            r'commandbus_[a-z_]+(\{([a-z_]+="(?:[^"\\]|\\.)*",?)+\})? [-+.e\w]+',
+            line,
+        ), line
+
+
+def test_labels_from_outside_cannot_break_a_line() -> None:
+    out = Exposition()
+    out.add("x", "gauge", "text", ({"domain": 'a"b\\c\nd'}, 1))
+    assert out.text().splitlines()[-1] == 'commandbus_x{domain="a\\"b\\\\c\\nd"} 1'
+
+
+async def test_nothing_is_counted_unless_somebody_asks() -> None:
+    async with CommandBus("memory://") as bus:
+        worker = Worker(bus, "orders", registry)
+        assert worker.observer is None
+        assert "commandbus_command_duration_seconds" not in render(worker)
+
+
+def test_types_from_outside_cannot_grow_a_worker() -> None:
+    import msgspec
+
+    from commandbus.domain.outcome import Succeeded
+    from commandbus.store.records import Claimed
+
+    figures = CommandFigures()
+    fields: dict[str, Any] = dict.fromkeys(f.name for f in msgspec.structs.fields(Claimed))
+    claimed = Claimed(**fields | {"domain": "d", "created_at": 0})
+    for number in range(TYPES_MAX + 50):
+        figures(msgspec.structs.replace(claimed, command_type=f"t{number}"), Succeeded(), 5)
+    out = Exposition()
+    figures.write(out)
+    assert 'type="other"' in out.text()
+    assert out.text().count("commandbus_retries_total{") == TYPES_MAX + 1

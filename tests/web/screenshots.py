@@ -1,0 +1,112 @@
+"""Pictures of every page, light and dark, wide and on a phone: `make screenshots`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from commandbus import CommandBus
+from commandbus.domain import failure
+from tests.web import scene
+from tests.web.browser import CHROMIUM, browser
+from tests.web.server import Served, served
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "screenshots"
+SIZES = {"wide": (1_280, 800), "phone": (390, 844)}
+HEIGHTS = {"wide": 1_000, "phone": 1_300}
+"""Long pages are cut there."""
+PAGES = {
+    "overview": "/",
+    "domains": "/domains",
+    "domain": "/domains/orders",
+    "commands": "/commands",
+    "troubleshooting": "/troubleshooting",
+    "batches": "/batches",
+    "schedules": "/schedules",
+    "workers": "/workers",
+    "breakers": "/breakers",
+    "audit": "/audit",
+    "actions": "/audit?view=actions",
+    "system": "/system",
+    "send": "/send?domain=orders&type=ship",
+}
+
+
+async def fill(bus: CommandBus) -> None:
+    # Tracebacks in pictures name files of the project, wherever it lies.
+    clean = failure._clean
+    failure._clean = lambda text, *rest: clean(text.replace(f"{ROOT}/", ""), *rest)
+    await scene.fill(bus)
+    await scene.present(bus)
+
+
+async def some_load(bus: CommandBus, seconds: float) -> None:
+    """Something for the charts to show."""
+    end, n = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        n += 1
+        cities = scene.CITIES[:4] if n % 3 else scene.CITIES
+        await bus.send_many(
+            scene.SendRequest("orders", "ship", {"order": n, "city": city})
+            for city in cities * (2 + n % 4)
+        )
+        await scene.work(bus, ("orders",))
+        await asyncio.sleep(0.4 + (n % 5) / 5)
+
+
+def links(place: Served) -> dict[str, str]:
+    """Pages whose address depends on what is there."""
+    found = dict[str, str]()
+    parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
+    found["command"] = f"/commands/{parked.domain}/{parked.command_id}"
+    batches = place.run(place.bus.list_batches("orders", newest_first=True))
+    found["batch"] = f"/batches/orders/{batches.batches[0].batch_id}"
+    groups = f"/troubleshooting/bulk?action=retry&domain={parked.domain}"
+    return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
+
+
+def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
+    pages = PAGES | links(place)
+    for theme in ("light", "dark"):
+        for size, (width, height) in SIZES.items():
+            context = opened.new_context(
+                viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
+            )
+            page = context.new_page()
+            for name, path in pages.items():
+                if only and name not in only:
+                    continue
+                page.goto(place.url + path)
+                length = page.evaluate("document.documentElement.scrollHeight")
+                page.screenshot(
+                    path=folder / f"{name}-{theme}-{size}.png",
+                    full_page=True,
+                    clip={"x": 0, "y": 0, "width": width, "height": min(length, HEIGHTS[size])},
+                )
+            context.close()
+
+
+def main(arguments: list[str]) -> int:
+    if not CHROMIUM:
+        print(
+            "No chromium on the path; install it, or name it in COMMANDBUS_CHROMIUM.", file=sys.stderr
+        )
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"sqlite:///{folder}/scene.db?synchronous=off"
+        with served(store, fill, registry=scene.registry) as place, browser() as opened:
+            page = opened.new_page()
+            page.goto(place.url)
+            place.run(some_load(place.bus, 20), 120)
+            take(place, opened, FOLDER, set(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""The dashboard in a real browser: what an operator does, alone and under a prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commandbus import CommandBus, SendRequest
+from commandbus.testing import eventually
+from tests.web import scene
+from tests.web.browser import CHROMIUM, browser
+from tests.web.server import Served, served
+
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM, reason="!!! no chromium on the path: the dashboard was NOT tried in a browser"
+)
+PARKED = 500
+
+
+async def fill(bus: CommandBus) -> None:
+    await scene.fill(bus, parked=PARKED)
+    await scene.present(bus)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["", "/ops/bus"], ids=["alone", "mounted"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("web")
+    store = f"sqlite:///{folder}/bus.db?synchronous=off"
+    with served(store, fill, prefix=request.param, registry=scene.registry) as found:
+        yield found
+
+
+@pytest.fixture
+def page(opened: Any, place: Served) -> Iterator[Any]:
+    context = opened.new_context()
+    found = context.new_page()
+    problems: list[str] = []
+    found.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    found.on("pageerror", lambda error: problems.append(str(error)))
+    yield found
+    context.close()
+    assert problems == []
+
+
+def number(text: str) -> int:
+    return int(re.sub(r"\D", "", text))
+
+
+def test_the_overview_moves_while_a_load_runs(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/")
+    before = number(page.inner_text("#completed"))
+    charts = page.inner_html("#charts")
+
+    async def load() -> None:
+        for n in range(8):
+            order = {"order": n, "city": "Oslo"}
+            await place.bus.send_many([SendRequest("orders", "ship", order)] * 20)
+            await scene.work(place.bus, ("orders",))
+            await asyncio.sleep(0.3)
+
+    loading = place.begin(load())
+    eventually(lambda: before < number(page.inner_text("#completed")))
+    loading.result(60)
+    eventually(lambda: before + 160 <= number(page.inner_text("#completed")))
+    assert page.inner_html("#charts") != charts
+
+
+def test_a_parked_command_is_found_mended_and_retried(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/commands")
+    page.keyboard.press("/")
+    page.keyboard.type("status:parked domain:orders data.city:Atlantis")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/commands?q=status*")
+    page.click("#commands a.strong")
+    page.wait_for_url("**/commands/orders/*")
+    assert "NO_SUCH_CITY" in page.inner_text("#error")
+    area = page.locator("#retry textarea")
+    area.fill(area.input_value().replace("Atlantis", "Cork"))
+    page.fill("#retry input[name=reason]", "meant Cork")
+    page.click("text=Retry with this payload")
+    page.wait_for_selector(".notice")
+    assert "sent back to work" in page.inner_text(".notice")
+    place.run(scene.work(place.bus, ("orders",)))
+    page.wait_for_selector("#state .status.completed")
+    page.wait_for_selector("#trail >> text=Retried by hand")
+    assert "meant Cork" in page.inner_text("#trail")
+
+
+def test_five_hundred_are_retried_with_a_reason(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/troubleshooting?domain=orders")
+    parked = number(page.inner_text("#groups .big"))
+    assert parked >= PARKED
+    page.click("#groups tr:has-text('NO_SUCH_CITY') >> text=Retry …")
+    page.wait_for_url("**/troubleshooting/bulk*")
+    assert number(page.inner_text("h1").split("Retry")[1]) == parked
+    page.click("button.main")
+    assert "/bulk" in page.url, "a reason is required"
+    page.fill("input[name=reason]", "the map was mended")
+    page.click("button.main")
+    page.wait_for_selector(".notice")
+    assert number(page.inner_text(".notice")) == parked
+    page.goto(f"{place.url}/audit?event=OPERATOR_RETRY&actor=local")
+    assert "the map was mended" in page.inner_text("table")
+    place.run(scene.work(place.bus, ("orders",)))
+
+
+def test_a_paused_domain_is_why_a_command_waits(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/domains/orders")
+    page.fill("input[name=reason]", "stocktaking")
+    page.click("text=Pause orders")
+    page.wait_for_selector(".notice")
+    sent = place.run(place.bus.send("orders", "ship", {"order": 1, "city": "Graz"}))
+    page.goto(f"{place.url}/commands/orders/{sent.command_id}")
+    assert "'orders' is paused: stocktaking" in page.inner_text("#state")
+    page.goto(f"{place.url}/domains/orders")
+    page.click("text=Resume orders")
+    page.wait_for_selector(".notice")
+    eventually(lambda: not place.run(place.bus.stats("orders")).paused)
+    place.run(scene.work(place.bus, ("orders",)))
+
+
+def test_a_command_is_sent_from_the_form_of_its_type(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/send")
+    page.click("text=ship")
+    page.fill("input[name='field:order']", "77")
+    page.fill("input[name='field:city']", "Lyon")
+    page.check("input[name='field:express']")
+    page.click("main button.main")
+    page.wait_for_url("**/commands/orders/*")
+    record = place.run(place.bus.get_command("orders", page.url.rpartition("/")[2]))
+    assert record.data == {"order": 77, "city": "Lyon", "express": True, "weight": 1.0}
+    assert record.headers == {"sent_by": "local"}
+
+
+def test_what_somebody_types_and_chooses_survives_a_refresh(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/commands")
+    page.fill("#filter", "half a tho")
+    page.focus("#filter")
+    shown = page.inner_text("#commands tbody tr:first-child")
+    sent = place.run(place.bus.send("mail", "welcome", {"user": 5}))
+    page.wait_for_selector(f"#commands [title='{sent.command_id}']")
+    assert page.inner_text("#commands tbody tr:first-child") != shown
+    assert page.input_value("#filter") == "half a tho"
+    assert page.evaluate("document.activeElement.id") == "filter"
+
+
+def test_pages_are_complete_without_a_script(opened: Any, place: Served) -> None:
+    context = opened.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{place.url}/")
+    assert page.locator("figure svg").count() == 4
+    page.click("nav >> text=Commands")
+    page.fill("#filter", "status:completed domain:payments")
+    page.click("text=Filter")
+    assert page.locator("#commands tbody tr").count() > 0
+    context.close()
+
+
+def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
+    context = opened.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    parked = place.run(place.bus.query_commands(limit=1))[0]
+    detail = f"/commands/{parked.domain}/{parked.command_id}"
+    paths = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/schedules", "/workers",
+             "/breakers", "/audit", "/system", "/send", detail]  # fmt: skip
+    for path in paths:
+        page.goto(place.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    context.close()
