@@ -19,9 +19,15 @@ def create_engine(
     clock: Clock = system_clock,
 ) -> Engine:
     """The engine for a URL; each is imported only when it is asked for."""
+    if transport == "pgmq" and _scheme(url) in ("postgresql", "postgres"):
+        _need_psycopg()
+        from commandbus.engines.postgres.pgmq.engine import PgmqEngine
+
+        return PgmqEngine(url, migrate=migrate)
     if transport is not None:
         raise ConfigurationError(
-            f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out."
+            f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out. "
+            'There is transport="pgmq", for postgresql:// only.'
         )
     match _scheme(url):
         case "memory":
