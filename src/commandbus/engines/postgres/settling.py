@@ -143,17 +143,7 @@ class PostgresSettling(PostgresSending):
     ) -> Op[tuple[int, ...]]:
         """The careful way, for leases that are unknown or not as remembered: look, lock, write.
         Returns what is lost; an outcome that this very lease has recorded before is not."""
-        wanted = sorted({s.lease_id for s in doubtful})
-        rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
-        for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
-            columns = yield Statement(self._sql.columns_of, (integers(seqs),))
-            priorities = {column[0]: column[1] for column in columns}
-            seats = {
-                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
-                for m in members_of(seqs, unusual)
-            }
-            yield from self._keep_found(Held(lease_id, domain, worker, claimed_at, version, seats))
-        self._leases.forget(set(wanted) - {row[0] for row in rows})
+        yield from self._recall(sorted({s.lease_id for s in doubtful}))
         lost: list[Settlement] = []
         for group in self._by_worker(doubtful, lost):
             built = self._build(group, lost)
@@ -166,6 +156,19 @@ class PostgresSettling(PostgresSending):
         rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
         recorded = dict(rows)
         return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+
+    def _recall(self, wanted: Sequence[int]) -> Op[None]:
+        """Read leases from the server, and lock them; forget those that are gone."""
+        rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
+        for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
+            columns = yield Statement(self._sql.columns_of, (integers(seqs),))
+            priorities = {column[0]: column[1] for column in columns}
+            seats = {
+                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
+                for m in members_of(seqs, unusual)
+            }
+            yield from self._keep_found(Held(lease_id, domain, worker, claimed_at, version, seats))
+        self._leases.forget(set(wanted) - {row[0] for row in rows})
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Remember a lease that was read from the server."""

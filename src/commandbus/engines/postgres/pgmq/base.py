@@ -10,7 +10,7 @@ from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.pgmq.names import queue_of
-from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, plain
+from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, templates
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.store.op import Op
 
@@ -22,7 +22,7 @@ class PgmqBase(PostgresBase):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._queues = Queues()
-        self._plain = plain(self._schema)
+        self._plain = templates(self._schema)
         self._texts = Texts(self._schema, last_read_at=True)
 
     def use_version(self, *, last_read_at: bool) -> None:

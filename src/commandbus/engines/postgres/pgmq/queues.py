@@ -31,6 +31,13 @@ _MARKED = re.compile(r"/\* places \*/.*?/\* end of places \*/", re.DOTALL)
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
+@cache
+def templates(schema: str) -> SimpleNamespace:
+    """The statements and parts of statements, for a schema; those over queues are not complete."""
+    found = vars(load(PACKAGE, "messages.sql"))
+    return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
+
+
 class Queue(msgspec.Struct, frozen=True):
     """A queue that is bound to a domain."""
 
@@ -52,9 +59,9 @@ class Texts:
     """The statements of one schema and one version of PGMQ, made when they are first needed."""
 
     def __init__(self, schema: str, *, last_read_at: bool) -> None:
-        self._schema = schema
         self._last_read_at = last_read_at
-        self._templates = load(PACKAGE, "messages.sql")
+        # Before names of queues and domains are put in, which only look like the schema's.
+        self._templates = templates(schema)
         self._native = queries(schema)
         self._made: dict[tuple[str, tuple[int, ...]], str] = {}
 
@@ -80,16 +87,13 @@ class Texts:
         return text
 
     def _expanded(self, name: str, queues: Sequence[Queue]) -> str:
-        return in_schema(self._expand(getattr(self._templates, name), queues), self._schema)
-
-    def _expand(self, text: str, queues: Sequence[Queue]) -> str:
         def repeat(found: re.Match[str]) -> str:
             part = getattr(self._templates, found[2])
             return _JOINS[found[1]].join(
                 self._filled(part, queue, position) for position, queue in enumerate(queues, 1)
             )
 
-        return _REPEATED.sub(repeat, text)
+        return _REPEATED.sub(repeat, getattr(self._templates, name))
 
     def _filled(self, text: str, queue: Queue, position: int) -> str:
         columns = "msg_id, read_ct, enqueued_at, vt, message"
@@ -114,9 +118,7 @@ class Texts:
         return self._make(
             name,
             [queue],
-            lambda _, queues: in_schema(
-                self._filled(getattr(self._templates, name), queues[0], 1), self._schema
-            ),
+            lambda _, queues: self._filled(getattr(self._templates, name), queues[0], 1),
         )
 
     def _insert(self, _: str, queues: Sequence[Queue]) -> str:
@@ -132,13 +134,6 @@ class Texts:
         text = text.replace("/* proof */", "and l.lease_id not in (select proof from unfit)")
         places = self._expanded("instead_of_places", queues)
         return _MARKED.sub(lambda _: places, text, count=1)
-
-
-@cache
-def plain(schema: str) -> SimpleNamespace:
-    """The statements that name no queue's table."""
-    found = {name: in_schema(sql, schema) for name, sql in vars(load(PACKAGE, "messages.sql")).items()}
-    return SimpleNamespace(**{name: sql for name, sql in found.items() if "@" not in sql})
 
 
 class Queues:

@@ -24,7 +24,7 @@ from commandbus.engines.postgres.settling import (
     PostgresSettling,
     Prepared,
 )
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.store.op import Op, Statement
 from commandbus.store.settling import Member, OutcomeRow, Writes
 
@@ -110,11 +110,17 @@ class PgmqSettling(PgmqSending, PostgresSettling):
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = sorted(lease_ids)
+        unknown = [n for n in wanted if not isinstance(self._leases.get(n), HeldMessages)]
+        if unknown:
+            yield from self._recall(unknown)
+            yield Boundary()
         rows: list[tuple[int, int, int, int]] = []
         for lease_id in wanted:
             held = self._leases.get(lease_id)
             if isinstance(held, HeldMessages):
                 rows += [(lease_id, *held.places[s], seat[0]) for s, seat in held.seats.items()]
+        if not rows:
+            return (yield from super().renew(lease_ids, seconds))
         queues = self._queues.among(row[1] for row in rows)
         columns = [integers(row[n] for row in rows) for n in range(4)]
         duration = int(seconds * SECOND)
