@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
@@ -19,11 +19,13 @@ def create_engine(
     clock: Clock = system_clock,
 ) -> Engine:
     """The engine for a URL; each is imported only when it is asked for."""
-    if transport == "pgmq" and _scheme(url) in ("postgresql", "postgres"):
-        _need_psycopg()
-        from commandbus.engines.postgres.pgmq.engine import PgmqEngine
+    if _scheme(url) in ("postgresql", "postgres"):
+        transport = transport or dict(parse_qsl(urlsplit(url).query)).get("transport")
+        if transport == "pgmq":
+            _need_psycopg()
+            from commandbus.engines.postgres.pgmq.engine import PgmqEngine
 
-        return PgmqEngine(url, migrate=migrate)
+            return PgmqEngine(url, migrate=migrate)
     if transport is not None:
         raise ConfigurationError(
             f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out. "
@@ -50,6 +52,27 @@ def create_engine(
             )
 
 
+def create_pgmq_engine(url: str) -> Engine:
+    """The engine under a PGMQ client: sessions and nothing else."""
+    if _scheme(url) not in ("postgresql", "postgres"):
+        raise _not_postgresql(url)
+    _need_psycopg()
+    from commandbus.engines.postgres.pgmq.engine import PgmqClientEngine
+
+    return PgmqClientEngine(url)
+
+
+def install_pgmq(url: str, file: str | None = None) -> str:
+    """Bring PGMQ into a PostgreSQL database, unless it is there, and what the bus needs to use it;
+    returns what there is then."""
+    if _scheme(url) not in ("postgresql", "postgres"):
+        raise _not_postgresql(url)
+    _need_psycopg()
+    from commandbus.engines.postgres.pgmq import installation
+
+    return str(installation.install(url, file))
+
+
 def create_administration(url: str) -> Administration:
     """What an administrator can do to the store of a URL; nothing is opened yet."""
     match _scheme(url):
@@ -72,6 +95,13 @@ def create_administration(url: str) -> Administration:
                 f"Unknown engine in {_without_secrets(url)!r}; use sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
+
+
+def _not_postgresql(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"PGMQ lives in PostgreSQL, not in {_without_secrets(url)!r}; use "
+        "postgresql://user@host/database."
+    )
 
 
 def _scheme(url: object) -> str:

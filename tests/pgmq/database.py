@@ -1,4 +1,4 @@
-"""A database with PGMQ from its SQL alone, once per test process, and an empty bus in it for each test."""
+"""One database with PGMQ, from its SQL alone, per test process; emptied for each test."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,6 +64,23 @@ def verify(url: options.Url = None, json: options.Json = False) -> None:
 def sql(url: options.Url = None) -> None:
     """Print the statements that create the tables, for other migration tools. Needs no connection."""
     print(_administration(url).sql())
+
+
+def install_pgmq(
+    url: options.Url = None,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="FILE", help="PGMQ's SQL, instead of its package.")
+    ] = None,
+) -> None:
+    """Bring PGMQ into a PostgreSQL database, with what transport="pgmq" needs beside it.
+
+    As the extension where the server offers it, else from the SQL of the package `pgmq` or of a file.
+    A PGMQ that is there already stays as it is; repeating it is harmless.
+    """
+    from commandbus.connect import install_pgmq as install
+
+    found = _carry_out(lambda: install(target.find_url(url), sql))
+    output.done(f"the database has PGMQ ({found})")
 
 
 def doctor(url: options.Url = None, json: options.Json = False) -> None:

@@ -60,13 +60,19 @@ def look(connection: psycopg.Connection[Any], place: Location) -> Installed | No
     return Installed(version is not None, known, tuple(columns), mark == _mark())
 
 
-def require(url: str) -> Installed:
-    """The PGMQ of a database that is ready for the transport; else an error that says what to do."""
+def present(url: str) -> Installed:
+    """The PGMQ of a database; else an error that says how to get it."""
     place = parse(url)
     with schemas.connect(place) as connection:
         installed = look(connection, place)
     if installed is None:
-        raise ConfigurationError(f"transport='pgmq' needs PGMQ in this database; {_HOW}.")
+        raise ConfigurationError(f"The database has no PGMQ; {_HOW}.")
+    return installed
+
+
+def require(url: str) -> Installed:
+    """The PGMQ of a database that is ready for the transport; else an error that says what to do."""
+    installed = present(url)
     if "headers" not in installed.columns:
         wanted = ".".join(str(part) for part in OLDEST)
         raise ConfigurationError(

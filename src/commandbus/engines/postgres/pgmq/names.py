@@ -1,29 +1,15 @@
-"""Names of queues: checked, because they become part of statements, and made from domains."""
+"""Names of queues and of their tables: made from domains, and checked where they are not."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
+from commandbus.domain.names import as_queue
 from commandbus.domain.priority import LABELS
-from commandbus.errors import InvalidArgumentError
 
-LENGTH_MAX = 47
-"""PGMQ's own limit."""
-
-_QUEUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z")
 _PLAIN_DOMAIN = re.compile(r"[a-z_][a-z0-9_]{0,29}\Z")
 _HASH_LENGTH, _STEM_LENGTH = 8, 21
-
-
-def check_queue(name: object) -> str:
-    """The name of a queue, or InvalidArgumentError."""
-    if isinstance(name, str) and _QUEUE.match(name):
-        return name
-    raise InvalidArgumentError(
-        f"The queue {name!r} has no valid name: use up to {LENGTH_MAX} letters, digits and "
-        "underscores, beginning with a letter or underscore."
-    )
 
 
 def queue_of(domain: str, priority: int, *, replies: bool = False) -> str:
@@ -38,7 +24,7 @@ def queue_of(domain: str, priority: int, *, replies: bool = False) -> str:
 
 def quoted_table(prefix: str, queue: str) -> str:
     """The table of a queue, as PGMQ names it."""
-    return f'pgmq."{prefix}_{check_queue(queue).lower()}"'
+    return f'pgmq."{prefix}_{as_queue(queue).lower()}"'
 
 
 def _stem(domain: str) -> str:

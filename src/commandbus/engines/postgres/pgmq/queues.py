@@ -73,9 +73,10 @@ class Texts:
         """The engine's statement that adds commands, with messages in place of rows that wait."""
         return self._make("insert", queues, self._insert)
 
-    def settle(self, queues: Sequence[Queue]) -> str:
-        """The engine's settle, which also checks the messages first, and moves them in the end."""
-        return self._make("settle", queues, self._settle)
+    def settle(self, queues: Sequence[Queue], *, lock: bool) -> str:
+        """The engine's settle, which also checks the messages first, and moves them in the end;
+        `lock` is for messages of different read counts."""
+        return self._make("settle locked" if lock else "settle", queues, self._settle)
 
     def _make(
         self, name: str, queues: Sequence[Queue], build: Callable[[str, Sequence[Queue]], str]
@@ -111,7 +112,7 @@ class Texts:
             "last_read": ", last_read_at = (select at from gate)" if self._last_read_at else "",
             "grace": GRACE_SECONDS * 1_000_000,
         }
-        return re.sub(r"@(\w+)@", lambda found: str(values[found[1]]), text)
+        return re.sub(r"@(\w+)@", lambda found: str(values.get(found[1], found[0])), text)
 
     def of_one(self, name: str, queue: Queue) -> str:
         """A statement over one queue."""
@@ -125,10 +126,11 @@ class Texts:
         places = self._expanded("put_into", queues)
         return _MARKED.sub(lambda _: places, self._native.insert_commands, count=1)
 
-    def _settle(self, _: str, queues: Sequence[Queue]) -> str:
+    def _settle(self, name: str, queues: Sequence[Queue]) -> str:
         text = self._native.settle
         taken = max(int(number) for number in _PARAMETER.findall(text))
         before = self._expanded("before_proof", queues)
+        before = before.replace("@lock@", "for update" if name == "settle locked" else "")
         before = re.sub(r"@(\d)@", lambda found: str(taken + int(found[1])), before)
         text = text.replace("/* before */", before, 1)
         text = text.replace("/* proof */", "and l.lease_id not in (select proof from unfit)")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commandbus.engines.postgres.arrays import EMPTY, integers
+from commandbus.engines.postgres.copying import Row
 from commandbus.engines.postgres.pgmq.base import PgmqBase
-from commandbus.engines.postgres.sending import PostgresSending, Row
+from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import Shared
 from commandbus.errors import SchemaOutdated
 from commandbus.store.op import Op, Statement

@@ -47,7 +47,9 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             # An operator's retry: the message is in the archive, and `_write` sends another.
             return self._sql.settle, ()
         queues = self._queues.among(fate[2] for fate in fates)
-        return self._texts.settle(queues), tuple(integers(column) for column in _columns(fates))
+        lock = len({fate[4] for fate in fates}) > 1
+        columns = tuple(integers(fate[n] for fate in fates) for n in range(6))
+        return self._texts.settle(queues, lock=lock), columns
 
     def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
         """What becomes of the messages of what is written."""
@@ -139,7 +141,3 @@ def with_places(held: Held, seats: dict[int, Any], places: dict[int, Place]) -> 
 
 def _fate_of(row: OutcomeRow) -> int:
     return DELETE if row.status == CommandStatus.COMPLETED else ARCHIVE
-
-
-def _columns(fates: list[Fate]) -> list[list[int]]:
-    return [[fate[n] for fate in fates] for n in range(6)]

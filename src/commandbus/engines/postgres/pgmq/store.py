@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.mapping import QueueMapping
+from commandbus.domain.names import as_queue
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.pgmq.claiming import PgmqClaiming
-from commandbus.engines.postgres.pgmq.names import check_queue
 from commandbus.engines.postgres.rows import Running, is_running
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.engines.postgres.store import PostgresStore
@@ -32,7 +32,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
     )
 
     def adopt_queue(self, domain: str, queue: str, mapping: QueueMapping, priority: int) -> Op[None]:
-        name = check_queue(queue)
+        name = as_queue(queue)
         rows = yield Statement(self._plain.is_queue, (name,))
         if not rows[0][0]:
             raise InvalidArgumentError(

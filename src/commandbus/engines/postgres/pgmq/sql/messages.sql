@@ -236,9 +236,10 @@ unfit as materialized (
     group by proof having sum(wanted) > 0),
 
 -- name: held
+-- Where all counts are the same, the writes below check it for themselves, and spare the locks.
 held_@queue@ as materialized (
     select w.proof, w.seq, w.msg_id, w.fate from message w cross join lateral (
-        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 for update) q
+        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 @lock@) q
     where w.queue_id = @queue@)
 
 -- name: held_all
@@ -251,11 +252,13 @@ select proof, seq from held_@queue@
 deleted_@queue@ as (
     delete from @table@ where msg_id = any (array(
         select msg_id from held_@queue@
-        where fate = 0 and proof in (select lease_id from proof)))),
+        where fate = 0 and proof in (select lease_id from proof)))
+        and read_ct = any (array(select distinct read_ct from message))),
 gone_@queue@ as (
     delete from @table@ where msg_id = any (array(
         select msg_id from held_@queue@
         where fate = 1 and proof in (select lease_id from proof)))
+        and read_ct = any (array(select distinct read_ct from message))
     returning *),
 filed_@queue@ as (
     insert into @archive@ (@columns@, headers) select @columns@, headers from gone_@queue@
@@ -267,7 +270,8 @@ returned_@queue@ as (
         from held_@queue@ h join back b on b.seq = h.seq where h.msg_id = q.msg_id)
     where q.msg_id = any (array(
         select h.msg_id from held_@queue@ h
-        where h.fate = 2 and h.proof in (select lease_id from proof))))
+        where h.fate = 2 and h.proof in (select lease_id from proof)))
+        and q.read_ct = any (array(select distinct read_ct from message)))
 
 -- name: renew
 with moment as materialized (
