@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from commandbus.errors import InvalidArgumentError
 
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z")
-_QUEUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z")
+_is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
 
 
 def as_name(value: object, what: str) -> str:
@@ -38,7 +37,7 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
 
 def as_queue(value: object) -> str:
     """The name of a PGMQ queue: at most 47 letters, digits and underscores."""
-    if isinstance(value, str) and _QUEUE.match(value):
+    if isinstance(value, str) and _is_queue(value):
         return value
     raise InvalidArgumentError(
         f"The queue {value!r} has no valid name: use up to 47 letters, digits and underscores, "
