@@ -31,6 +31,13 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         yield Boundary()
         return rescued
 
+    def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
+        """The look that follows must not miss a queue that was created before senders knew of us."""
+        news, look_in = yield from super()._fall_asleep(request)
+        if news:
+            yield from self._learn(request.domains)
+        return news, look_in
+
     def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
         queues: list[Queue] = []
         for domain in request.domains:
