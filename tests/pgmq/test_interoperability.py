@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -237,8 +238,6 @@ def test_a_running_worker_finds_a_priority_that_is_new() -> None:
         SyncCommandBus(url, transport="pgmq") as sender,
         SyncCommandBus(url, transport="pgmq") as receiver,
     ):
-        import threading
-
         worker = SyncWorker(receiver, domain, registry)
         thread = threading.Thread(target=worker.run)
         thread.start()
@@ -333,3 +332,27 @@ class TestAdopted:
     def test_other_engines_say_that_they_have_no_queues(self) -> None:
         with SyncCommandBus("memory://") as bus, pytest.raises(InvalidOperationError, match="pgmq"):
             bus.adopt_queue("orders", "legacy", QueueMapping(command_type="ship"))
+
+
+def test_pgmqs_own_notifications_serve_where_there_is_no_trigger_of_ours() -> None:
+    """As on a queue that belongs to a role who does not let us make one."""
+    url = empty_url()
+    domain = f"d{uuid4().hex[:8]}"
+    queue = f"{domain}__commands"
+    registry = HandlerRegistry()
+    registry.register(domain, "ship", lambda command, context: None)
+    with SyncCommandBus(url, transport="pgmq") as bus:
+        worker = SyncWorker(bus, domain, registry, poll_interval=60)
+        worker.receive()
+        sql(f"drop trigger commandbus_tell on pgmq.q_{queue}")
+        sql("select pgmq.enable_notify_insert(%s, 400)", queue)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            eventually(lambda: f"pgmq.q_{queue}.INSERT" in bus.engine._listener._heard)  # type: ignore[attr-defined]
+            for _ in range(3):  # the second and third within the throttle, that is, in silence
+                sql("select pgmq.send(%s, %s::jsonb)", queue, '{"command_type": "ship"}')
+            eventually(lambda: bus.stats(domain).completed == 3)
+        finally:
+            worker.stop()
+            thread.join()

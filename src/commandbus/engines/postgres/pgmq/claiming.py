@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
 from commandbus.engines.postgres.pgmq.queues import Queue
@@ -24,6 +26,9 @@ _NATIVE_COLUMNS = 20
 
 
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
+    listen_also: Callable[[Mapping[str, Other]], None] | None = None
+    """How to hear channels of PGMQ, while this process listens."""
+
     def _sweep(self, request: ClaimRequest) -> Op[int]:
         rescued = yield from super()._sweep(request)
         yield from self._learn(request.domains)
@@ -36,7 +41,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         news, look_in = yield from super()._fall_asleep(request)
         if news:
             yield from self._learn(request.domains)
+            yield from self._hear_of(request.domains)
         return news, look_in
+
+    def _hear_of(self, domains: Sequence[str]) -> Op[None]:
+        """Where our trigger could not be made, PGMQ's own notifications serve, if they are enabled."""
+        if self.listen_also is not None:
+            rows = yield Atomic(self._plain.notified, (texts(domains),))
+            self.listen_also(
+                {f"pgmq.q_{row[0].lower()}.INSERT": Other(row[1], float(row[2])) for row in rows}
+            )
 
     def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
         queues: list[Queue] = []

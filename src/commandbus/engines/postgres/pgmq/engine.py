@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from psycopg_pool import ConnectionPool
 
 from commandbus.engines.postgres.engine import PostgresEngine
 from commandbus.engines.postgres.pgmq import installation
@@ -14,6 +17,10 @@ class PgmqEngine(PostgresEngine):
 
     store_class = PgmqStore
     store: PgmqStore
+
+    def _start(self, threads: ConnectionPool[Any]) -> None:
+        super()._start(threads)
+        self.store.listen_also = None if self._listener is None else self._listener.listen_also
 
     def _check_schema(self) -> None:
         super()._check_schema()

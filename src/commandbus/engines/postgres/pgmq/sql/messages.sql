@@ -9,6 +9,19 @@ where ($1::text is null or q.domain = any ($1::text::text[]))
     and to_regclass(format('pgmq.%I', lower('q_' || q.queue))) is not null
 order by q.domain, q.priority, q.replies desc, q.queue_id
 
+-- name: notified
+-- Queues that have no trigger of ours, but notifications of PGMQ's own, with their throttle.
+select q.queue, q.domain, coalesce((select t.throttle_interval_ms from pgmq.notify_insert_throttle t
+    where t.queue_name = q.queue), 0) / 1000.0::float8
+from commandbus.pgmq_queue q
+where q.domain = any ($1::text::text[])
+    and exists (select 1 from pg_trigger t
+        where t.tgrelid = to_regclass(format('pgmq.%I', lower('q_' || q.queue)))
+            and t.tgname = 'trigger_notify_queue_insert_listeners')
+    and not exists (select 1 from pg_trigger t
+        where t.tgrelid = to_regclass(format('pgmq.%I', lower('q_' || q.queue)))
+            and t.tgname = 'commandbus_tell')
+
 -- name: bind
 select commandbus.pgmq_bind($1::text, $2::text, $3::bigint::integer, $4::boolean, $5::text)
 

@@ -80,12 +80,14 @@ begin
     end if;
     if the_mapping is null then
         perform pgmq.create(the_queue);
-        execute format('alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0,
-            autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
-            autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0,
-            autovacuum_analyze_threshold = 100000, vacuum_truncate = false)', the_table);
     end if;
     begin
+        if the_mapping is null then
+            execute format('alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0,
+                autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+                autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0,
+                autovacuum_analyze_threshold = 100000, vacuum_truncate = false)', the_table);
+        end if;
         execute format('create or replace trigger commandbus_tell after insert on pgmq.%I
             for each statement execute function commandbus.pgmq_tell(%L)', the_table, the_domain);
     exception when insufficient_privilege or wrong_object_type then
