@@ -40,12 +40,15 @@ if TYPE_CHECKING:
     from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
     from commandbus.domain.failure import Failure, FailureKind
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+    from commandbus.domain.mapping import QueueMapping
     from commandbus.domain.presence import Reason, Why, WorkerInfo
     from commandbus.domain.reply import REPLY_TYPE, Reply
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+    from commandbus.runtimes.asyncio.pgmq import PgmqClient
     from commandbus.runtimes.asyncio.worker import Worker
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
@@ -67,12 +70,15 @@ _HOMES = {
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
+    "commandbus.domain.mapping": "QueueMapping",
     "commandbus.domain.presence": "Reason Why WorkerInfo",
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
+    "commandbus.runtimes.asyncio.pgmq": "PgmqClient",
     "commandbus.runtimes.asyncio.worker": "Worker",
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
@@ -135,9 +141,14 @@ __all__ = [
     "Misfire",
     "PayloadError",
     "PermanentCommandError",
+    "PgmqClient",
+    "PgmqMessage",
+    "PgmqMetrics",
+    "PgmqQueue",
     "PoolExhausted",
     "PriorityDelayQueue",
     "QueueFull",
+    "QueueMapping",
     "QueueStats",
     "ReceivedCommand",
     "Reason",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
@@ -19,9 +19,17 @@ def create_engine(
     clock: Clock = system_clock,
 ) -> Engine:
     """The engine for a URL; each is imported only when it is asked for."""
+    if _scheme(url) in ("postgresql", "postgres"):
+        transport = transport or dict(parse_qsl(urlsplit(url).query)).get("transport")
+        if transport == "pgmq":
+            _need_psycopg()
+            from commandbus.engines.postgres.pgmq.engine import PgmqEngine
+
+            return PgmqEngine(url, migrate=migrate)
     if transport is not None:
         raise ConfigurationError(
-            f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out."
+            f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out. "
+            'There is transport="pgmq", for postgresql:// only.'
         )
     match _scheme(url):
         case "memory":
@@ -42,6 +50,27 @@ def create_engine(
                 f"Unknown engine in {_without_secrets(url)!r}; use memory://, sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
+
+
+def create_pgmq_engine(url: str) -> Engine:
+    """The engine under a PGMQ client: sessions and nothing else."""
+    if _scheme(url) not in ("postgresql", "postgres"):
+        raise _not_postgresql(url)
+    _need_psycopg()
+    from commandbus.engines.postgres.pgmq.engine import PgmqClientEngine
+
+    return PgmqClientEngine(url)
+
+
+def install_pgmq(url: str, file: str | None = None) -> str:
+    """Bring PGMQ into a PostgreSQL database, unless it is there, and what the bus needs to use it;
+    returns what there is then."""
+    if _scheme(url) not in ("postgresql", "postgres"):
+        raise _not_postgresql(url)
+    _need_psycopg()
+    from commandbus.engines.postgres.pgmq import installation
+
+    return str(installation.install(url, file))
 
 
 def create_administration(url: str) -> Administration:
@@ -66,6 +95,13 @@ def create_administration(url: str) -> Administration:
                 f"Unknown engine in {_without_secrets(url)!r}; use sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
+
+
+def _not_postgresql(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"PGMQ lives in PostgreSQL, not in {_without_secrets(url)!r}; use "
+        "postgresql://user@host/database."
+    )
 
 
 def _scheme(url: object) -> str:

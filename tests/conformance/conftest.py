@@ -14,7 +14,12 @@ from commandbus.testing.conformance.fixtures import bus, open_bus
 
 __all__ = ["bus", "configuration", "open_bus", "runtime"]
 
-ENGINES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+ENGINES = [
+    "memory",
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("pgmq", marks=[pytest.mark.postgres, pytest.mark.pgmq]),
+]
 
 
 @pytest.fixture(params=["asyncio", "threads"])
@@ -34,6 +39,10 @@ def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> Configurati
             from tests.postgres.database import postgres_configuration
 
             return postgres_configuration()
+        case "pgmq":
+            from tests.pgmq.database import pgmq_configuration
+
+            return pgmq_configuration()
         case other:
             raise AssertionError(f"no configuration is called {other}")
 

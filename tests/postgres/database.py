@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -105,6 +105,11 @@ class AwaitingTransaction:
 
 def postgres_configuration() -> Configuration:
     url = empty_url()
+    return Configuration("postgres", url, advance=aging(url), begin=beginning(url))
+
+
+def beginning(url: str) -> Callable[[Harness], AbstractContextManager[Any]]:
+    """Begins callers' transactions."""
 
     @contextmanager
     def begin(harness: Harness) -> Iterator[Any]:
@@ -118,4 +123,4 @@ def postgres_configuration() -> Configuration:
             with psycopg.connect(url) as connection:
                 yield BlockingTransaction(connection)
 
-    return Configuration("postgres", url, advance=aging(url), begin=begin)
+    return begin

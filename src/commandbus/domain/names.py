@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from commandbus.errors import InvalidArgumentError
 
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
+_is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
 
 
 def as_name(value: object, what: str) -> str:
@@ -32,6 +33,16 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
     if "\0" in value or not _is_unicode(value):
         raise InvalidArgumentError(f"{what} contains a NUL character or a lone surrogate.")
     return value
+
+
+def as_queue(value: object) -> str:
+    """The name of a PGMQ queue: at most 47 letters, digits and underscores."""
+    if isinstance(value, str) and _is_queue(value):
+        return value
+    raise InvalidArgumentError(
+        f"The queue {value!r} has no valid name: use up to 47 letters, digits and underscores, "
+        "beginning with a letter or underscore."
+    )
 
 
 def as_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_text
+from commandbus.domain.priority import Priority, as_priority
+from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
+from commandbus.store.port import AdoptingStore
 from commandbus.store.records import QueueStats
 
 
@@ -37,6 +43,27 @@ def stats(scope: Scope, domain: str, *, cap: int | None = None) -> Op[QueueStats
     """How many commands of a domain are ready, scheduled, running, parked and ended, and how long
     the first ready one has been waiting. Those that wait are counted no further than `cap`."""
     return (yield from scope.store.stats(as_name(domain, "domain"), cap))
+
+
+def adopt_queue(
+    scope: Scope, domain: str, queue: str, mapping: QueueMapping, *, priority: Priority = "normal"
+) -> Op[None]:
+    """Bind a PGMQ queue of another program to a domain: each of its messages becomes a command, as the
+    mapping says, with retries, troubleshooting and audit; whoever sends them changes nothing.
+
+    Repeating it with another mapping is for messages that are read from then on. Raises
+    InvalidArgumentError when there is no such queue, InvalidOperationError without transport="pgmq".
+    """
+    if not scope.store.capabilities.adopted_queues:
+        raise InvalidOperationError(
+            'Only a bus with transport="pgmq" has queues of other programs to adopt; open it with '
+            'CommandBus("postgresql://…", transport="pgmq").'
+        )
+    if not isinstance(mapping, QueueMapping):
+        raise InvalidArgumentError(f"mapping must be a QueueMapping, not {mapping!r}.")
+    store = cast("AdoptingStore", scope.store)
+    number = as_priority(priority, scope.settings.priorities)
+    yield from store.adopt_queue(as_name(domain, "domain"), queue, mapping.check(), number)
 
 
 def list_domains(scope: Scope) -> Op[list[str]]:

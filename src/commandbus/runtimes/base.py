@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from commandbus.connect import create_engine
+from commandbus.connect import create_engine, create_pgmq_engine
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
@@ -79,3 +79,11 @@ class BusBase:
     @property
     def url(self) -> str:
         return self.engine.url
+
+
+class PgmqClientBase:
+    """A client of the PGMQ in a PostgreSQL database, not open yet. `url` is the argument, else
+    COMMANDBUS_URL; the tables of the bus are not needed."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self._engine = create_pgmq_engine(resolve_url(url))

@@ -29,6 +29,11 @@ class Statement(msgspec.Struct, frozen=True):
     many: bool = False
 
 
+class Atomic(Statement, frozen=True):
+    """Complete by itself: where an engine commits each statement, a transaction of its own, committed
+    before its op goes on. After one, an op may catch an error and still ask for more."""
+
+
 class Wake(msgspec.Struct, frozen=True):
     """Tell whoever waits for `domain`, once this transaction is committed, that work is ready now
     or becomes due in `due_in` seconds."""

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
@@ -157,6 +158,15 @@ class PruneStore(Protocol):
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         """Forget ended commands of these statuses that ended before the status' moment; looks at no
         more than `limit` outcomes, in order of sequence, beginning after one."""
+        ...
+
+
+class AdoptingStore(Protocol):
+    """What a store with the capability `adopted_queues` does beside; the others need not have it."""
+
+    def adopt_queue(self, domain: str, queue: str, mapping: QueueMapping, priority: int) -> Op[None]:
+        """Bind a queue of another program to a domain: its messages become commands there. Raises
+        InvalidArgumentError when there is no such queue, or another domain has it."""
         ...
 
 

@@ -64,11 +64,14 @@ class Configuration:
     clock: FakeClock | None = None
     advance: Callable[[float], None] | None = None
     begin: Callable[[Harness], AbstractContextManager[CallerTransaction]] | None = None
+    transport: str | None = None
 
     def open(self, runtime: str, *, real_time: bool = False, **settings: Any) -> Harness:
         """An open bus of the runtime "asyncio" or "threads" on this store."""
         if self.clock is not None and not real_time:
             settings["clock"] = self.clock
+        if self.transport is not None:
+            settings["transport"] = self.transport
         harness: Harness = {"asyncio": AsyncHarness, "threads": SyncHarness}[runtime](self, settings)
         return harness
 

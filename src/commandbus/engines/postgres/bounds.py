@@ -46,8 +46,8 @@ class Bounds:
 
     def ranges(self, domain: str, now: float) -> Ranges | None:
         """Where to look, or None for everywhere."""
-        known = self._known.get(domain)
-        if not known or now >= self._fresh_until.get(domain, 0.0):
+        known = self.after(domain, now)
+        if not known:
             return None
         keys = [(_LOWEST, _FIRST)]
         for priority in sorted(known):
@@ -63,6 +63,11 @@ class Bounds:
             integers(priority for priority, _ in ends),
             integers(seq for _, seq in ends),
         )
+
+    def after(self, domain: str, now: float) -> dict[int, int] | None:
+        """The bounds themselves, by priority, or None where there are none to go by."""
+        known = self._known.get(domain)
+        return known if known and now < self._fresh_until.get(domain, 0.0) else None
 
     def walked(self, domain: str, now: float, seconds: float) -> None:
         """A look without bounds was taken, and took so long."""

@@ -44,10 +44,15 @@ class PostgresClaiming(PostgresSettling):
                 claimed = yield from self._claim_in_turn(request)
                 if claimed:
                     return ClaimReply(claimed, None, rescued)
-        rows = yield Atomic(self._sql.next_moment, (texts(request.domains), request.worker))
-        moments = [m for m in (rows[0][0], look_in) if m is not None]
+        moment = yield from self._next_moment(request)
+        moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
         return ClaimReply([], due_in, rescued)
+
+    def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
+        """In how many microseconds an idle worker should look again."""
+        rows = yield Atomic(self._sql.next_moment, (texts(request.domains), request.worker))
+        return rows[0][0]  # type: ignore[no-any-return]
 
     def _claim_in_turn(self, request: ClaimRequest) -> Op[list[Claimed]]:
         """From all domains of a request, beginning with another one each time."""
@@ -172,6 +177,7 @@ class PostgresClaiming(PostgresSettling):
             rows = yield Statement(self._sql.columns_of, (integers(seqs),))
             priorities = {row[0]: row[1] for row in rows}
             members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
+            members = yield from self._still_held(members)
             writes = Writes()
             for member in members:
                 plan_lost(writes, member, lease_id, worker, claimed_at)

@@ -14,6 +14,8 @@ from commandbus.engines.postgres import location as locations
 from commandbus.engines.postgres import schema as schemas
 from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.pgmq import installation
+from commandbus.engines.postgres.pgmq.queues import PACKAGE
 from commandbus.engines.postgres.statements import channel_of, in_schema
 from commandbus.errors import CommandBusError
 from commandbus.store.administration import Finding, Level
@@ -64,6 +66,7 @@ class _Examination:
             ("clock", self._clock),
             ("connections", self._connections),
             ("listen", self._listen),
+            ("pgmq", self._pgmq),
         )
         for subject, look in looks:
             try:
@@ -162,6 +165,25 @@ class _Examination:
             return Finding("connections", _OK, value)
         advice = "Lower pool_size in the URLs, or raise max_connections."
         return Finding("connections", _WARNING, value, advice)
+
+    def _pgmq(self) -> Finding:
+        installed = installation.look(self._connection, self._place)
+        if installed is None:
+            return Finding("pgmq", _OK, 'not installed; only transport="pgmq" needs it')
+        if not installed.is_ready:
+            advice = 'For transport="pgmq", run `commandbus db install-pgmq`.'
+            return Finding("pgmq", _OK, f"{installed}; not used by the bus", advice)
+        usage = load(PACKAGE, "installation.sql").usage
+        row = self._connection.execute(in_schema(usage, self._place.schema).encode()).fetchone()
+        bound, queues, refused = row or (0, 0, 0)
+        value = f"{installed}; {bound} of {queues} queues are bound to domains"
+        if not refused:
+            return Finding("pgmq", _OK, value)
+        advice = (
+            "They are in the archives of their queues, with the reason in the header "
+            "commandbus_refused: mend their sender."
+        )
+        return Finding("pgmq", _WARNING, f"{value}; {refused} messages were no commands", advice)
 
     def _listen(self) -> Finding:
         """Notify ourselves from a second connection, as a sender would."""

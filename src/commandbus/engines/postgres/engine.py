@@ -36,13 +36,15 @@ class PostgresEngine:
     asyncio two more for threads. None is opened before it is needed.
     """
 
+    store_class: type[PostgresStore] = PostgresStore
+
     def __init__(self, url: str, *, migrate: bool = False) -> None:
         self.url = url
         self.location = location.parse(url)
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
         self.watch = Watch()
-        self.store = PostgresStore(self.location, self.hub, self.process)
+        self.store = self.store_class(self.location, self.hub, self.process)
         self.session = PostgresSession(self)
         self.async_session = AsyncPostgresSession(self)
         self._migrate = migrate

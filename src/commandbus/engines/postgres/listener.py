@@ -13,8 +13,10 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import RawCursor, sql
 
@@ -30,6 +32,13 @@ logger = logging.getLogger("commandbus.postgres")
 BACKOFF_MAX = 2.0
 
 
+class Other(msgspec.Struct, frozen=True):
+    """A channel of another program: whose work it tells of, and how long it then keeps silent."""
+
+    domain: str
+    throttle_seconds: float
+
+
 class Listener:
     def __init__(self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str) -> None:
         self._location = location
@@ -38,6 +47,12 @@ class Listener:
         self._process = process
         self._sql = queries(location.schema)
         self._stopping = False
+        self._others: dict[str, Other] = {}
+        """Channels of other programs that tell of work, by name."""
+        self._heard: set[str] = set()
+        """Those of them that the connection listens to."""
+        self._again: dict[str, float] = {}
+        """When to wake a domain once more, because its channel is silent until then."""
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -49,6 +64,12 @@ class Listener:
         self._thread.join(timeout=10.0)
         self._bell.close()
         self._door.close()
+
+    def listen_also(self, others: Mapping[str, Other]) -> None:
+        """Hear channels of other programs, too."""
+        if others.keys() - self._others.keys():
+            self._others = {**self._others, **others}
+            self._bell.send(b"+")
 
     def _run(self) -> None:
         failures = 0
@@ -85,6 +106,8 @@ class Listener:
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         channel = sql.Identifier(channel_of(self._location.schema))
         connection.execute(sql.SQL("listen {}").format(channel))
+        self._heard = set()
+        self._listen_to_others(connection)
         self._sleepers.listening.set()
         if self._sleepers.missed:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
@@ -96,14 +119,19 @@ class Listener:
         watch.register(self._door.fileno(), select.POLLIN)
         ping_at = time.monotonic() + RENEW_SECONDS
         while not self._stopping:
-            left = ping_at - time.monotonic()
-            if left <= 0:
+            left = min([ping_at, *self._again.values()]) - time.monotonic()
+            if ping_at <= time.monotonic():
                 self._give_sign_of_life(connection)
                 ping_at = time.monotonic() + RENEW_SECONDS
-            elif not watch.poll(left * 1000):
+            elif left > 0 and not watch.poll(left * 1000):
                 continue
+            self._look_again()
+            self._listen_to_others(connection)
             for heard in connection.notifies(timeout=0):
-                self._hear(heard.payload)
+                if heard.channel in self._others:
+                    self._hear_other(self._others[heard.channel])
+                else:
+                    self._hear(heard.payload)
         connection.execute(self._sql.forget_sleepers, [self._process])
 
     def _hear(self, payload: str) -> None:
@@ -112,6 +140,25 @@ class Listener:
         origin, _, due_in = rest.partition(" ")
         if origin != self._process:
             self._hub.wake(domain, int(due_in) / SECOND if due_in.isdecimal() else None, "notify")
+
+    def _listen_to_others(self, connection: psycopg.Connection[Any]) -> None:
+        if select.select([self._door], [], [], 0)[0] and not self._stopping:
+            self._door.recv(64)
+        for channel in self._others.keys() - self._heard:
+            connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+            self._heard.add(channel)
+            self._hub.wake(self._others[channel].domain, None, "notify")
+
+    def _hear_other(self, other: Other) -> None:
+        """What follows within the throttle is not announced any more: look once again after it."""
+        self._hub.wake(other.domain, None, "notify")
+        if other.throttle_seconds:
+            self._again.setdefault(other.domain, time.monotonic() + other.throttle_seconds)
+
+    def _look_again(self) -> None:
+        for domain in [name for name, at in self._again.items() if at <= time.monotonic()]:
+            del self._again[domain]
+            self._hub.wake(domain, None, "notify")
 
     def _give_sign_of_life(self, connection: psycopg.Connection[Any]) -> None:
         """Keep the sleepers' statement alive, for those domains that somebody here still waits for."""

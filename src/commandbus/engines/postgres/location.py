@@ -7,6 +7,7 @@ Options of ours in the URL's query, all optional:
                        on top
     notify=on|off      wake-ups by LISTEN and NOTIFY; off: workers look at their poll interval
     prepare=on|off     prepared statements; off for poolers that cannot keep them
+    transport=pgmq     commands in queues of PGMQ, as the argument `transport` says
     pooler=on|off      behind a pooler in transaction mode: means prepare=off, notify=off and no
                        start-up options, which such poolers refuse
 
@@ -75,7 +76,7 @@ def parse(url: str) -> Location:
     options: dict[str, str] = {}
     rest: list[tuple[str, str]] = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
-        if key in ("schema", "pool_size", "notify", "prepare", "pooler"):
+        if key in ("schema", "pool_size", "notify", "prepare", "pooler", "transport"):
             options[key] = value
         else:
             rest.append((key, value))

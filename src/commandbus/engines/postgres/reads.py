@@ -35,11 +35,14 @@ FEW = 2_000
 
 
 class PostgresReads(PostgresBase):
+    _is_waiting = "o.seq is null and (q.seq is not null or s.seq is not null)"
+    """Of a row of the query `records`: its command waits."""
+
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         return (yield from self._records(_BY_ID, (command_id, domain)))
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
-        conditions, params = _conditions(wanted)
+        conditions, params = _conditions(wanted, self._is_waiting)
         if wanted.status is CommandStatus.IN_PROGRESS:
             running = yield from self._running()
             params.append(integers(sorted(running)))
@@ -64,7 +67,13 @@ class PostgresReads(PostgresBase):
             # Neither waiting, nor ended, nor under lease: it moved between the two looks.
             if any(is_running(row) and row[0] not in running for row in rows):
                 rows = yield Atomic(f"{self._sql.records} {clauses}", params)
+            rows = yield from self._locate(rows, running)
         return [as_record(row, running) for row in rows]
+
+    def _locate(self, rows: Any, running: Running) -> Op[Any]:
+        """Rows of the query `records`, with what it does not see of those that wait."""
+        yield from ()
+        return rows
 
     def _running(self) -> Op[Running]:
         """What is under lease: few rows, each with many commands."""
@@ -125,7 +134,7 @@ class PostgresReads(PostgresBase):
         return pruned(rows, cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
-        row = (yield Atomic(self._sql.stats, (domain, cap)))[0]
+        row = yield from self._stats_row(domain, cap)
         tally = dict((yield Atomic(self._sql.tally, (domain,))))
         now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
@@ -144,6 +153,9 @@ class PostgresReads(PostgresBase):
             paused_at=as_optional_datetime(paused_at),
         )
 
+    def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:
+        return (yield Atomic(self._sql.stats, (domain, cap)))[0]
+
     def next_lease_end(self, worker: str) -> Op[float | None]:
         rows = yield Atomic(self._sql.next_lease_end, (worker,))
         return None if rows[0][0] is None else float(rows[0][0]) / SECOND
@@ -157,7 +169,7 @@ class PostgresReads(PostgresBase):
         return [row[0] for row in rows]
 
 
-def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
+def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     params: list[Any] = []
 
@@ -183,7 +195,7 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     add("c.created_at < $::bigint", wanted.created_before)
     add("c.tags::jsonb ? $::text", wanted.tag)
     if wanted.status is CommandStatus.PENDING:
-        conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
+        conditions.append(is_waiting)
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
         # In the text, not as a parameter: the index of what did not complete is a partial one.
         conditions.append(f"o.status = '{wanted.status.value}'")

@@ -49,7 +49,7 @@ def upgrade(dsn: str, schema: str | None = None) -> list[str]:
     applied in one transaction. Raises SchemaOutdated when the database is newer than this program.
     """
     place = _located(dsn, schema)
-    with _connect(place) as connection, connection.transaction():
+    with connect(place) as connection, connection.transaction():
         connection.execute(
             "select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"commandbus {place.schema}"]
         )
@@ -77,7 +77,7 @@ def verify(dsn: str, schema: str | None = None) -> list[Applied]:
     """The migrations that a database has; raises SchemaOutdated, naming the cure, when they are not
     exactly those of this version."""
     place = _located(dsn, schema)
-    with _connect(place) as connection:
+    with connect(place) as connection:
         applied = _applied(connection, place.schema)
     _check(applied, complete=True)
     return list(applied.values())
@@ -108,7 +108,8 @@ def _located(dsn: str, schema: str | None) -> Location:
     return msgspec.structs.replace(place, schema=locations.check_schema(schema))
 
 
-def _connect(place: Location) -> psycopg.Connection[Any]:
+def connect(place: Location) -> psycopg.Connection[Any]:
+    """A connection for administration, in autocommit mode."""
     try:
         return psycopg.connect(place.conninfo, autocommit=True, cursor_factory=RawCursor)
     except psycopg.Error as error:

@@ -79,14 +79,15 @@ class PostgresSending(PostgresBase):
         self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
     ) -> Statement:
         pack, pack_single = _ANNOUNCED if announce else _SILENT
-        statement = Shared(
-            self._sql.insert_commands,
-            commands,
-            pack=pack,
-            single=self._sql.insert_command,
-            pack_single=pack_single,
-        )
+        many, single = self._insert_sql(commands)
+        if single is None:
+            pack_single = _alone_announced if announce else _alone_silent
+        statement = Shared(many, commands, pack=pack, single=single or many, pack_single=pack_single)
         return statement if kind is Shared else Statement(*statement.plain())
+
+    def _insert_sql(self, commands: Sequence[NewCommand]) -> tuple[str, str | None]:
+        """The statement for any number of commands, and a quicker one for a single one, if any."""
+        return self._sql.insert_commands, self._sql.insert_command
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""
@@ -102,14 +103,18 @@ class PostgresSending(PostgresBase):
                 keys.add(key)
         pending: dict[str, int] = {}
         for domain, count in new.items():
-            rows = yield Statement(self._sql.count_pending, (domain, pending_max + 1))
-            pending[domain] = rows[0][0] + count
+            waiting = yield from self._count_pending(domain, pending_max + 1)
+            pending[domain] = waiting + count
             if pending[domain] > pending_max:
                 raise QueueFull(
-                    f"Domain {domain!r} holds {rows[0][0]} waiting commands; {count} more would exceed "
+                    f"Domain {domain!r} holds {waiting} waiting commands; {count} more would exceed "
                     f"its capacity of {pending_max}. Try again later, or add workers."
                 )
         return pending
+
+    def _count_pending(self, domain: str, limit: int) -> Op[int]:
+        rows = yield Statement(self._sql.count_pending, (domain, limit))
+        return int(rows[0][0])
 
     def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[tuple[str, str | None], UUID]]:
         """Who holds the unique keys of these commands, where anybody does."""
@@ -171,16 +176,20 @@ class PostgresSending(PostgresBase):
             kept.append(row)
             (ready if due_at <= now else later).append(row)
         yield Copy(self._sql.copy_commands, kept, render=command_line)
-        if ready:
-            yield Copy(self._sql.copy_queue, ready, render=queue_line)
-        if later:
-            yield Copy(self._sql.copy_scheduled, later, render=scheduled_line)
+        yield from self._copy_places(ready, later)
         soonest = _soonest(commands, due_ins)
         waits = integers([max(0, due_in) for due_in in soonest.values()])
         yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify))
         for domain, due_in in soonest.items():
             yield Wake(domain, due_in / SECOND if due_in > 0 else None)
         return [seq is not None for seq, _ in due_ins]
+
+    def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
+        """Where commands that were copied wait: now, or for their time."""
+        if ready:
+            yield Copy(self._sql.copy_queue, ready, render=queue_line)
+        if later:
+            yield Copy(self._sql.copy_scheduled, later, render=scheduled_line)
 
 
 def _pack_announced(commands: Sequence[NewCommand]) -> tuple[Any, ...]:
@@ -199,6 +208,15 @@ def _one_announced(command: NewCommand) -> tuple[Any, ...]:
 
 def _one_silent(command: NewCommand) -> tuple[Any, ...]:
     return *_values(command), ORIGIN, False
+
+
+def _alone_announced(command: NewCommand) -> tuple[Any, ...]:
+    """The parameters of `insert_commands` for one command."""
+    return _pack_announced([command])
+
+
+def _alone_silent(command: NewCommand) -> tuple[Any, ...]:
+    return _pack_silent([command])
 
 
 _ANNOUNCED = (_pack_announced, _one_announced)

@@ -116,8 +116,10 @@ class PostgresSettling(PostgresSending):
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
         rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        params = (*_lease_columns(built.shrinks, rests), None, built.worker, *self._params(built))
-        rows = yield kind(self._sql.settle, params)
+        sql, transported = yield from self._transport(built)
+        leases = _lease_columns(built.shrinks, rests)
+        params = (*leases, None, built.worker, *self._params(built), *transported)
+        rows = yield kind(sql, params)
         valid = {row[0] for row in rows}
         for lease_id, rest in rests.items():
             held = built.shrinks[lease_id].held
@@ -141,17 +143,7 @@ class PostgresSettling(PostgresSending):
     ) -> Op[tuple[int, ...]]:
         """The careful way, for leases that are unknown or not as remembered: look, lock, write.
         Returns what is lost; an outcome that this very lease has recorded before is not."""
-        wanted = sorted({s.lease_id for s in doubtful})
-        rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
-        for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
-            columns = yield Statement(self._sql.columns_of, (integers(seqs),))
-            priorities = {column[0]: column[1] for column in columns}
-            seats = {
-                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
-                for m in members_of(seqs, unusual)
-            }
-            self._leases.keep(Held(lease_id, domain, worker, claimed_at, version, seats))
-        self._leases.forget(set(wanted) - {row[0] for row in rows})
+        yield from self._recall(sorted({s.lease_id for s in doubtful}))
         lost: list[Settlement] = []
         for group in self._by_worker(doubtful, lost):
             built = self._build(group, lost)
@@ -164,6 +156,24 @@ class PostgresSettling(PostgresSending):
         rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
         recorded = dict(rows)
         return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+
+    def _recall(self, wanted: Sequence[int]) -> Op[None]:
+        """Read leases from the server, and lock them; forget those that are gone."""
+        rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
+        for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
+            columns = yield Statement(self._sql.columns_of, (integers(seqs),))
+            priorities = {column[0]: column[1] for column in columns}
+            seats = {
+                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
+                for m in members_of(seqs, unusual)
+            }
+            yield from self._keep_found(Held(lease_id, domain, worker, claimed_at, version, seats))
+        self._leases.forget(set(wanted) - {row[0] for row in rows})
+
+    def _keep_found(self, held: Held) -> Op[None]:
+        """Remember a lease that was read from the server."""
+        self._leases.keep(held)
+        yield from ()
 
     def _write_under(
         self,
@@ -191,9 +201,20 @@ class PostgresSettling(PostgresSending):
         seqs = [row.seq for row in writes.outcomes]
         seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
         prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
-        params = (*_lease_columns({}, {}), domain, worker, *self._params(prepared))
-        yield Statement(self._sql.settle, params)
+        sql, transported = yield from self._transport(prepared)
+        params = (*_lease_columns({}, {}), domain, worker, *self._params(prepared), *transported)
+        yield Statement(sql, params)
         yield from self._announce((domain, row) for row in writes.requeues)
+
+    def _transport(self, prepared: Prepared) -> Op[tuple[str, tuple[Any, ...]]]:
+        """The statement that settles, and what it needs beside the parameters that are common."""
+        yield from ()
+        return self._sql.settle, ()
+
+    def _still_held(self, members: list[Member]) -> Op[list[Member]]:
+        """Those of an ended lease that nobody else has taken meanwhile."""
+        yield from ()
+        return members
 
     def _params(self, prepared: Prepared) -> tuple[Any, ...]:
         """$8 to $41 of settle.sql."""

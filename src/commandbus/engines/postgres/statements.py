@@ -13,8 +13,23 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from commandbus.store.op import Statement
+from commandbus.store.op import Atomic, Statement
 from commandbus.store.sql_files import load
+
+__all__ = [
+    "ORIGIN",
+    "PACKAGE",
+    "Atomic",
+    "Boundary",
+    "Copy",
+    "Listening",
+    "Shared",
+    "Urgent",
+    "bind",
+    "channel_of",
+    "in_schema",
+    "queries",
+]
 
 PACKAGE = "commandbus.engines.postgres.sql"
 
@@ -24,11 +39,6 @@ hear about it from the server; or nobody, in a caller's transaction."""
 
 BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
-
-
-class Atomic(Statement, frozen=True):
-    """Complete by itself: a transaction of its own, committed before its op goes on. After one, an
-    op may catch an error and still ask for more."""
 
 
 class Urgent(Atomic, frozen=True):

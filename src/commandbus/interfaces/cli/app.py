@@ -78,7 +78,7 @@ GROUPS = {
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
-    "db": ("upgrade", "verify", "sql", "doctor", "prune"),
+    "db": ("upgrade", "verify", "sql", "doctor", "prune", "install-pgmq"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
@@ -150,6 +150,7 @@ def _build(name: str) -> Any:
 
 def _function(module: Any, name: str) -> Any:
     """A function whose name would hide a builtin ends with an underscore."""
+    name = name.replace("-", "_")
     return getattr(module, name, None) or getattr(module, f"{name}_")
 
 

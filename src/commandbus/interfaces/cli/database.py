@@ -66,6 +66,23 @@ def sql(url: options.Url = None) -> None:
     print(_administration(url).sql())
 
 
+def install_pgmq(
+    url: options.Url = None,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="FILE", help="PGMQ's SQL, instead of its package.")
+    ] = None,
+) -> None:
+    """Bring PGMQ into a PostgreSQL database, with what transport="pgmq" needs beside it.
+
+    As the extension where the server offers it, else from the SQL of the package `pgmq` or of a file.
+    A PGMQ that is there already stays as it is; repeating it is harmless.
+    """
+    from commandbus.connect import install_pgmq as install
+
+    found = _carry_out(lambda: install(target.find_url(url), sql))
+    output.done(f"the database has PGMQ ({found})")
+
+
 def doctor(url: options.Url = None, json: options.Json = False) -> None:
     """Look at everything that could hurt the store, and say what to do about it.
 

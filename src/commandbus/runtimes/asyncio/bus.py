@@ -81,6 +81,7 @@ class CommandBus(BusBase, _Sending):
     pause = awaiting(queues.pause)
     resume = awaiting(queues.resume)
     stats = awaiting(queues.stats, read=True)
+    adopt_queue = awaiting(queues.adopt_queue)
     list_domains = awaiting(queues.list_domains, read=True)
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)

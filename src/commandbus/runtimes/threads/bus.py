@@ -81,6 +81,7 @@ class SyncCommandBus(BusBase, _Sending):
     pause = blocking(queues.pause)
     resume = blocking(queues.resume)
     stats = blocking(queues.stats, read=True)
+    adopt_queue = blocking(queues.adopt_queue)
     list_domains = blocking(queues.list_domains, read=True)
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)

@@ -6,7 +6,7 @@ select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $
 -- name: insert_commands
 -- One statement, so one round trip and one commit, for the commands of many senders.
 -- Sequences are drawn in the order of the rows. A row whose unique key is taken is left out of
--- everything and comes back without a sequence.
+-- everything and comes back without a sequence. Another transport puts its own between the marks.
 with moment as materialized (select commandbus.now_us() as now),
 item as materialized (
     select nextval('commandbus.command_seq_seq') as seq, i.*,
@@ -35,12 +35,14 @@ kept as (
         causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
         headers, batch_id
     from new),
+/* places */
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, keyed)
     select domain, priority, seq, ready_at, unique_key is not null from new where ready_at <= now),
 later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)
     select domain, ready_at, seq, priority, unique_key is not null from new where ready_at > now),
+/* end of places */
 known as (
     insert into commandbus.domain (domain)
     select distinct n.domain from new n

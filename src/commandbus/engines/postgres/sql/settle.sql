@@ -4,18 +4,20 @@
 -- deleted or shrunk here; rows without such a lease are not written, and their leases are missing
 -- from the answer. Proof 0 stands for what needs none: rescue and operators, who hold other locks.
 -- Leases come sorted, so that settles and renewals lock them in one order. Arrays shorter than the
--- first stand for the ordinary value.
+-- first stand for the ordinary value. The marked parts are those that another transport puts its own
+-- in place of.
 with moment as materialized (select commandbus.now_us() as now),
+/* before */
 finished as (
     delete from commandbus.lease l
     using moment m, unnest($1::text::bigint[], $2::text::integer[]) as w (lease_id, version)
-    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now
+    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now /* proof */
     returning l.lease_id, l.domain),
 shrunk as (
     update commandbus.lease l set version = l.version + 1, seqs = w.rest::bigint[]
     from moment m,
         unnest($3::text::bigint[], $4::text::integer[], $5::text::text[]) as w (lease_id, version, rest)
-    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now
+    where l.lease_id = w.lease_id and l.version = w.version and l.until > m.now /* proof */
     returning l.lease_id, l.domain),
 proof as materialized (
     select lease_id, domain from finished
@@ -49,6 +51,7 @@ back as materialized (
         unnest($28::text::boolean[]), unnest($29::text::bigint[])
     ) as b (proof, seq, priority, attempts, crashes, releases, keyed, delay)
     join proof p on p.lease_id = b.proof),
+/* places */
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
     select domain, priority, seq, now, attempts, crashes, releases, keyed from back where delay = 0),
@@ -56,6 +59,7 @@ later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, attempts, crashes, releases, keyed)
     select domain, now + delay, seq, priority, attempts, crashes, releases, keyed
     from back where delay > 0),
+/* end of places */
 noted as (
     insert into commandbus.audit (seq, kind, at, details)
     select a.seq, a.kind, m.now, a.details

@@ -1,0 +1,76 @@
+"""What the parts of the PGMQ transport share: the queues, and how they come about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from commandbus.domain.priority import LABELS
+from commandbus.domain.reply import REPLY_TYPE
+from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.pgmq.names import queue_of
+from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, templates
+from commandbus.engines.postgres.statements import ORIGIN, Atomic
+from commandbus.store.op import Op
+
+Place = tuple[int, int]
+"""Queue and number of a message."""
+
+
+class PgmqBase(PostgresBase):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._queues = Queues()
+        self._plain = templates(self._schema)
+        self._texts = Texts(self._schema, last_read_at=True)
+
+    def use_version(self, *, last_read_at: bool) -> None:
+        """Statements for the tables that the server's version of PGMQ has."""
+        self._texts = Texts(self._schema, last_read_at=last_read_at)
+
+    def _learn(self, domains: Iterable[str]) -> Op[None]:
+        """Look up the queues of domains; each has at least the one of its ordinary commands, for
+        others to send to."""
+        wanted = list(domains)
+        yield from self._look_up(wanted)
+        for domain in wanted:
+            if not self._queues.of(domain):
+                yield from self._bind(domain, LABELS["normal"], replies=False)
+
+    def _look_up(self, domains: list[str] | None) -> Op[None]:
+        chosen = None if domains is None else texts(domains)
+        rows = yield Atomic(self._plain.queues, (chosen, ORIGIN))
+        self._queues.learn(domains or (), rows)
+
+    def _known(self, domain: str) -> Op[list[Queue]]:
+        if not self._queues.is_sure(domain):
+            yield from self._learn([domain])
+        return self._queues.of(domain)
+
+    def _bind(self, domain: str, priority: int, *, replies: bool) -> Op[None]:
+        """Create a queue for a domain's commands of a priority, or for replies to it."""
+        name = queue_of(domain, priority, replies=replies)
+        yield Atomic(self._plain.bind, (name, domain, priority, replies, None))
+        yield from self._look_up([domain])
+
+    def _carriers(self, kinds: Iterable[tuple[str, int, str]]) -> Op[list[Queue]]:
+        """The queues that carry such commands, created where they are missing: domain, priority, and
+        type of each."""
+        carriers: dict[int, Queue] = {}
+        for domain, priority, command_type in sorted(set(kinds)):
+            yield from self._known(domain)
+            queue = self._queues.carrier(domain, priority, command_type)
+            if queue is None:
+                yield from self._bind(domain, priority, replies=command_type == REPLY_TYPE)
+                queue = self._queues.carrier(domain, priority, command_type)
+                assert queue is not None, "a queue that was just created is not there"
+            carriers[queue.queue_id] = queue
+        return [carriers[queue_id] for queue_id in sorted(carriers)]
+
+    def _places(self, seqs: Sequence[int]) -> Op[dict[int, Place]]:
+        """Where the messages of commands are; their queues become known."""
+        rows = yield Atomic(self._plain.places, (integers(seqs),))
+        if any(self._queues.get(row[1]) is None for row in rows):
+            yield from self._look_up(None)
+        return {row[0]: (row[1], row[2]) for row in rows if self._queues.get(row[1]) is not None}

@@ -1,0 +1,210 @@
+"""Taking commands from PGMQ's queues, and making commands of what others have put there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import integers, numbers, texts
+from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.listener import Other
+from commandbus.engines.postgres.pgmq.base import Place
+from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
+from commandbus.engines.postgres.pgmq.queues import Queue
+from commandbus.engines.postgres.pgmq.settling import PgmqSettling, with_places
+from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.errors import SchemaOutdated
+from commandbus.store.op import Op
+from commandbus.store.records import Claimed, ClaimRequest
+
+logger = logging.getLogger("commandbus.pgmq")
+
+_NATIVE_COLUMNS = 20
+"""Rows of our query `claim` begin with the columns of the engine's."""
+
+
+class PgmqClaiming(PgmqSettling, PostgresClaiming):
+    listen_also: Callable[[Mapping[str, Other]], None] | None = None
+    """How to hear channels of PGMQ, while this process listens."""
+
+    def _sweep(self, request: ClaimRequest) -> Op[int]:
+        rescued = yield from super()._sweep(request)
+        yield from self._learn(request.domains)
+        yield from self._take_over(request.domains)
+        yield Boundary()
+        return rescued
+
+    def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
+        """The look that follows must not miss a queue that was created before senders knew of us."""
+        news, look_in = yield from super()._fall_asleep(request)
+        if news:
+            yield from self._learn(request.domains)
+            yield from self._hear_of(request.domains)
+        return news, look_in
+
+    def _hear_of(self, domains: Sequence[str]) -> Op[None]:
+        """Where our trigger could not be made, PGMQ's own notifications serve, if they are enabled."""
+        if self.listen_also is not None:
+            rows = yield Atomic(self._plain.notified, (texts(domains),))
+            self.listen_also(
+                {f"pgmq.q_{row[0].lower()}.INSERT": Other(row[1], float(row[2])) for row in rows}
+            )
+
+    def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
+        queues: list[Queue] = []
+        for domain in request.domains:
+            queues += yield from self._known(domain)
+        rows = yield Atomic(self._texts("next_moment", queues), (request.worker,))
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    def _claim_from(self, domain: str, request: ClaimRequest, claimed: list[Claimed]) -> Op[None]:
+        duration = int(request.lease_seconds * SECOND)
+        queues = yield from self._known(domain)
+        while (wanted := request.limit - len(claimed)) > 0:
+            began = self._monotonic()
+            bounds = self._bounds.after(domain, began)
+            firsts = integers([(bounds or {}).get(queue.queue_id, 0) for queue in queues])
+            params = (domain, wanted, request.worker, firsts, duration)
+            try:
+                rows = yield Atomic(self._texts("claim", queues), params)
+            except SchemaOutdated:
+                self._queues.forget()  # one of them was dropped; the next claim looks again
+                raise
+            if bounds is None:
+                now = self._monotonic()
+                self._bounds.walked(domain, now, now - began)
+            if not rows:
+                self._bounds.forget(domain)
+                if bounds is None:
+                    return
+                continue
+            self._bounds.took(domain, [(row[20], row[21]) for row in rows])
+            if not (yield from self._receive(domain, request, rows, claimed)):
+                return
+
+    def _receive(
+        self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
+    ) -> Op[bool]:
+        """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
+        ours = [row for row in rows if row[0] is not None and not row[22]]
+        more = False
+        if ours:
+            plain = [row[:_NATIVE_COLUMNS] for row in ours]
+            places = {row[0]: (row[20], row[21]) for row in ours}
+            more = yield from self._keep_claimed(domain, request.worker, plain, places, claimed)
+        if len(ours) < len(rows):
+            others = [row for row in rows if row[0] is None or row[22]]
+            yield from self._receive_others(domain, request, others, claimed)
+            more = True
+        return more
+
+    def _receive_others(
+        self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
+    ) -> Op[None]:
+        """Messages of other senders become commands; what cannot is archived, with the reason."""
+        refused: list[tuple[Any, str]] = []
+        envelopes: dict[tuple[int, int], tuple[Any, Envelope]] = {}
+        for row in rows:
+            queue = self._queues.get(row[20])
+            assert queue is not None
+            if row[22]:
+                refused.append((row, "ENDED: its command has an outcome already"))
+                continue
+            try:
+                envelope = read_envelope(row[23], row[24], queue.mapping)
+            except Refusal as error:
+                refused.append((row, str(error)))
+            else:
+                envelopes[row[20], row[21]] = row, envelope
+        if envelopes:
+            params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
+            queues = self._queues.among(queue_id for queue_id, _ in envelopes)
+            found = yield Atomic(self._texts("admit", queues), params)
+            yield from self._keep_admitted(domain, request.worker, found, envelopes, claimed)
+            for row in found:
+                del envelopes[row[0], row[1]]
+            refused += [(row, _taken(envelope)) for row, envelope in envelopes.values()]
+        if refused:
+            yield from self._refuse(domain, refused)
+
+    def _keep_admitted(
+        self, domain: str, worker: str, found: Any, envelopes: Any, claimed: list[Claimed]
+    ) -> Op[None]:
+        """What the query `admit` has put under a lease, as if it had been claimed."""
+        rows: list[Any] = []
+        for queue_id, msg_id, seq, lease_id, now in found:
+            row, envelope = envelopes[queue_id, msg_id]
+            expired = envelope.expires_at is not None and envelope.expires_at <= now
+            rows.append((
+                seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
+                envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
+                envelope.reply_to, envelope.max_attempts, row[25], envelope.tags, envelope.headers,
+                None, expired,
+            ))  # fmt: skip
+        if rows:
+            places = {row[2]: (row[0], row[1]) for row in found}
+            yield from self._keep_claimed(domain, worker, rows, places, claimed)
+
+    def _keep_claimed(
+        self, domain: str, worker: str, rows: Any, places: dict[int, Place], claimed: list[Claimed]
+    ) -> Op[bool]:
+        """Rows with the columns of the engine's own query; whether some had expired."""
+        ended = self._admit(domain, worker, rows, claimed)
+        held = self._leases.get(rows[0][1])
+        assert held is not None
+        self._leases.keep(with_places(held, held.seats, places))
+        if ended:
+            yield from self._end_unclaimable(domain, worker, rows[0], ended)
+        return bool(ended)
+
+    def _refuse(self, domain: str, refused: list[tuple[Any, str]]) -> Op[None]:
+        for row, reason in refused:
+            queue = self._queues.get(row[20])
+            logger.warning(
+                "message %d of queue %s is archived, because it is no command: %s",
+                row[21],
+                queue.name if queue else row[20],
+                reason,
+            )
+        params = (
+            integers(row[20] for row, _ in refused),
+            integers(row[21] for row, _ in refused),
+            integers(row[4] + 1 for row, _ in refused),
+            texts(reason for _, reason in refused),
+            domain,
+        )
+        queues = self._queues.among(row[20] for row, _ in refused)
+        yield Atomic(self._texts("refuse", queues), params)
+
+
+def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[str, ...]:
+    """$1 to $15 of the query `admit`."""
+    rows = [row for row, _ in envelopes.values()]
+    read = [envelope for _, envelope in envelopes.values()]
+    return (
+        integers(row[20] for row in rows),
+        integers(row[21] for row in rows),
+        integers(row[4] + 1 for row in rows),
+        numbers(e.command_id for e in read),
+        texts(e.command_type for e in read),
+        texts(e.data for e in read),
+        numbers(e.correlation_id for e in read),
+        numbers(e.causation_id for e in read),
+        texts(e.reply_to for e in read),
+        integers(row[3] for row in rows),
+        numbers(e.max_attempts for e in read),
+        integers(row[25] for row in rows),
+        numbers(e.expires_at for e in read),
+        texts(e.tags for e in read),
+        texts(e.headers for e in read),
+    )
+
+
+def _taken(envelope: Envelope) -> str:
+    return f"DUPLICATE: there is a command {envelope.command_id} in this domain already"
+
+
+def _micro(seconds: float) -> int:
+    return int(seconds * SECOND)

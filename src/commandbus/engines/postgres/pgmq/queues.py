@@ -1,0 +1,189 @@
+"""Which queues a domain has, as this process knows them, and the statements over them.
+
+PGMQ keeps each queue in tables of its own, so a statement over a domain's queues names their tables.
+Statements are templates (sql/messages.sql): parts are repeated for each queue, and the text is made
+once for each set of queues, so that the server plans it once per connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.reply import REPLY_TYPE
+from commandbus.engines.postgres.pgmq.names import quoted_table
+from commandbus.engines.postgres.statements import in_schema, queries
+from commandbus.store.sql_files import load
+
+PACKAGE = "commandbus.engines.postgres.pgmq.sql"
+GRACE_SECONDS = 10
+"""How much longer than its lease a message stays invisible: whoever takes the lease back counts the
+crash and makes the message visible again, before another reader of the queue could meet it."""
+
+_JOINS = {"each": ",\n", "any": "\nunion all\n", "sum": "\n+ "}
+_REPEATED = re.compile(r"@(each|any|sum) (\w+)@")
+_MARKED = re.compile(r"/\* places \*/.*?/\* end of places \*/", re.DOTALL)
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+@cache
+def templates(schema: str) -> SimpleNamespace:
+    """The statements and parts of statements, for a schema; those over queues are not complete."""
+    found = vars(load(PACKAGE, "messages.sql"))
+    return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue that is bound to a domain."""
+
+    queue_id: int
+    name: str
+    domain: str
+    priority: int
+    replies: bool
+    mapping: str | None
+    """Of an adopted queue: how its messages become commands."""
+    sequence: str
+
+    @property
+    def table(self) -> str:
+        return quoted_table("q", self.name)
+
+
+class Texts:
+    """The statements of one schema and one version of PGMQ, made when they are first needed."""
+
+    def __init__(self, schema: str, *, last_read_at: bool) -> None:
+        self._last_read_at = last_read_at
+        # Before names of queues and domains are put in, which only look like the schema's.
+        self._templates = templates(schema)
+        self._native = queries(schema)
+        self._made: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def __call__(self, name: str, queues: Sequence[Queue]) -> str:
+        """A statement over queues."""
+        return self._make(name, queues, self._expanded)
+
+    def insert(self, queues: Sequence[Queue]) -> str:
+        """The engine's statement that adds commands, with messages in place of rows that wait."""
+        return self._make("insert", queues, self._insert)
+
+    def settle(self, queues: Sequence[Queue], *, lock: bool) -> str:
+        """The engine's settle, which also checks the messages first, and moves them in the end;
+        `lock` is for messages of different read counts."""
+        return self._make("settle locked" if lock else "settle", queues, self._settle)
+
+    def _make(
+        self, name: str, queues: Sequence[Queue], build: Callable[[str, Sequence[Queue]], str]
+    ) -> str:
+        key = name, tuple(queue.queue_id for queue in queues)
+        text = self._made.get(key)
+        if text is None:
+            text = self._made[key] = build(name, queues)
+        return text
+
+    def _expanded(self, name: str, queues: Sequence[Queue]) -> str:
+        def repeat(found: re.Match[str]) -> str:
+            part = getattr(self._templates, found[2])
+            return _JOINS[found[1]].join(
+                self._filled(part, queue, position) for position, queue in enumerate(queues, 1)
+            )
+
+        return _REPEATED.sub(repeat, getattr(self._templates, name))
+
+    def _filled(self, text: str, queue: Queue, position: int) -> str:
+        columns = "msg_id, read_ct, enqueued_at, vt, message"
+        values = {
+            "queue": queue.queue_id,
+            "position": position,
+            "priority": queue.priority,
+            "domain": queue.domain,
+            "replies": "true" if queue.replies else "false",
+            "reply": REPLY_TYPE,
+            "sequence": queue.sequence,
+            "table": queue.table,
+            "archive": quoted_table("a", queue.name),
+            "columns": columns + (", last_read_at" if self._last_read_at else ""),
+            "last_read": ", last_read_at = (select at from gate)" if self._last_read_at else "",
+            "grace": GRACE_SECONDS * 1_000_000,
+        }
+        return re.sub(r"@(\w+)@", lambda found: str(values.get(found[1], found[0])), text)
+
+    def of_one(self, name: str, queue: Queue) -> str:
+        """A statement over one queue."""
+        return self._make(
+            name,
+            [queue],
+            lambda _, queues: self._filled(getattr(self._templates, name), queues[0], 1),
+        )
+
+    def _insert(self, _: str, queues: Sequence[Queue]) -> str:
+        places = self._expanded("put_into", queues)
+        return _MARKED.sub(lambda _: places, self._native.insert_commands, count=1)
+
+    def _settle(self, name: str, queues: Sequence[Queue]) -> str:
+        text = self._native.settle
+        taken = max(int(number) for number in _PARAMETER.findall(text))
+        before = self._expanded("before_proof", queues)
+        before = before.replace("@lock@", "for update" if name == "settle locked" else "")
+        before = re.sub(r"@(\d)@", lambda found: str(taken + int(found[1])), before)
+        text = text.replace("/* before */", before, 1)
+        text = text.replace("/* proof */", "and l.lease_id not in (select proof from unfit)")
+        places = self._expanded("instead_of_places", queues)
+        return _MARKED.sub(lambda _: places, text, count=1)
+
+
+class Queues:
+    """The queues of this process's domains, as last seen. Queues are added, hardly ever dropped: a
+    statement over one that is gone fails, and makes all be forgotten. What was seen inside a caller's
+    transaction, which may yet be undone, is used and looked up again next time."""
+
+    def __init__(self) -> None:
+        self._by_domain: dict[str, list[Queue]] = {}
+        self._by_id: dict[int, Queue] = {}
+        self._sure: set[str] = set()
+
+    def of(self, domain: str) -> list[Queue]:
+        return self._by_domain.get(domain, [])
+
+    def is_sure(self, domain: str) -> bool:
+        return domain in self._sure
+
+    def get(self, queue_id: int) -> Queue | None:
+        return self._by_id.get(queue_id)
+
+    def all(self) -> list[Queue]:
+        return list(self._by_id.values())
+
+    def among(self, queue_ids: Iterable[int]) -> list[Queue]:
+        """The queues of these ids, in one order for every set."""
+        return [self._by_id[queue_id] for queue_id in sorted(set(queue_ids))]
+
+    def carrier(self, domain: str, priority: int, command_type: str) -> Queue | None:
+        """The queue that carries such commands."""
+        replies = command_type == REPLY_TYPE
+        for queue in self.of(domain):
+            if queue.priority == priority and queue.replies == replies and queue.mapping is None:
+                return queue
+        return None
+
+    def learn(self, domains: Iterable[str], rows: Iterable[Any]) -> None:
+        """The rows of the query `queues`, asked about these domains."""
+        found: dict[str, list[Queue]] = {domain: [] for domain in domains}
+        sure = set(found)
+        for *columns, is_callers in rows:
+            queue = Queue(*columns)
+            self._by_id[queue.queue_id] = queue
+            found.setdefault(queue.domain, []).append(queue)
+            if is_callers:
+                sure.discard(queue.domain)
+        self._by_domain |= found
+        self._sure = (self._sure - found.keys()) | {domain for domain in sure if found[domain]}
+
+    def forget(self) -> None:
+        self._by_domain, self._sure = {}, set()

@@ -1,0 +1,143 @@
+"""Recording what runs amounted to, over PGMQ: the same settle, proved by its messages, too.
+
+A message belongs to a lease as long as it has the read count that the lease gave it: the count is the
+attempt. Whoever reads it again, in whatever program, raises the count, and what was prepared with the
+old one is refused. A completed command's message is deleted; that of any other end is archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import SECOND
+from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.leases import Held
+from commandbus.engines.postgres.pgmq.base import Place
+from commandbus.engines.postgres.pgmq.sending import PgmqSending
+from commandbus.engines.postgres.settling import (
+    UNPROVED,
+    Known,
+    PostgresSettling,
+    Prepared,
+)
+from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.store.op import Op, Statement
+from commandbus.store.settling import Member, OutcomeRow, Writes
+
+DELETE, ARCHIVE, RETURN = 0, 1, 2
+
+Fate = tuple[int, int, int, int, int, int]
+"""proof, sequence, queue, message, read count, and what becomes of the message"""
+
+
+class HeldMessages(Held, frozen=True):
+    """A lease, with the messages under it by sequence."""
+
+    places: dict[int, Place] = msgspec.field(default_factory=dict)
+
+
+class PgmqSettling(PgmqSending, PostgresSettling):
+    def _transport(self, prepared: Prepared) -> Op[tuple[str, tuple[Any, ...]]]:
+        fates = yield from self._fates(prepared)
+        if not fates and prepared.writes.requeues:
+            # An operator's retry: the message is in the archive, and `_write` sends another.
+            return self._sql.settle, ()
+        queues = self._queues.among(fate[2] for fate in fates)
+        lock = len({fate[4] for fate in fates}) > 1
+        columns = tuple(integers(fate[n] for fate in fates) for n in range(6))
+        return self._texts.settle(queues, lock=lock), columns
+
+    def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
+        """What becomes of the messages of what is written."""
+        decided = [(row.seq, row.attempts, _fate_of(row)) for row in prepared.writes.outcomes]
+        decided += [(row.seq, row.attempts, RETURN) for row in prepared.writes.requeues]
+        places: dict[int, Place] = {}
+        for shrink in prepared.shrinks.values():
+            if isinstance(shrink.held, HeldMessages):
+                places |= shrink.held.places
+        unknown = [seq for seq, _, _ in decided if seq not in places]
+        if unknown:
+            places = places | (yield from self._places(unknown))
+        fates: list[Fate] = []
+        for seq, attempts, fate in decided:
+            proof, place = prepared.proofs[seq], places.get(seq)
+            if place is None:
+                continue
+            if proof != UNPROVED:
+                read_count = prepared.shrinks[proof].held.seats[seq][0]
+                fates.append((proof, seq, *place, read_count, fate))
+            elif attempts or fate != RETURN:
+                fates.append((proof, seq, *place, attempts, fate))
+        return fates
+
+    def _write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
+        yield from super()._write(domain, worker, writes, known)
+        if any(row.attempts == 0 for row in writes.requeues):
+            yield from self._take_over([domain])
+
+    def _take_over(self, domains: Sequence[str]) -> Op[int]:
+        """Messages for what waits in the engine's own table: retried by an operator, or sent by who
+        does not know of PGMQ. Returns how many."""
+        rows = yield Statement(self._plain.take_over, (texts(domains),))
+        if rows:
+            state = [integers(row[n] for row in rows) for n in range(5)]
+            yield from self._put({(row[5], row[6], row[7]) for row in rows}, *state)
+        return len(rows)
+
+    def _still_held(self, members: list[Member]) -> Op[list[Member]]:
+        attempts = {member.seq: member.attempt for member in members}
+        held = yield from self._as_read(attempts)
+        return [member for member in members if member.seq in held]
+
+    def _as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
+        """Those of commands whose messages have been read so many times, and not once more."""
+        places = yield from self._places(list(attempts))
+        if not places:
+            return {}
+        rows = [(seq, *place, attempts[seq]) for seq, place in places.items()]
+        queues = self._queues.among(row[1] for row in rows)
+        columns = tuple(integers(row[n] for row in rows) for n in range(4))
+        found = yield Statement(self._texts("as_read", queues), columns)
+        return {row[0]: places[row[0]] for row in found}
+
+    def _keep_found(self, held: Held) -> Op[None]:
+        """Only messages that are still as this lease read them belong to it."""
+        places = yield from self._as_read({seq: seat[0] for seq, seat in held.seats.items()})
+        seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
+        self._leases.keep(with_places(held, seats, places))
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        wanted = sorted(lease_ids)
+        unknown = [n for n in wanted if not isinstance(self._leases.get(n), HeldMessages)]
+        if unknown:
+            yield from self._recall(unknown)
+            yield Boundary()
+        rows: list[tuple[int, int, int, int]] = []
+        for lease_id in wanted:
+            held = self._leases.get(lease_id)
+            if isinstance(held, HeldMessages):
+                rows += [(lease_id, *held.places[s], seat[0]) for s, seat in held.seats.items()]
+        if not rows:
+            return (yield from super().renew(lease_ids, seconds))
+        queues = self._queues.among(row[1] for row in rows)
+        columns = [integers(row[n] for row in rows) for n in range(4)]
+        duration = int(seconds * SECOND)
+        found = yield Atomic(self._texts("renew", queues), (integers(wanted), duration, *columns))
+        renewed = {row[0] for row in found}
+        gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
+        self._leases.forget(gone)
+        return gone
+
+
+def with_places(held: Held, seats: dict[int, Any], places: dict[int, Place]) -> HeldMessages:
+    return HeldMessages(
+        held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places
+    )
+
+
+def _fate_of(row: OutcomeRow) -> int:
+    return DELETE if row.status == CommandStatus.COMPLETED else ARCHIVE

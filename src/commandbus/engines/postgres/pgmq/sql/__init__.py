@@ -1,0 +1,1 @@
+"""SQL of the PGMQ transport: its tables and functions, and its statements as templates."""

@@ -1,0 +1,405 @@
+-- name: queues
+-- The queues of domains, or of all, in the order in which they are read, with what statements need to
+-- know about them.
+select q.queue_id, q.queue, q.domain, q.priority, q.replies, q.mapping,
+    pg_get_serial_sequence(format('pgmq.%I', lower('q_' || q.queue)), 'msg_id'),
+    $2::text = ''
+from commandbus.pgmq_queue q
+where ($1::text is null or q.domain = any ($1::text::text[]))
+    and to_regclass(format('pgmq.%I', lower('q_' || q.queue))) is not null
+order by q.domain, q.priority, q.replies desc, q.queue_id
+
+-- name: notified
+-- Queues that have no trigger of ours, but notifications of PGMQ's own, with their throttle.
+select q.queue, q.domain, coalesce((select t.throttle_interval_ms from pgmq.notify_insert_throttle t
+    where t.queue_name = q.queue), 0) / 1000.0::float8
+from commandbus.pgmq_queue q
+where q.domain = any ($1::text::text[])
+    and exists (select 1 from pg_trigger t
+        where t.tgrelid = to_regclass(format('pgmq.%I', lower('q_' || q.queue)))
+            and t.tgname = 'trigger_notify_queue_insert_listeners')
+    and not exists (select 1 from pg_trigger t
+        where t.tgrelid = to_regclass(format('pgmq.%I', lower('q_' || q.queue)))
+            and t.tgname = 'commandbus_tell')
+
+-- name: bind
+select commandbus.pgmq_bind($1::text, $2::text, $3::bigint::integer, $4::boolean, $5::text)
+
+-- name: is_queue
+select to_regclass(format('pgmq.%I', lower('q_' || $1::text))) is not null,
+    (select domain from commandbus.pgmq_queue where queue = $1::text)
+
+-- name: put_into
+-- In place of the tables of what waits: one message per new command, told in this transaction.
+told as materialized (
+    select set_config('commandbus_pgmq.told', ' ' || string_agg(distinct domain, ' ') || ' ', true) as told
+    from new),
+@each draw@,
+placed as (
+    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@
+    on conflict (seq) do update set queue_id = excluded.queue_id, msg_id = excluded.msg_id),
+
+-- name: draw
+drawn_@queue@ as materialized (
+    select n.*, nextval('@sequence@') as msg_id from (
+        select * from new cross join told
+        where domain = '@domain@' and priority = @priority@
+            and (command_type = '@reply@') = @replies@
+        order by seq) n),
+put_@queue@ as (
+    insert into @table@ (msg_id, vt, message, headers) overriding system value
+    select n.msg_id, 'epoch'::timestamptz + n.ready_at * '1 microsecond'::interval,
+        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.data,
+            coalesce(n.correlation_id, n.command_id), n.causation_id, n.reply_to, n.max_attempts, n.now,
+            n.expires_at, n.tags, n.batch_id),
+        commandbus.pgmq_headers(n.headers::jsonb, n.seq, n.msg_id, 0, 0)
+    from drawn_@queue@ n)
+
+-- name: drawn
+select seq, @queue@, msg_id from drawn_@queue@
+
+-- name: put
+-- Messages for commands that are there already: sent by COPY, retried by an operator, or sent before
+-- the domain was on PGMQ.
+with waiting as materialized (
+    select * from rows from (unnest($1::text::bigint[]), unnest($2::text::bigint[]),
+        unnest($3::text::smallint[]), unnest($4::text::smallint[]), unnest($5::text::smallint[]))
+        as w (seq, ready_at, attempts, crashes, releases)),
+new as materialized (
+    select c.*, coalesce(w.ready_at, c.due_at) as ready_at, coalesce(w.attempts, 0) as attempts,
+        coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now
+    from waiting w cross join lateral (
+        select * from commandbus.command c where c.seq = w.seq limit 1) c),
+told as materialized (
+    select set_config('commandbus_pgmq.told', ' ' || string_agg(distinct domain, ' ') || ' ', true) as told
+    from new),
+@each draw_again@,
+placed as (
+    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@
+    on conflict (seq) do update set queue_id = excluded.queue_id, msg_id = excluded.msg_id)
+select count(*) from new
+
+-- name: draw_again
+drawn_@queue@ as materialized (
+    select n.*, nextval('@sequence@') as msg_id from (
+        select * from new cross join told
+        where domain = '@domain@' and priority = @priority@
+            and (command_type = '@reply@') = @replies@
+        order by seq) n),
+put_@queue@ as (
+    insert into @table@ (msg_id, read_ct, vt, message, headers) overriding system value
+    select n.msg_id, n.attempts, 'epoch'::timestamptz + n.ready_at * '1 microsecond'::interval,
+        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.data, n.correlation_id,
+            n.causation_id, n.reply_to, n.max_attempts, n.now, n.expires_at, n.tags, n.batch_id),
+        commandbus.pgmq_headers(n.headers::jsonb, n.seq, n.msg_id, n.crashes, n.releases)
+    from drawn_@queue@ n)
+
+-- name: take_over
+-- What was sent without knowing of PGMQ, and is due: on its way into the queues.
+with taken as (
+    delete from commandbus.queue where ctid = any (array(
+        select q.place from unnest($1::text::text[]) as wanted (domain)
+        cross join lateral (
+            select ctid as place from commandbus.queue where domain = wanted.domain
+            order by priority, seq limit 1000 for update skip locked) q))
+    returning *)
+select t.seq, t.available_at, t.attempts, t.crashes, t.releases, t.domain, t.priority, c.command_type
+from taken t cross join lateral (
+    select command_type from commandbus.command c where c.seq = t.seq limit 1) c
+
+-- name: claim
+-- Takes the first visible messages of a domain's queues, in order of priority, as pgmq.read would: the
+-- visibility timeout moves and the read count rises. What carries a command of ours is put under one
+-- new lease; other messages come back with their text, to be made commands or to be refused. The
+-- messages stay invisible a little longer than the lease, so that who takes it back is first.
+with moment as materialized (
+    select commandbus.now_us() as now, clock_timestamp() as at,
+        set_config('synchronous_commit', 'off', true)),
+gate as materialized (
+    select m.at from moment m where not exists (select 1 from commandbus.domain d
+        where d.domain = $1::text and d.paused_at is not null)),
+taken as materialized (
+    select * from (@any look@) q limit $2::bigint),
+@each read@,
+known as materialized (
+    select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct, t.message, t.headers as msg_headers,
+        t.enqueued_at, coalesce(t.crashes::smallint, 0::smallint) as crashes,
+        coalesce(t.releases::smallint, 0::smallint) as releases,
+        c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
+        c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
+        c.unique_key is not null as keyed,
+        case when t.read_ct > 0 then exists (
+            select 1 from commandbus.outcome o where o.seq = c.seq) else false end as ended
+    from taken t left join lateral (
+        select * from commandbus.command c where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
+leased as (
+    insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
+    select $1::text, $3::text, max(m.now), max(m.now) + $5::bigint, array_agg(k.seq),
+        json_object_agg(k.seq, json_build_array(k.read_ct + 1, k.crashes, k.releases, k.keyed))
+            filter (where k.read_ct > 0 or k.crashes > 0 or k.releases > 0 or k.keyed)
+    from known k cross join moment m where k.seq is not null and not k.ended having count(*) > 0
+    returning lease_id)
+select k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
+    k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
+    k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
+    k.expires_at <= m.now,
+    k.queue_id, k.msg_id, k.ended, k.message::text, k.msg_headers::text,
+    (extract(epoch from k.enqueued_at) * 1000000)::bigint
+from known k cross join moment m left join leased l on true
+order by k.place, k.msg_id
+
+-- name: look
+select @queue@ as queue_id, @position@ as place, @priority@ as priority, q.*
+from gate g cross join lateral (
+    select msg_id, read_ct, enqueued_at,
+        case when ours then (headers #>> '{commandbus,0}')::bigint end as seq,
+        case when ours then headers #>> '{commandbus,2}' end as crashes,
+        case when ours then headers #>> '{commandbus,3}' end as releases,
+        case when not ours then message end as message,
+        case when not ours then headers end as headers
+    from (select *, coalesce(headers #>> '{commandbus,1}' = msg_id::text
+            and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$', false) as ours
+        from @table@
+        where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
+        order by msg_id limit $2::bigint for update skip locked) q
+    ) q
+
+-- name: read
+read_@queue@ as (
+    update @table@ set read_ct = read_ct + 1, vt = (select at from gate)
+        + ($5::bigint + @grace@) * '1 microsecond'::interval@last_read@
+    where msg_id = any (array(select msg_id from taken where queue_id = @queue@)))
+
+-- name: admit
+-- Makes commands of messages that others have sent, under a lease of their own. One whose id is taken
+-- is left out, and missing from the answer.
+with moment as materialized (
+    select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
+item as materialized (
+    select nextval('commandbus.command_seq_seq') as seq, i.* from rows from (
+        unnest($1::text::integer[]), unnest($2::text::bigint[]), unnest($3::text::integer[]),
+        unnest($4::text::uuid[]), unnest($5::text::text[]), unnest($6::text::text[]),
+        unnest($7::text::uuid[]), unnest($8::text::uuid[]), unnest($9::text::text[]),
+        unnest($10::text::integer[]), unnest($11::text::smallint[]), unnest($12::text::bigint[]),
+        unnest($13::text::bigint[]), unnest($14::text::text[]), unnest($15::text::text[])
+    ) as i (queue_id, msg_id, read_ct, command_id, command_type, data, correlation_id, causation_id,
+        reply_to, priority, max_attempts, created_at, expires_at, tags, headers)),
+fresh as (
+    insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
+        causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, tags, headers)
+    select seq, command_id, $16::text, command_type, data, correlation_id, causation_id, reply_to,
+        priority, max_attempts, created_at, created_at, expires_at, tags, headers
+    from item order by seq
+    on conflict do nothing returning seq),
+new as materialized (select i.* from item i where i.seq in (select seq from fresh)),
+placed as (
+    insert into commandbus.pgmq_message (seq, queue_id, msg_id) select seq, queue_id, msg_id from new),
+@each mark@,
+leased as (
+    insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
+    select $16::text, $17::text, max(m.now), max(m.now) + $18::bigint, array_agg(n.seq),
+        json_object_agg(n.seq, json_build_array(n.read_ct, 0, 0, false)) filter (where n.read_ct > 1)
+    from new n cross join moment m having count(*) > 0 returning lease_id)
+select n.queue_id, n.msg_id, n.seq, l.lease_id, m.now
+from new n cross join leased l cross join moment m order by n.seq
+
+-- name: mark
+marked_@queue@ as (
+    update @table@ q set headers = commandbus.pgmq_headers(
+        case when jsonb_typeof(q.headers) = 'object' then q.headers end,
+        (select n.seq from new n where n.queue_id = @queue@ and n.msg_id = q.msg_id), q.msg_id, 0, 0)
+    where q.msg_id = any (array(select msg_id from new where queue_id = @queue@)))
+
+-- name: refuse
+-- To the archive with messages that are no commands, with the reason among their headers.
+with item as materialized (
+    select * from unnest($1::text::integer[], $2::text::bigint[], $3::text::integer[], $4::text::text[])
+        as i (queue_id, msg_id, read_ct, reason)),
+counted as (
+    insert into commandbus.tally (domain, status, n)
+    select $5::text, 'REFUSED', count(*) from item having count(*) > 0),
+@each refused@
+select count(*) from item
+
+-- name: refused
+gone_@queue@ as (
+    delete from @table@ where msg_id = any (array(select msg_id from item where queue_id = @queue@))
+        and (msg_id, read_ct) in (select msg_id, read_ct from item where queue_id = @queue@)
+    returning *),
+filed_@queue@ as (
+    insert into @archive@ (@columns@, headers)
+    select @columns@, case when jsonb_typeof(g.headers) = 'object' then g.headers else '{}' end
+        || jsonb_build_object('commandbus_refused',
+            (select i.reason from item i where i.queue_id = @queue@ and i.msg_id = g.msg_id))
+    from gone_@queue@ g on conflict do nothing)
+
+-- name: before_proof
+-- Before a settle believes in a lease: each of its messages must be as this lease read it, and stays so.
+message as materialized (
+    select * from rows from (unnest($@1@::text::bigint[]), unnest($@2@::text::bigint[]),
+        unnest($@3@::text::integer[]), unnest($@4@::text::bigint[]), unnest($@5@::text::integer[]),
+        unnest($@6@::text::smallint[]))
+        as w (proof, seq, queue_id, msg_id, read_ct, fate)),
+@each held@,
+held as materialized (@any held_all@),
+unfit as materialized (
+    select proof from (
+        select proof, 1 as wanted from message where proof <> 0
+        union all select proof, -1 from held) both_sides
+    group by proof having sum(wanted) > 0),
+
+-- name: held
+-- Where all counts are the same, the writes below check it for themselves, and spare the locks.
+held_@queue@ as materialized (
+    select w.proof, w.seq, w.msg_id, w.fate from message w cross join lateral (
+        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 @lock@) q
+    where w.queue_id = @queue@)
+
+-- name: held_all
+select proof, seq from held_@queue@
+
+-- name: instead_of_places
+@each moved@,
+
+-- name: moved
+deleted_@queue@ as (
+    delete from @table@ where msg_id = any (array(
+        select msg_id from held_@queue@
+        where fate = 0 and proof in (select lease_id from proof)))
+        and read_ct = any (array(select distinct read_ct from message))),
+gone_@queue@ as (
+    delete from @table@ where msg_id = any (array(
+        select msg_id from held_@queue@
+        where fate = 1 and proof in (select lease_id from proof)))
+        and read_ct = any (array(select distinct read_ct from message))
+    returning *),
+filed_@queue@ as (
+    insert into @archive@ (@columns@, headers) select @columns@, headers from gone_@queue@
+    on conflict do nothing),
+returned_@queue@ as (
+    update @table@ q set (vt, read_ct, headers) = (
+        select 'epoch'::timestamptz + (b.now + b.delay) * '1 microsecond'::interval, b.attempts,
+            commandbus.pgmq_headers(q.headers, b.seq, q.msg_id, b.crashes, b.releases)
+        from held_@queue@ h join back b on b.seq = h.seq where h.msg_id = q.msg_id)
+    where q.msg_id = any (array(
+        select h.msg_id from held_@queue@ h
+        where h.fate = 2 and h.proof in (select lease_id from proof)))
+        and q.read_ct = any (array(select distinct read_ct from message)))
+
+-- name: renew
+with moment as materialized (
+    select commandbus.now_us() as now, clock_timestamp() as at,
+        set_config('synchronous_commit', 'off', true)),
+valid as materialized (
+    select lease_id from commandbus.lease
+    where lease_id = any ($1::text::bigint[]) and until > (select now from moment)
+    order by lease_id for update),
+renewed as (
+    update commandbus.lease l set until = greatest(l.until, m.now + $2::bigint)
+    from valid v, moment m where l.lease_id = v.lease_id
+    returning l.lease_id),
+message as materialized (
+    select * from unnest($3::text::bigint[], $4::text::integer[], $5::text::bigint[],
+        $6::text::integer[]) as w (lease_id, queue_id, msg_id, read_ct)
+    where lease_id in (select lease_id from renewed)),
+@each prolong@
+select lease_id from renewed
+
+-- name: prolong
+held_@queue@ as materialized (
+    select w.msg_id from message w cross join lateral (
+        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 for update) q
+    where w.queue_id = @queue@),
+prolonged_@queue@ as (
+    update @table@ set vt = greatest(vt, (select at from moment)
+        + ($2::bigint + @grace@) * '1 microsecond'::interval)
+    where msg_id = any (array(select msg_id from held_@queue@)))
+
+-- name: places
+select seq, queue_id, msg_id from commandbus.pgmq_message where seq = any ($1::text::bigint[])
+
+-- name: standing
+select read_ct, coalesce((headers #>> '{commandbus,2}')::bigint, 0),
+    (extract(epoch from vt) * 1000000)::bigint,
+    coalesce((headers #>> '{commandbus,3}')::bigint, 0)
+from @table@ where msg_id = $1::bigint and headers #>> '{commandbus,1}' = msg_id::text for update
+
+-- name: as_read
+-- The messages that still have the read count of a lease, locked.
+with message as materialized (
+    select * from unnest($1::text::bigint[], $2::text::integer[], $3::text::bigint[],
+        $4::text::integer[]) as w (seq, queue_id, msg_id, read_ct)),
+@each as_read_in@
+@any seq_as_read@
+
+-- name: as_read_in
+held_@queue@ as materialized (
+    select w.seq from message w cross join lateral (
+        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 for update) q
+    where w.queue_id = @queue@)
+
+-- name: seq_as_read
+select seq from held_@queue@
+
+-- name: is_leased
+select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
+
+-- name: waiting
+@any waiting_in@
+
+-- name: waiting_in
+select w.seq, q.read_ct, coalesce((q.headers #>> '{commandbus,2}')::bigint, 0),
+    (extract(epoch from q.vt) * 1000000)::bigint
+from unnest($1::text::bigint[], $2::text::integer[], $3::text::bigint[]) as w (seq, queue_id, msg_id)
+cross join lateral (select * from @table@ q where q.msg_id = w.msg_id limit 1) q
+where w.queue_id = @queue@
+
+-- name: next_moment
+select (select min(moment) from (
+    select min(until) - m.now from commandbus.lease where worker <> $1::text
+    union all @any next_of@) as x (moment))::bigint
+from (select commandbus.now_us() as now, clock_timestamp() as at) m
+
+-- name: next_of
+select case when exists (select 1 from @table@ q where q.vt <= m.at) then 50000 else
+    (select extract(epoch from q.vt - m.at) * 1000000 from @table@ q
+     where q.vt > m.at order by q.vt limit 1) end
+where not exists (select 1 from commandbus.domain d
+    where d.domain = '@domain@' and d.paused_at is not null)
+
+-- name: count_pending
+-- What is under lease is in the queues, too, and does not wait.
+select greatest(0, (@sum count_of@) - r.running) from (
+    select coalesce(sum(cardinality(seqs)), 0)::bigint as running from commandbus.lease
+    where domain = $1::text) r
+
+-- name: count_of
+(select count(*) from (select 1 from @table@ limit $2::bigint + r.running) q)
+
+-- name: stats
+with moment as materialized (select commandbus.now_us() as now, clock_timestamp() as at),
+queue as materialized (@any stats_of@),
+lease as (
+    select coalesce(sum(cardinality(seqs)), 0)::bigint as running from commandbus.lease
+    where domain = $1::text)
+select m.now, q.ready, greatest(0, q.total - q.ready - l.running), 0, l.running,
+    (extract(epoch from q.oldest) * 1000000)::bigint, null::bigint, d.paused_at, d.paused_reason
+from moment m cross join lease l
+cross join (select coalesce(sum(total), 0)::bigint as total, coalesce(sum(ready), 0)::bigint as ready,
+    min(oldest) as oldest from queue) q
+left join commandbus.domain d on d.domain = $1::text
+
+-- name: stats_of
+select count(*) as total, count(*) filter (where vt <= m.at) as ready,
+    min(vt) filter (where vt <= m.at) as oldest
+from @table@ cross join moment m
+
+-- name: ahead
+select least($1::bigint, @sum ahead_of@)
+
+-- name: ahead_of
+(select count(*) from (select 1 from @table@
+    where vt <= clock_timestamp() and msg_id < ($2::text::bigint[])[@position@] limit $1::bigint) q)
+
+-- name: empty
+delete from @table@
