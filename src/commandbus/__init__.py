@@ -16,6 +16,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     ConfigurationError,
     DuplicateCommandError,
+    DuplicateProcessError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
     InvalidArgumentError,
@@ -24,6 +25,7 @@ from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
     PoolExhausted,
+    ProcessNotFoundError,
     QueueFull,
     RetryAfter,
     SchemaOutdated,
@@ -41,11 +43,22 @@ if TYPE_CHECKING:
     from commandbus.domain.failure import Failure, FailureKind
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
     from commandbus.domain.presence import Reason, Why, WorkerInfo
+    from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
+    from commandbus.domain.process.values import (
+        ProcessEvent,
+        ProcessEventType,
+        ProcessRecord,
+        ProcessStatus,
+        ProcessStep,
+        StepStatus,
+    )
     from commandbus.domain.reply import REPLY_TYPE, Reply
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+    from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
     from commandbus.runtimes.asyncio.worker import Worker
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
@@ -68,11 +81,17 @@ _HOMES = {
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
     "commandbus.domain.presence": "Reason Why WorkerInfo",
+    "commandbus.domain.process.declaration": "END Process StartProcess WaitFor step",
+    "commandbus.domain.process.values": (
+        "ProcessEvent ProcessEventType ProcessRecord ProcessStatus ProcessStep StepStatus"
+    ),
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
+    "commandbus.runtimes.asyncio.processes": "ProcessManager ProcessReplyRouter",
     "commandbus.runtimes.asyncio.worker": "Worker",
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
@@ -98,6 +117,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "END",
     "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",
@@ -120,6 +140,7 @@ __all__ = [
     "CommandStatus",
     "ConfigurationError",
     "DuplicateCommandError",
+    "DuplicateProcessError",
     "Failure",
     "FailureKind",
     "HandlerAlreadyRegisteredError",
@@ -137,10 +158,21 @@ __all__ = [
     "PermanentCommandError",
     "PoolExhausted",
     "PriorityDelayQueue",
+    "Process",
+    "ProcessEvent",
+    "ProcessEventType",
+    "ProcessManager",
+    "ProcessNotFoundError",
+    "ProcessPage",
+    "ProcessRecord",
+    "ProcessReplyRouter",
+    "ProcessStart",
+    "ProcessStatus",
+    "ProcessStep",
     "QueueFull",
     "QueueStats",
-    "ReceivedCommand",
     "Reason",
+    "ReceivedCommand",
     "Reply",
     "ReplyOutcome",
     "RetryAfter",
@@ -151,10 +183,13 @@ __all__ = [
     "SendRequest",
     "SendResult",
     "Snooze",
+    "StartProcess",
+    "StepStatus",
     "StoreUnavailable",
     "SyncHandlerContext",
     "TransientCommandError",
     "TroubleshootingQueue",
+    "WaitFor",
     "Why",
     "Worker",
     "WorkerInfo",
@@ -166,4 +201,5 @@ __all__ = [
     "handler",
     "linear",
     "none",
+    "step",
 ]

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncTroubleshootingQueue
+from commandbus.runtimes.threads.processes import SyncProcessManager, SyncProcessReplyRouter
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.worker.context import SyncHandlerContext
 
-__all__ = ["SyncCommandBus", "SyncHandlerContext", "SyncTroubleshootingQueue", "SyncWorker"]
+__all__ = [
+    "SyncCommandBus",
+    "SyncHandlerContext",
+    "SyncProcessManager",
+    "SyncProcessReplyRouter",
+    "SyncTroubleshootingQueue",
+    "SyncWorker",
+]

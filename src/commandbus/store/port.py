@@ -18,6 +18,7 @@ from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
 from commandbus.store.op import Op
+from commandbus.store.processes import ProcessStore, RecordedStore
 from commandbus.store.records import (
     Capacity,
     ClaimReply,
@@ -135,5 +136,15 @@ class QueueStore(Protocol):
         ...
 
 
-class Store(CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol):
+class Store(
+    CommandStore,
+    ReadStore,
+    QueueStore,
+    DocumentStore,
+    BatchStore,
+    ProcessStore,
+    RecordedStore,
+    CheckStore,
+    Protocol,
+):
     capabilities: Capabilities
