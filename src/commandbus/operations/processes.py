@@ -22,7 +22,6 @@ from commandbus.domain.moment import (
     as_seconds,
 )
 from commandbus.domain.names import as_name, as_text
-from commandbus.domain.process.decisions import DecisionError
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
@@ -35,6 +34,7 @@ from commandbus.domain.process.values import (
     StepRun,
     StepStatus,
 )
+from commandbus.domain.process.work import DecisionError
 from commandbus.errors import (
     DuplicateCommandError,
     DuplicateProcessError,

@@ -17,9 +17,10 @@ import msgspec
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
-from commandbus.domain.process.decisions import Decision, DecisionError
+from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind
+from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply
 from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.saga_writing import (

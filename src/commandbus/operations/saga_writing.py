@@ -12,7 +12,7 @@ from commandbus.domain import payload
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import PARKED, ReplyOutcome
-from commandbus.domain.process.decisions import Decision, DecisionError
+from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process, StartProcess, require_declaration
 from commandbus.domain.process.values import (
     ENDED,
@@ -22,6 +22,7 @@ from commandbus.domain.process.values import (
     Progress,
     StepRun,
 )
+from commandbus.domain.process.work import DecisionError
 from commandbus.errors import CommandBusError, CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import encode_request, reply_to_sender
 from commandbus.operations.scope import Scope

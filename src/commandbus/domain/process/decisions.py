@@ -7,38 +7,29 @@ the declaration cannot decide, DecisionError is raised and the working copy is t
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
-import msgspec
-
-from commandbus.domain.command import SendRequest
-from commandbus.domain.failure import classify
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.process.declaration import (
     END,
     Action,
-    Process,
-    StartProcess,
     Step,
-    WaitFor,
-    next_names,
 )
 from commandbus.domain.process.values import (
     ENDED,
     ProcessError,
     ProcessEventType,
     ProcessStatus,
-    Progress,
     StepKind,
     StepRun,
     StepStatus,
     run_id,
 )
+from commandbus.domain.process.work import WorkingCopy, refuse
 from commandbus.domain.reply import Reply
 
-BEGINS_MAX = 1_000
+BEGINS_MAX = 100
 """Steps begun by one event: more means that steps without anything to do follow each other for ever."""
 SIGNALS_KEPT_MAX = 100
 
@@ -46,60 +37,14 @@ _UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCEL
 _DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT})
 
 
-class DecisionError(Exception):
-    """A method of a declaration raised, or returned what cannot be carried out."""
-
-    def __init__(self, step: str, code: str, message: str) -> None:
-        super().__init__(f"{step}: [{code}] {message}")
-        self.step, self.code, self.message = step, code, message
-
-
-class Note(msgspec.Struct, frozen=True):
-    """One event for the audit."""
-
-    kind: ProcessEventType
-    step: str | None = None
-    command_id: UUID | None = None
-    details: dict[str, Any] = {}
-
-
-class Decision:
-    """A process on its way from one moment to the next. `elapsed` is the time since its start, in
-    microseconds."""
-
-    def __init__(
-        self,
-        declaration: type[Process[Any]],
-        process_id: UUID,
-        status: ProcessStatus,
-        state: Any,
-        progress: Progress,
-        error: ProcessError | None,
-        elapsed: int,
-    ) -> None:
-        self.declaration = declaration
-        self.process_id = process_id
-        self.status = status
-        self.state = state
-        self.progress = progress
-        self.error = error
-        self._elapsed = elapsed
-        self._begun = 0
-        self.sends: list[tuple[StepRun, SendRequest]] = []
-        self.starts: list[tuple[StepRun, StartProcess]] = []
-        self.cancels: list[StepRun] = []
-        """Processes of this one that are to be called off, and then tell of their end."""
-        self.revokes: list[StepRun] = []
-        """Commands that nobody waits for any more, or that are better not begun."""
-        self.notes: list[Note] = []
-
-    # What can happen.
+class Decision(WorkingCopy):
+    """What can happen to a process; each event is told to a working copy of it."""
 
     def start(self) -> None:
         """It begins with its first step."""
-        self.progress.deadline = self.declaration.deadline
+        self.progress.deadline = self.declaration.deadline_us
         self._note(ProcessEventType.STARTED)
-        self._begin(self.declaration.first)
+        self._begin(self.declaration.first_step)
         self._go_on()
 
     def replied(self, reply: Reply) -> None:
@@ -137,7 +82,7 @@ class Decision:
                 self._go_on()
                 return
         if len(self.progress.signals) >= SIGNALS_KEPT_MAX:
-            _refuse(name, "TOO_MANY_SIGNALS", f"{SIGNALS_KEPT_MAX} signals wait for a step already.")
+            refuse(name, "TOO_MANY_SIGNALS", f"{SIGNALS_KEPT_MAX} signals wait for a step already.")
         self.progress.signals.append((name, data))
 
     def time_passed(self, parked: frozenset[UUID] = frozenset()) -> None:
@@ -198,19 +143,9 @@ class Decision:
         self._resume()
         self._go_on()
 
-    def next_due(self) -> int | None:
-        """When time matters next, in microseconds after the start."""
-        progress = self.progress
-        if self.status in ENDED or progress.halted:
-            return None
-        moments = [run.due for run in progress.pending() if run.due is not None]
-        if progress.ending is None and progress.deadline is not None:
-            moments.append(progress.deadline)
-        return min(moments, default=None)
-
     def outcome(self) -> Any:
         """What a process that runs this one as a step is told of its success."""
-        return self._ask("result", type(self._methods()).result)
+        return self._ask("result", self.declaration.result)
 
     # Forward.
 
@@ -236,7 +171,7 @@ class Decision:
         if self.progress.ending is None:
             declared = self.declaration.steps.get(run.name)
             if declared is None:
-                _refuse(run.name, "STEP_UNKNOWN", "The declaration has no such step (any more).")
+                refuse(run.name, "STEP_UNKNOWN", "The declaration has no such step (any more).")
             answer = self._ask(run.name, declared.on_reply, reply) if declared.on_reply else None
             self._follow(declared, answer)
 
@@ -261,7 +196,7 @@ class Decision:
             choices = declared.declared_then or ()
             if len(choices) > 1:
                 wanted = ", ".join(choices)
-                _refuse(declared.name, "NO_CHOICE", f"Its reply method must return one of {wanted}.")
+                refuse(declared.name, "NO_CHOICE", f"Its reply method must return one of {wanted}.")
         self._lead_to(declared, names, (*declared.fork, *declared.then))
 
     def _lead_to(self, declared: Step, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
@@ -269,7 +204,7 @@ class Decision:
             if name == END:
                 continue
             if name not in allowed:
-                _refuse(
+                refuse(
                     declared.name,
                     "UNDECLARED_STEP",
                     f"It leads to {name!r}, which its declaration does not name.",
@@ -289,7 +224,7 @@ class Decision:
     def _begin(self, name: str) -> None:
         self._begun += 1
         if self._begun > BEGINS_MAX:
-            _refuse(name, "ENDLESS", f"More than {BEGINS_MAX} steps would begin at once.")
+            refuse(name, "ENDLESS", f"More than {BEGINS_MAX} steps would begin at once.")
         declared = self.declaration.steps[name]
         action: Action = self._ask(name, declared.build)
         run = self._run(name, name, action, declared.timeout)
@@ -306,56 +241,6 @@ class Decision:
                 del self.progress.signals[position]
                 self._succeeded(run, self._signal_reply(run, data))
                 return
-
-    def _run(
-        self, name: str, step: str, action: Action, timeout: int | None, undoes: int | None = None
-    ) -> StepRun | None:
-        """Begin what a method wants to be done; None when it wants nothing."""
-        if action is None:
-            return None
-        number = len(self.progress.runs) + 1
-        run = StepRun(
-            number,
-            name,
-            StepKind.COMMAND,
-            run_id(self.process_id, number),
-            due=None if timeout is None else self._elapsed + timeout,
-            timeout=timeout,
-            undoes=undoes,
-        )
-        match action:
-            case SendRequest():
-                self._send(run, step, action)
-            case WaitFor(signal):
-                run.kind, run.target = StepKind.SIGNAL, signal
-            case StartProcess(process):
-                run.kind, run.target = StepKind.PROCESS, process.reply_to
-                run.command_type = process.process_type
-                self.starts.append((run, action))
-            case _:
-                _refuse(step, "NO_ACTION", f"It returned {action!r}: return a SendRequest, a WaitFor, "
-                        "a StartProcess or None.")  # fmt: skip
-        self.progress.runs.append(run)
-        sent = ProcessEventType.STEP_SENT if undoes is None else ProcessEventType.COMPENSATION_SENT
-        waiting = run.kind is StepKind.SIGNAL
-        self._note(ProcessEventType.STEP_WAITING if waiting else sent, run)
-        return run
-
-    def _send(self, run: StepRun, step: str, action: SendRequest) -> None:
-        hooked = self._ask(step, type(self._methods()).before_send, step, action)
-        if not isinstance(hooked, SendRequest):
-            _refuse(step, "NO_ACTION", f"before_send returned {hooked!r}, not a SendRequest.")
-        if hooked.batch_id is not None:
-            _refuse(step, "BATCH_ID", "A step's command cannot be in a batch; its process can.")
-        run.target, run.command_type = hooked.domain, hooked.command_type
-        request = msgspec.structs.replace(
-            hooked,
-            command_id=run.id,
-            correlation_id=self.process_id,
-            reply_to=self.declaration.reply_to,
-            headers=(hooked.headers or {}) | {"process_type": self.declaration.process_type},
-        )
-        self.sends.append((run, request))
 
     # Backward.
 
@@ -400,7 +285,7 @@ class Decision:
             if progress.arrived:
                 name, arrived = next(iter(progress.arrived.items()))
                 missing = set(self.declaration.steps[name].joins) - set(arrived)
-                _refuse(name, "JOIN_NOT_MET", f"Nothing runs that could lead from {missing} to it.")
+                refuse(name, "JOIN_NOT_MET", f"Nothing runs that could lead from {missing} to it.")
             self._end(ProcessStatus.COMPLETED)
             return
         while progress.stuck is None and not any(progress.pending()):
@@ -463,65 +348,6 @@ class Decision:
     def _end(self, status: ProcessStatus) -> None:
         self.status = status
         self._note(ProcessEventType(status))
-
-    # Helpers.
-
-    def _methods(self) -> Process[Any]:
-        return _instance(self.declaration)
-
-    def _ask(self, step: str, method: Any, *arguments: Any) -> Any:
-        """Call a method of the declaration with the state."""
-        try:
-            return method(self._methods(), self.state, *arguments)
-        except Exception as error:  # the user's own code; an operator is shown what it raised
-            failure = classify(error)
-            raise DecisionError(step, failure.code, failure.message) from error
-
-    def _as_names(self, declared: Step, answer: Any) -> tuple[str, ...] | None:
-        try:
-            return next_names(answer)
-        except ValueError as error:
-            raise DecisionError(declared.name, "NO_STEP", str(error)) from error
-
-    def _done(self, run: StepRun, status: StepStatus) -> None:
-        run.status = status
-        run.rank = max(other.rank for other in self.progress.runs) + 1
-
-    def _signal_reply(self, run: StepRun, data: Any) -> Reply:
-        return Reply(run.id, "", run.target, self.process_id, ReplyOutcome.SUCCESS, data)
-
-    def _timeout_reply(self, run: StepRun) -> Reply:
-        return Reply(
-            run.id,
-            run.target,
-            run.command_type,
-            self.process_id,
-            ReplyOutcome.FAILED,
-            error_code="STEP_TIMEOUT",
-            error_message=f"{run.name} was not finished after {(run.timeout or 0) / 1_000_000:g} s.",
-        )
-
-    def _note(
-        self,
-        kind: ProcessEventType,
-        run: StepRun | None = None,
-        details: dict[str, Any] | None = None,
-        *,
-        step: str | None = None,
-        command_id: UUID | None = None,
-    ) -> None:
-        name = run.name if run else step
-        self.notes.append(Note(kind, name, run.id if run else command_id, details or {}))
-
-
-@cache
-def _instance(declaration: type[Process[Any]]) -> Process[Any]:
-    """A declaration keeps nothing of a process, so one object of it serves all."""
-    return declaration()
-
-
-def _refuse(step: str, code: str, message: str) -> NoReturn:
-    raise DecisionError(step, code, message)
 
 
 def _passed(moment: int | None, elapsed: int) -> bool:

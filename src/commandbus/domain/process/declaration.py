@@ -142,9 +142,9 @@ class Process(Generic[S]):
     reply_to: ClassVar[str] = ""
     timeout: ClassVar[Duration | None] = None
     steps: ClassVar[dict[str, Step]] = {}
-    first: ClassVar[str] = ""
+    first_step: ClassVar[str] = ""
     state_type: ClassVar[Any] = Any
-    deadline: ClassVar[int | None] = None
+    deadline_us: ClassVar[int | None] = None
 
     def before_send(self, state: S, step: str, request: SendRequest) -> SendRequest:
         """Called before each command of a process is sent, with the name of its step; returns what
@@ -169,10 +169,15 @@ class Process(Generic[S]):
         cls.steps = {name: copy(declared) for name, declared in {**cls.steps, **own}.items()}
         for name, declared in cls.steps.items():
             declared.name = name
+            if hasattr(Process, name):
+                raise ConfigurationError(
+                    f"Process {cls.process_type!r} cannot have a step {name!r}: every process has "
+                    "something else of that name; call the step differently."
+                )
         if cls.timeout is not None:
-            cls.deadline = int(as_seconds(cls.timeout, "timeout", minimum=0.001) * SECOND)
+            cls.deadline_us = int(as_seconds(cls.timeout, "timeout", minimum=0.001) * SECOND)
         if cls.steps:
-            cls.first = next(iter(cls.steps))
+            cls.first_step = next(iter(cls.steps))
             _connect(cls)
 
     @classmethod

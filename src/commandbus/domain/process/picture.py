@@ -71,7 +71,7 @@ def classes_of(record: ProcessRecord | None) -> dict[str, str]:
 def mermaid(process: type[Process[Any]], record: ProcessRecord | None = None) -> str:
     """A Mermaid flowchart: solid arrows for what follows, dashed ones for failures and for undoing."""
     graph, classes = graph_of(process), classes_of(record)
-    lines = ["flowchart TD", f"    start([{process.process_type}]) --> {process.first}"]
+    lines = ["flowchart TD", f"    start([{process.process_type}]) --> {process.first_step}"]
     lines += [f"    {name}[{name}]" for name in graph.nodes]
     lines += [f"    {name}>{name}]" for name in graph.undos]
     lines.append("    finish([end])")
@@ -89,7 +89,7 @@ def svg(process: type[Process[Any]], record: ProcessRecord | None = None) -> str
     """An SVG of its own: steps from top to bottom, those that run at once side by side, and each
     compensation to the right of its step."""
     graph, classes = graph_of(process), classes_of(record)
-    places = _layout(graph, process.first)
+    places = _layout(graph, process.first_step)
     width = max(x for x, _ in places.values()) + _WIDTH + _MARGIN
     height = max(y for _, y in places.values()) + _HEIGHT + _MARGIN
     parts = [

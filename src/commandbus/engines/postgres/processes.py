@@ -111,4 +111,5 @@ def _event_columns(events: Sequence[ProcessEventRow]) -> tuple[str, ...]:
 
 
 def _row(row: Any) -> ProcessRow:
-    return ProcessRow(*row[:3], ProcessStatus(row[3]), *row[4:])
+    values: list[Any] = [*row[:3], ProcessStatus(row[3]), *row[4:]]
+    return ProcessRow(*values)

@@ -139,21 +139,9 @@ def _uuid(value: bytes | None) -> UUID | None:
 
 
 def _row(row: Any, now: int) -> ProcessRow:
-    process_id, process_type, reply_to, status, version, state, progress, error, due_in = row[:9]
-    return ProcessRow(
-        UUID(bytes=process_id),
-        process_type,
-        reply_to,
-        ProcessStatus(status),
-        version,
-        state,
-        progress,
-        error,
-        due_in,
-        _uuid(row[9]),
-        _uuid(row[10]),
-        bool(row[11]),
-        *row[12:16],
-        now - row[12],
-        bool(row[16]) if len(row) > 16 else False,
-    )
+    values: list[Any] = list(row[:16])
+    values[0] = UUID(bytes=row[0])
+    values[3] = ProcessStatus(row[3])
+    values[9], values[10], values[11] = _uuid(row[9]), _uuid(row[10]), bool(row[11])
+    values += [now - row[12], len(row) > 16 and bool(row[16])]
+    return ProcessRow(*values)

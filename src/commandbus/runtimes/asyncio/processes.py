@@ -51,7 +51,7 @@ class ProcessReplyRouter(RouterBase):
             async with asyncio.TaskGroup() as group:
                 for number in range(len(self._loops)):
                     group.create_task(self._work(number))
-        except* Exception as group_error:
+        except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
             self._let_go()

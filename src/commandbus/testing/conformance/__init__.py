@@ -47,6 +47,7 @@ SUITES = (
     "processes",
     "progress",
     "querying",
+    "recorded_steps",
     "retries",
     "scheduling",
     "sending",
