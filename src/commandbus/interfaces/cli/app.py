@@ -74,17 +74,7 @@ FILES = {
 
 GROUPS = {
     "batch": ("list", "show", "commands", "cancel"),
-    "process": (
-        "list",
-        "show",
-        "audit",
-        "draw",
-        "route",
-        "signal",
-        "cancel",
-        "retry",
-        "skip",
-    ),  # fmt: skip
+    "process": ("list", "show", "audit", "draw", "route", "signal", "cancel", "retry", "skip"),
     "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
