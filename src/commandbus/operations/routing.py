@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.failure import Failure, FailureKind, classify
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
 from commandbus.domain.process.decisions import Decision
@@ -85,6 +85,13 @@ def route(
         work, _ = _decide_all(scope, declarations, claimed, rows)
     yield from write(scope, work, worker)
     return RouteReport(len(claimed), tuple(work.batches))
+
+
+def park_reply(scope: Scope, command: Claimed, error: BaseException) -> Op[None]:
+    """A reply that cannot even be decided about is for an operator."""
+    outcome = Parked(classify(error), "NOT_ROUTED")
+    settlement = Settlement(command.seq, command.lease_id, command.attempt, outcome)
+    yield from scope.store.settle([settlement])
 
 
 def _decide_all(

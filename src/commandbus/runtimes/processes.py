@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.command import SendRequest
-from commandbus.domain.moment import Duration
+from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.process.picture import mermaid, svg
@@ -117,6 +117,11 @@ class ManagerBase:
 
 def _first(op: Op[list[UUID]]) -> Op[UUID]:
     return (yield from op)[0]
+
+
+def stop_seconds(timeout: Duration | None) -> float | None:
+    """How long a router's stop is waited for."""
+    return None if timeout is None else as_seconds(timeout, "timeout")
 
 
 class RouterBase:

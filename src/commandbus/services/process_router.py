@@ -13,16 +13,17 @@ import msgspec
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import Process, require_declaration
-from commandbus.errors import CommandBusError, ConfigurationError
+from commandbus.errors import ConfigurationError, StoreUnavailable
 from commandbus.operations.routing import (
     Declarations,
     RouteReport,
     close_process_batches,
     fire_timers,
+    park_reply,
     route,
 )
 from commandbus.operations.scope import Await, Flow, Scope, Send
-from commandbus.store.records import ClaimReply, ClaimRequest
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
 
 logger = logging.getLogger("commandbus.processes")
 
@@ -106,6 +107,8 @@ class RouterLoop:
         self._queues = tuple(sorted({d.reply_to for d in declarations.values()}))
         self._swept = self._looked = self._closed = float("-inf")
         self._next_timer: float | None = None
+        self._held: list[Claimed] = []
+        """Replies under lease whose transaction has not succeeded yet."""
         self.stopping = False
 
     @property
@@ -123,7 +126,7 @@ class RouterLoop:
             try:
                 idle = yield from self._round(now)
                 failures = 0
-            except CommandBusError as error:
+            except Exception as error:  # a router outlives its failures; what it holds is tried again
                 failures += 1
                 self._metrics.failures += 1
                 logger.warning("router %s failed, trying again: %s", self._name, error)
@@ -134,17 +137,17 @@ class RouterLoop:
     def _round(self, now: float) -> Flow[float]:
         """One turn; returns how long to wait before the next."""
         sweep = now - self._swept >= SWEEP_SECONDS
-        self._arm()
-        reply: ClaimReply = yield Send(self._claim(sweep))
-        if sweep:
-            self._swept = now
-        if reply.claimed:
-            report = yield Send(route(self._scope, self._declarations, reply.claimed, self._name))
-            self._metrics.batches += 1
-            self._metrics.routed += report.routed
-            yield from self._close(now, report)
+        reply = ClaimReply([])
+        if not self._held:
+            self._arm()
+            reply = yield Send(self._claim(sweep))
+            self._held = list(reply.claimed)
+            self._swept = now if sweep else self._swept
+        routed = bool(self._held)
+        if routed:
+            yield from self._route(now)
         yield from self._look_at_timers(now)
-        if reply.claimed:
+        if routed:
             return 0.0
         self._metrics.empty += 1
         if not sweep:
@@ -155,6 +158,35 @@ class RouterLoop:
         waits = [self._settings.poll_interval, self._looked + self._settings.timer_interval - now]
         waits += [wait for wait in (reply.next_due_in, self._next_timer) if wait is not None]
         return max(0.001, min(waits))
+
+    def _route(self, now: float) -> Flow[None]:
+        """Everything that is held, in one transaction; when that is refused, one by one, so that what
+        cannot be routed keeps nobody else from it."""
+        try:
+            yield from self._route_some(now, self._held)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # a mistake that one of them brings along
+            logger.exception("router %s could not route a batch", self._name)
+            if len(self._held) == 1:
+                yield Send(park_reply(self._scope, self._held[0], error))
+                self._held = []
+            while self._held:
+                first, *rest = self._held
+                try:
+                    yield from self._route_some(now, [first])
+                except StoreUnavailable:
+                    raise
+                except Exception as own:  # this one
+                    yield Send(park_reply(self._scope, first, own))
+                self._held = rest
+        self._held = []
+
+    def _route_some(self, now: float, claimed: list[Claimed]) -> Flow[None]:
+        report = yield Send(route(self._scope, self._declarations, claimed, self._name))
+        self._metrics.batches += 1
+        self._metrics.routed += report.routed
+        yield from self._close(now, report)
 
     def _claim(self, sweep: bool) -> Any:
         request = ClaimRequest(

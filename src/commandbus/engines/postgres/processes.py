@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.moment import SECOND
-from commandbus.domain.process.values import ProcessEventType, ProcessStatus
+from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.failures import UniqueViolation
@@ -85,7 +85,11 @@ class PostgresProcesses(PostgresBase):
             wanted.before,
             wanted.limit,
         )
-        rows = yield Atomic(self._sql.query_processes, params)
+        parts = [self._sql.query_processes]
+        if wanted.status is not None:
+            ended = wanted.status in ENDED
+            parts.append(self._sql.of_ended_processes if ended else self._sql.of_open_processes)
+        rows = yield Atomic("\n".join([*parts, self._sql.newest_processes]), params)
         return [_row(row) for row in rows]
 
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.moment import SECOND, Clock
-from commandbus.domain.process.values import ProcessEventType, ProcessStatus
+from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
 from commandbus.engines.sqlite.rows import as_json, as_members
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
@@ -107,7 +107,10 @@ class SqliteProcesses:
             "before": wanted.before,
             "limit": wanted.limit,
         }
-        rows = yield Statement(SQL.query, params)
+        parts = [SQL.query]
+        if wanted.status is not None:
+            parts.append(SQL.of_ended if wanted.status in ENDED else SQL.of_open)
+        rows = yield Statement("\n".join([*parts, SQL.newest]), params)
         return [_row(row, self._clock()) for row in rows]
 
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:

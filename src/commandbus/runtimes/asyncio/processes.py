@@ -11,7 +11,7 @@ from commandbus.domain.moment import Duration
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
-from commandbus.runtimes.processes import ManagerBase, RouterBase
+from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 
 
 class ProcessManager(ManagerBase):
@@ -60,11 +60,12 @@ class ProcessReplyRouter(RouterBase):
     async def stop(self, timeout: Duration | None = None) -> None:
         """Finish the transactions that are under way and return when everything has stopped, or
         after `timeout` seconds."""
+        patience = stop_seconds(timeout)
         if not self.is_running:
             return
         self._ask_to_stop()
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):  # type: ignore[arg-type]
+            async with asyncio.timeout(patience):
                 await self._stopped.wait()
 
     async def _work(self, number: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from commandbus.domain.moment import Duration
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
-from commandbus.runtimes.processes import ManagerBase, RouterBase
+from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.services.process_router import RouterLoop
 
@@ -70,9 +70,10 @@ class SyncProcessReplyRouter(RouterBase):
     def stop(self, timeout: Duration | None = None) -> None:
         """Finish the transactions that are under way and return when everything has stopped, or
         after `timeout` seconds."""
+        seconds = stop_seconds(timeout)
         if self.is_running:
             self._ask_to_stop()
-            self._ended.wait(None if timeout is None else float(timeout))  # type: ignore[arg-type]
+            self._ended.wait(seconds)
 
     def _serve(self, number: int) -> None:
         try:

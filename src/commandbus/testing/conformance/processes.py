@@ -20,11 +20,12 @@ from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
     ProcessNotFoundError,
+    StoreUnavailable,
 )
 from commandbus.operations.processes import ProcessStart
 from commandbus.operations.routing import route
 from commandbus.store.records import ClaimRequest
-from commandbus.testing.conformance.helpers import registry_of, together
+from commandbus.testing.conformance.helpers import registry_of, spy_on, together
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -246,6 +247,35 @@ class ProcessSuite:
         assert sagas.waiting() == ["book_car"] * 40
         for process_id in ids:
             assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
+
+    @pytest.mark.parametrize("failure", [StoreUnavailable("gone"), RuntimeError("boom")])
+    def test_a_router_outlives_a_failure_and_loses_nothing(
+        self, bus: Harness, failure: Exception
+    ) -> None:
+        sagas = Sagas(bus, BookTrip)
+        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        with spy_on(bus.store, "lock_processes", failure), bus.run_router(BookTrip) as router:
+            # Long before the lease of what it holds ends.
+            eventually(lambda: sagas.waiting() == ["book_car"] * 2)
+            eventually(lambda: router.metrics.routed == 2)
+        assert bus.stats("book_trip.replies").parked == 0
+
+    def test_a_reply_that_cannot_be_routed_is_parked_alone(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        errors = (RuntimeError("boom"), RuntimeError("boom"))
+        with spy_on(bus.store, "lock_processes", *errors), bus.run_router(BookTrip):
+            eventually(lambda: sagas.waiting() == ["book_car"])
+            eventually(lambda: bus.stats("book_trip.replies").parked == 1)
+        waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
+        assert len(waiting) == 1
+        bus.call(bus.bus.retry_process, waiting[0].process_id)
+        sagas.route()
+        assert sagas.waiting() == ["book_car"] * 2
 
     def test_a_router_that_died_before_its_commit_changed_nothing(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)

@@ -1,4 +1,4 @@
--- Processes: one row each, changed with every step, guarded by its version. Only rare columns are
+-- Processes: one row each, changed with every step, guarded by its version. Only what seldom changes is
 -- indexed, so that most changes stay in their page.
 create table commandbus.process (
     process_id   uuid primary key,
@@ -20,8 +20,8 @@ create table commandbus.process (
         autovacuum_vacuum_cost_delay = 0);
 create unique index process_seq on commandbus.process (seq);
 create index process_due on commandbus.process (process_type, due_at) where due_at is not null;
-create index process_status on commandbus.process (status, seq)
-    where status not in ('RUNNING', 'COMPLETED');
+create index process_status on commandbus.process (status, seq);
+create index process_open on commandbus.process (seq) where finished_at is null;
 create index process_batch on commandbus.process (batch_id, seq) where batch_id is not null;
 create index process_parent on commandbus.process (parent_id, seq) where parent_id is not null;
 

@@ -17,8 +17,8 @@ create table commandbus_process (
     parent_id    blob
 );
 create index commandbus_process_due on commandbus_process (process_type, due_at) where due_at is not null;
-create index commandbus_process_status on commandbus_process (status, seq)
-    where status not in ('RUNNING', 'COMPLETED');
+create index commandbus_process_status on commandbus_process (status, seq);
+create index commandbus_process_open on commandbus_process (seq) where finished_at is null;
 create index commandbus_process_batch on commandbus_process (batch_id, seq) where batch_id is not null;
 create index commandbus_process_parent on commandbus_process (parent_id, seq)
     where parent_id is not null;

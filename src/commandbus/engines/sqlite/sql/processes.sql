@@ -38,15 +38,14 @@ where process_type in (select value from json_each(?)) and due_at is not null
 
 -- name: query
 -- That a command of a process is parked is looked up only for those that have not ended.
-select * from (
-    select process_id, process_type, reply_to, status, version, state, progress, error,
-        due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
-        finished_at, seq,
-        finished_at is null and exists (select 1 from commandbus_command c
-            join commandbus_outcome o on o.seq = c.seq and o.status = 'IN_TROUBLESHOOTING_QUEUE'
-            where c.correlation_id = p.process_id and c.correlation_id <> c.command_id
-                and (c.reply_to = p.reply_to or c.domain = p.reply_to)) as parked
-    from commandbus_process p)
+select p.process_id, process_type, p.reply_to, status, version, state, progress, error,
+    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
+    finished_at, p.seq,
+    finished_at is null and exists (select 1 from commandbus_command c
+        join commandbus_outcome o on o.seq = c.seq and o.status = 'IN_TROUBLESHOOTING_QUEUE'
+        where c.correlation_id = p.process_id and c.correlation_id <> c.command_id
+            and (c.reply_to = p.reply_to or c.domain = p.reply_to)) as parked
+from commandbus_process p
 where (:process_type is null or process_type = :process_type)
     and (:status is null
         or case when parked then 'WAITING_FOR_TROUBLESHOOTING' else status end = :status)
@@ -54,8 +53,17 @@ where (:process_type is null or process_type = :process_type)
     and (:parent_id is null or parent_id = :parent_id)
     and (:created_after is null or created_at >= :created_after)
     and (:created_before is null or created_at < :created_before)
-    and (:before is null or seq < :before)
-order by seq desc limit :limit
+    and (:before is null or p.seq < :before)
+
+-- name: of_open
+-- What cannot be said of a process that has ended is looked for among the others, by their index.
+and finished_at is null
+
+-- name: of_ended
+and status = :status
+
+-- name: newest
+order by p.seq desc limit :limit
 
 -- name: one
 select p.process_id, process_type, p.reply_to, status, version, state, progress, error,
