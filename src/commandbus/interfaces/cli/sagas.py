@@ -146,8 +146,8 @@ def _print(record: ProcessRecord) -> None:
         facts.append(("ended", f"{ago(record.finished_at)}, took {took}"))
     if record.due_at is not None:
         facts.append(("deadline", text.age(record.due_at)))
-    for label, value in (("parent", record.parent_id), ("batch", record.batch_id)):
-        facts += [(label, str(value))] if value is not None else []
+    for label, other in (("parent", record.parent_id), ("batch", record.batch_id)):
+        facts += [(label, str(other))] if other is not None else []
     if record.error is not None:
         where = f" in {record.error.step}" if record.error.step else ""
         facts.append(("error", f"{record.error.code}{where}: {record.error.message}"))
