@@ -16,6 +16,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     ConfigurationError,
     DuplicateCommandError,
+    DuplicateProcessError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
     InvalidArgumentError,
@@ -24,6 +25,7 @@ from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
     PoolExhausted,
+    ProcessNotFoundError,
     QueueFull,
     RetryAfter,
     SchemaOutdated,
@@ -42,13 +44,24 @@ if TYPE_CHECKING:
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
     from commandbus.domain.mapping import QueueMapping
     from commandbus.domain.presence import Reason, Why, WorkerInfo
+    from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
+    from commandbus.domain.process.values import (
+        ProcessEvent,
+        ProcessEventType,
+        ProcessRecord,
+        ProcessStatus,
+        ProcessStep,
+        StepStatus,
+    )
     from commandbus.domain.reply import REPLY_TYPE, Reply
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.engines.memory.queue import PriorityDelayQueue
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
+    from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
     from commandbus.runtimes.asyncio.pgmq import PgmqClient
+    from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
     from commandbus.runtimes.asyncio.worker import Worker
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
@@ -72,13 +85,19 @@ _HOMES = {
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
     "commandbus.domain.mapping": "QueueMapping",
     "commandbus.domain.presence": "Reason Why WorkerInfo",
+    "commandbus.domain.process.declaration": "END Process StartProcess WaitFor step",
+    "commandbus.domain.process.values": (
+        "ProcessEvent ProcessEventType ProcessRecord ProcessStatus ProcessStep StepStatus"
+    ),
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
+    "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
     "commandbus.runtimes.asyncio.pgmq": "PgmqClient",
+    "commandbus.runtimes.asyncio.processes": "ProcessManager ProcessReplyRouter",
     "commandbus.runtimes.asyncio.worker": "Worker",
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
@@ -104,6 +123,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "END",
     "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",
@@ -126,6 +146,7 @@ __all__ = [
     "CommandStatus",
     "ConfigurationError",
     "DuplicateCommandError",
+    "DuplicateProcessError",
     "Failure",
     "FailureKind",
     "HandlerAlreadyRegisteredError",
@@ -147,11 +168,22 @@ __all__ = [
     "PgmqQueue",
     "PoolExhausted",
     "PriorityDelayQueue",
+    "Process",
+    "ProcessEvent",
+    "ProcessEventType",
+    "ProcessManager",
+    "ProcessNotFoundError",
+    "ProcessPage",
+    "ProcessRecord",
+    "ProcessReplyRouter",
+    "ProcessStart",
+    "ProcessStatus",
+    "ProcessStep",
     "QueueFull",
     "QueueMapping",
     "QueueStats",
-    "ReceivedCommand",
     "Reason",
+    "ReceivedCommand",
     "Reply",
     "ReplyOutcome",
     "RetryAfter",
@@ -162,10 +194,13 @@ __all__ = [
     "SendRequest",
     "SendResult",
     "Snooze",
+    "StartProcess",
+    "StepStatus",
     "StoreUnavailable",
     "SyncHandlerContext",
     "TransientCommandError",
     "TroubleshootingQueue",
+    "WaitFor",
     "Why",
     "Worker",
     "WorkerInfo",
@@ -177,4 +212,5 @@ __all__ = [
     "handler",
     "linear",
     "none",
+    "step",
 ]

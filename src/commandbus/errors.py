@@ -80,6 +80,31 @@ class BatchNotFoundError(CommandBusError, LookupError):
         return type(self), (self.domain, self.batch_id)
 
 
+class DuplicateProcessError(CommandBusError):
+    """A process with this id exists already; it goes on unchanged."""
+
+    def __init__(self, process_id: UUID) -> None:
+        super().__init__(
+            f"Process {process_id} exists already; nothing was started. If this repeats an uncertain "
+            "start, the first one succeeded; otherwise use another process_id."
+        )
+        self.process_id = process_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.process_id,)
+
+
+class ProcessNotFoundError(CommandBusError, LookupError):
+    """No process with this id exists."""
+
+    def __init__(self, process_id: UUID) -> None:
+        super().__init__(f"There is no process {process_id}; check the id and the store's URL.")
+        self.process_id = process_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.process_id,)
+
+
 class InvalidOperationError(CommandBusError):
     """The operation does not fit the present state of its object; the message names the state."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncTroubleshootingQueue
 from commandbus.runtimes.threads.pgmq import SyncPgmqClient
+from commandbus.runtimes.threads.processes import SyncProcessManager, SyncProcessReplyRouter
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.worker.context import SyncHandlerContext
 
@@ -11,6 +12,8 @@ __all__ = [
     "SyncCommandBus",
     "SyncHandlerContext",
     "SyncPgmqClient",
+    "SyncProcessManager",
+    "SyncProcessReplyRouter",
     "SyncTroubleshootingQueue",
     "SyncWorker",
 ]

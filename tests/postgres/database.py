@@ -16,7 +16,7 @@ from commandbus.testing.postgres import PostgresServer, create_database
 
 TABLES = (
     "audit, batch_count, command, document, domain, lease, outcome, progress, queue, scheduled,"
-    " sleeper, tally, unique_key"
+    " sleeper, tally, unique_key, process, process_step, recorded_step"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),
@@ -28,6 +28,8 @@ TIMES = {
     "progress": ("at",),
     "domain": ("paused_at",),
     "document": ("due_at",),
+    "process": ("created_at", "updated_at", "due_at", "finished_at"),
+    "process_step": ("at",),
 }
 
 

@@ -111,6 +111,27 @@ def _create(
     return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
 
 
+def open_batch(
+    scope: Scope,
+    domain: str,
+    batch_id: UUID,
+    name: str | None,
+    custom_data: Any,
+    on_complete: SendRequest | None,
+) -> Op[None]:
+    """Create a batch without members, which join in the same transaction."""
+    payload.encode(custom_data, what="custom_data")
+    label = None if name is None else as_text(name, "name")
+    told = None if on_complete is None else encode_request(scope, on_complete)
+    return _open(scope, domain, batch_id, BatchBody(0, 0, label, custom_data, told))
+
+
+def _open(scope: Scope, domain: str, batch_id: UUID, body: BatchBody) -> Op[None]:
+    body.created_at = yield from scope.store.now()
+    if not (yield from scope.store.put_document(batch_document(domain, batch_id, 0, body))):
+        raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
+
+
 def add_to_batch(
     scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand]
 ) -> Op[list[UUID]]:

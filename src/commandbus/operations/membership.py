@@ -64,7 +64,7 @@ def join_batches(
     yield TOGETHER
     wanted = {(c.domain, c.batch_id) for c in commands if c.batch_id is not None}
     for domain, batch_id in wanted:
-        yield from _require_open(scope, domain, batch_id)
+        yield from require_open(scope, domain, batch_id)
     # What can be refused comes first: an engine without a rollback must not have begun by then.
     results = yield from insert
     joined = Counter(
@@ -74,16 +74,21 @@ def join_batches(
     )
     for (domain, batch_id), count in sorted(joined.items(), key=str):
         assert batch_id is not None
-        while True:
-            document, body = yield from _require_open(scope, domain, batch_id)
-            body.total += count
-            changed = batch_document(domain, batch_id, document.version, body)
-            if (yield from scope.store.put_document(changed)):
-                break
+        yield from grow_batch(scope, domain, batch_id, count)
     return results
 
 
-def _require_open(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
+def grow_batch(scope: Scope, domain: str, batch_id: UUID, count: int) -> Op[None]:
+    """So many more belong to an open batch."""
+    while True:
+        document, body = yield from require_open(scope, domain, batch_id)
+        body.total += count
+        changed = batch_document(domain, batch_id, document.version, body)
+        if (yield from scope.store.put_document(changed)):
+            return
+
+
+def require_open(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
     document, body = yield from require_batch(scope, domain, batch_id)
     if body.status is not None:
         raise InvalidOperationError(

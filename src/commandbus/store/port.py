@@ -19,6 +19,7 @@ from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
 from commandbus.store.op import Op
+from commandbus.store.processes import ProcessStore, RecordedStore
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -171,6 +172,15 @@ class AdoptingStore(Protocol):
 
 
 class Store(
-    PruneStore, CommandStore, ReadStore, QueueStore, DocumentStore, BatchStore, CheckStore, Protocol
+    PruneStore,
+    CommandStore,
+    ReadStore,
+    QueueStore,
+    DocumentStore,
+    BatchStore,
+    ProcessStore,
+    RecordedStore,
+    CheckStore,
+    Protocol,
 ):
     capabilities: Capabilities

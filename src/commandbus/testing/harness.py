@@ -21,8 +21,10 @@ from uuid import UUID
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncTroubleshootingQueue
+from commandbus.runtimes.threads.processes import SyncProcessManager, SyncProcessReplyRouter
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op
@@ -109,6 +111,8 @@ class Harness(ABC):
     bus_class: type[Any]
     queue_class: type[Any]
     worker_class: type[Any]
+    manager_class: type[Any]
+    router_class: type[Any]
     runtime: str
 
     def __init__(self, configuration: Configuration, settings: dict[str, Any]) -> None:
@@ -292,11 +296,26 @@ class Harness(ABC):
                     handler.function.open()
             running.stop()
 
+    # Processes.
+
+    @contextmanager
+    def run_router(self, *processes: Any, **options: Any) -> Iterator[Any]:
+        """A router that runs in the background until the end of the block."""
+        router = self.router_class(self.bus, processes, **({"timer_interval": 0.1} | options))
+        ended = self.spawn(router.run)
+        eventually(lambda: router.is_running or ended.done())
+        try:
+            yield router
+        finally:
+            self.call(router.stop)
+            ended.result(CALL_SECONDS_MAX)
+
 
 class SyncHarness(Harness):
     """Drives `commandbus.sync` from the thread of the caller."""
 
     bus_class, queue_class, worker_class = SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+    manager_class, router_class = SyncProcessManager, SyncProcessReplyRouter
     runtime = "threads"
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -323,6 +342,7 @@ class AsyncHarness(Harness):
     """Drives `commandbus` on an event loop in a thread of its own."""
 
     bus_class, queue_class, worker_class = CommandBus, TroubleshootingQueue, Worker
+    manager_class, router_class = ProcessManager, ProcessReplyRouter
     runtime = "asyncio"
 
     def _start(self) -> None:

@@ -6,6 +6,11 @@ SyncHandlerContext whose methods block. That depends on the handler, not on the 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from commandbus.domain import payload
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
 from commandbus.errors import InvalidArgumentError, LeaseLost
@@ -16,7 +21,7 @@ from commandbus.store.session import AsyncSession, Session
 
 
 class _Context:
-    __slots__ = ("_claimed", "_session", "_store", "max_attempts", "worker")
+    __slots__ = ("_claimed", "_recorded", "_session", "_store", "max_attempts", "worker")
 
     def __init__(
         self, claimed: Claimed, max_attempts: int, worker: str, store: Store, session: object
@@ -24,6 +29,7 @@ class _Context:
         self._claimed = claimed
         self._store = store
         self._session = session
+        self._recorded: dict[str, str] | None = None
         self.max_attempts = max_attempts
         self.worker = worker
 
@@ -62,6 +68,23 @@ class _Context:
         ):
             raise self._lost()
 
+    def _look_up(self, name: str) -> Op[str | None]:
+        """The recorded result of a step; all of them are read with the first one."""
+        checked = as_text(name, "name of the step", longest=100)
+        if self._recorded is None:
+            self._recorded = yield from self._store.recorded_steps(self._claimed.seq)
+        return self._recorded.get(checked)
+
+    def _record(self, name: str, value: Any) -> Op[Any]:
+        """Keep the result of a step, and see it as a replay would."""
+        encoded = payload.encode(value, what=f"result of step {name!r}")
+        claimed = self._claimed
+        if not (yield from self._store.record_step(claimed.seq, claimed.lease_id, name, encoded)):
+            raise self._lost()
+        assert self._recorded is not None
+        self._recorded[name] = encoded
+        return payload.decode(encoded)
+
     def _lost(self) -> LeaseLost:
         return LeaseLost(
             f"The lease on command {self._claimed.command_id} is gone; another worker may run it. "
@@ -83,6 +106,21 @@ class HandlerContext(_Context):
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
         await self._session.run(self._report(percent, message))
 
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, `def` or `async def`, and record its result under `name`: when the handler
+        runs again, after a crash or a retry, the recorded result is returned and nothing is called.
+
+        The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
+        to record it. A crash between the call and the record calls it again.
+        """
+        known = await self._session.run(self._look_up(name), read=True)
+        if known is not None:
+            return payload.decode(known)
+        value = function(*args, **kwargs)
+        if inspect.isawaitable(value):
+            value = await value
+        return await self._session.run(self._record(name, value))
+
 
 class SyncHandlerContext(_Context):
     """For `def` handlers."""
@@ -97,3 +135,15 @@ class SyncHandlerContext(_Context):
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
         self._session.run(self._report(percent, message))
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function and record its result under `name`: when the handler runs again, after a
+        crash or a retry, the recorded result is returned and nothing is called.
+
+        The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
+        to record it. A crash between the call and the record calls it again.
+        """
+        known = self._session.run(self._look_up(name), read=True)
+        if known is not None:
+            return payload.decode(known)
+        return self._session.run(self._record(name, function(*args, **kwargs)))

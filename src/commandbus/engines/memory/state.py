@@ -11,6 +11,7 @@ from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.engines.memory.heaps import TwoHeaps
 from commandbus.store.documents import Document
+from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import NewCommand
 from commandbus.store.settling import Member, OutcomeRow
 from commandbus.store.trail import Kept
@@ -81,6 +82,10 @@ class State:
     documents: dict[tuple[str, str], Document] = field(default_factory=dict)
     batches: dict[UUID, BatchCounts] = field(default_factory=dict)
     unique: dict[tuple[str, str], int] = field(default_factory=dict)
+    processes: dict[UUID, ProcessRow] = field(default_factory=dict)
+    process_events: dict[UUID, list[ProcessEventRow]] = field(default_factory=dict)
+    recorded: dict[int, dict[str, str]] = field(default_factory=dict)
+    last_process: int = 0
     last_seq: int = 0
     last_lease: int = 0
 

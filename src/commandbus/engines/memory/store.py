@@ -18,6 +18,7 @@ from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after,
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
+from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
@@ -42,7 +43,7 @@ from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_los
 from commandbus.store.trail import Kept
 
 
-class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches):
+class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
     capabilities = Capabilities(
         durable=False, many_processes=False, caller_transactions=False, needs_migration=False
     )
@@ -348,6 +349,12 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches):
         for name in [domain] if domain else list(state.domains):
             state.domains.pop(name, None)
         state.unique = {key: seq for key, seq in state.unique.items() if seq not in doomed}
+        for seq in doomed:
+            state.recorded.pop(seq, None)
+        for process_id, row in list(state.processes.items()):
+            if domain is None or row.reply_to == domain:
+                del state.processes[process_id]
+                state.process_events.pop(process_id, None)
         for lease_id, lease in list(state.leases.items()):
             lease.members = {seq: m for seq, m in lease.members.items() if seq not in doomed}
             if not lease.members:

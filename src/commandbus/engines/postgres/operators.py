@@ -18,7 +18,9 @@ from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 
-_TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
+_TABLES_BY_SEQ = (
+    "queue", "scheduled", "outcome", "audit", "unique_key", "progress", "recorded_step", "command",
+)  # fmt: skip
 
 
 class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
@@ -90,6 +92,11 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         for table in ("lease", "tally", "domain"):
             yield self._in_schema(
                 f"delete from commandbus.{table} where $1::text is null or domain = $1::text", domain
+            )
+        mine = "select process_id from commandbus.process where $1::text is null or reply_to = $1::text"
+        for table in ("process_step", "process"):
+            yield self._in_schema(
+                f"delete from commandbus.{table} where process_id in ({mine})", domain
             )
         self._leases.clear()
         return int(count)

@@ -102,7 +102,9 @@ def channel_of(schema: str) -> str:
 def queries(schema: str) -> SimpleNamespace:
     """All queries of the engine, by name."""
     found: dict[str, str] = {}
-    for file in ("commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql"):
+    for file in (
+        "commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql", "processes.sql",
+    ):  # fmt: skip
         found |= vars(load(PACKAGE, file))
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 

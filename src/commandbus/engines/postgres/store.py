@@ -6,10 +6,13 @@ from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.claiming import PostgresClaiming
 from commandbus.engines.postgres.documents import PostgresDocuments
 from commandbus.engines.postgres.operators import PostgresOperators
+from commandbus.engines.postgres.processes import PostgresProcesses
 from commandbus.store.capabilities import Capabilities
 
 
-class PostgresStore(PostgresClaiming, PostgresOperators, PostgresDocuments, PostgresBatches):
+class PostgresStore(
+    PostgresClaiming, PostgresOperators, PostgresDocuments, PostgresBatches, PostgresProcesses
+):
     """Commands in PostgreSQL tables; see sql/0001_schema.sql for what they mean."""
 
     capabilities = Capabilities(

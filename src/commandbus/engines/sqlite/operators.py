@@ -20,7 +20,10 @@ from commandbus.store.sql_files import load
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 
 _CHOSEN = "select seq from commandbus_command where :domain is null or domain = :domain"
-_TABLES_BY_SEQ = ("queue", "scheduled", "outcome", "audit", "unique_key", "progress", "command")
+_PROCESSES = "select process_id from commandbus_process where :domain is null or reply_to = :domain"
+_TABLES_BY_SEQ = (
+    "queue", "scheduled", "outcome", "audit", "unique_key", "progress", "recorded_step", "command",
+)  # fmt: skip
 
 
 class SqliteOperators(SqliteReads, SqliteBatches):
@@ -122,6 +125,10 @@ class SqliteOperators(SqliteReads, SqliteBatches):
         for table in ("lease", "tally", "domain"):
             chosen = f"delete from commandbus_{table} where :domain is null or domain = :domain"
             yield Statement(chosen, {"domain": domain})
+        for table in ("process_step", "process"):
+            yield Statement(
+                f"delete from commandbus_{table} where process_id in ({_PROCESSES})", {"domain": domain}
+            )
         return int(rows[0][0])
 
 

@@ -18,6 +18,7 @@ from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.operators import SqliteOperators
+from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
@@ -46,7 +47,7 @@ _PROMOTE_MAX = 10_000
 """Due commands promoted per claim and domain, so that a flood does not hold the lock for seconds."""
 
 
-class SqliteStore(SqliteOperators, SqliteDocuments):
+class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
     capabilities = Capabilities(
         durable=True, many_processes=True, caller_transactions=True, needs_migration=False
     )

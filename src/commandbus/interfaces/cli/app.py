@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "why": "Say why a command is not running, in words.",
         "cancel": "Cancel a command that waits; it will not be started.",
         "batch": "Commands that belong together: progress, cancel.",
+        "process": "Sagas: steps, compensations, and what waits for a person.",
         "schedule": "Commands that are sent again and again.",
     },
     "Operate": {
@@ -63,6 +64,7 @@ FILES = {
     "workers": "insight",
     "tsq": "troubleshooting",
     "batch": "batches",
+    "process": "sagas",
     "schedule": "schedules",
     "breaker": "breakers",
     "load": "loading",
@@ -74,6 +76,7 @@ FILES = {
 
 GROUPS = {
     "batch": ("list", "show", "commands", "cancel"),
+    "process": ("list", "show", "audit", "draw", "route", "signal", "cancel", "retry", "skip"),
     "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),

@@ -21,8 +21,8 @@ def load_registry(app: str) -> HandlerRegistry:
     Raises CliError with exit code 3.
     """
     module_name, _, attribute = app.partition(":")
-    module = _import(module_name)
-    found = _attribute(module, attribute) if attribute else _only_registry(module)
+    module = import_app(module_name)
+    found = find_attribute(module, attribute) if attribute else _only_registry(module)
     if not isinstance(found, HandlerRegistry) and callable(found):
         found = _made_by(found, app)
     if not isinstance(found, HandlerRegistry):
@@ -32,7 +32,7 @@ def load_registry(app: str) -> HandlerRegistry:
     return found
 
 
-def _import(name: str) -> ModuleType:
+def import_app(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -54,7 +54,7 @@ def _broken(name: str, error: BaseException) -> CliError:
     return _error(f"Importing {name!r} failed{where}: {type(error).__name__}: {error}")
 
 
-def _attribute(module: ModuleType, dotted: str) -> Any:
+def find_attribute(module: ModuleType, dotted: str) -> Any:
     found: Any = module
     for part in dotted.removesuffix("()").split("."):
         try:

@@ -11,6 +11,7 @@ from commandbus.errors import (
     ConfigurationError,
     InvalidArgumentError,
     PayloadError,
+    ProcessNotFoundError,
     SchemaOutdated,
     StoreUnavailable,
 )
@@ -39,7 +40,7 @@ EXIT_CODES: dict[int, str] = {
     Exit.STORE: "the store cannot be reached or written",
     Exit.SCHEMA: "the store's schema is missing or outdated",
     Exit.UNHEALTHY: "unhealthy",
-    Exit.NOT_FOUND: "there is no such command, domain, batch or schedule",
+    Exit.NOT_FOUND: "there is no such command, domain, batch, process or schedule",
     Exit.TIMED_OUT: "timed out waiting",
     Exit.GAVE_UP: "a worker stayed ill although it was restarted; start it anew",
 }
@@ -50,6 +51,7 @@ _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
     (StoreUnavailable, Exit.STORE),
     (CommandNotFoundError, Exit.NOT_FOUND),
     (BatchNotFoundError, Exit.NOT_FOUND),
+    (ProcessNotFoundError, Exit.NOT_FOUND),
     (InvalidArgumentError, Exit.USAGE),
     (PayloadError, Exit.USAGE),
     (ConfigurationError, Exit.USAGE),

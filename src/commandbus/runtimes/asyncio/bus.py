@@ -12,6 +12,7 @@ from commandbus.operations import (
     commands,
     history,
     insight,
+    processes,
     queues,
     redrive,
     retention,
@@ -36,6 +37,9 @@ class _Sending:
     send_many = awaiting(commands.send_many)
     get_command = awaiting(commands.get_command, read=True)
     cancel = awaiting(commands.cancel)
+    get_process = awaiting(processes.get_process, read=True)
+    signal_process = awaiting(processes.signal_process)
+    cancel_process = awaiting(processes.cancel_process)
 
 
 class CommandBus(BusBase, _Sending):
@@ -102,6 +106,11 @@ class CommandBus(BusBase, _Sending):
     list_batches = awaiting(batches.list_batches, read=True)
     list_batch_commands = awaiting(batches.list_batch_commands, read=True)
     cancel_batch = awaiting_flow(batches.cancel_batch)
+    list_processes = awaiting(processes.list_processes, read=True)
+    get_process_audit = awaiting(processes.get_process_audit, read=True)
+    wait_process = awaiting_flow(processes.wait_process)
+    retry_process = awaiting(processes.retry_process)
+    skip_compensation = awaiting(processes.skip_compensation)
     put_schedule = awaiting(schedules.put_schedule)
     get_schedule = awaiting(schedules.get_schedule, read=True)
     list_schedules = awaiting(schedules.list_schedules, read=True)

@@ -32,13 +32,13 @@ def awaiting(
 
 
 def awaiting_own(
-    build: Callable[Concatenate[Any, P], Op[T]],
+    build: Callable[Concatenate[Any, P], Op[T]], *, read: bool = False
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """An op of the object itself as a method to be awaited."""
 
     @wraps(build)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await self.session.run(build(self, *args, **kwargs))
+        result: T = await self.session.run(build(self, *args, **kwargs), read=read)
         return result
 
     return run

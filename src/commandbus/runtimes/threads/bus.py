@@ -12,6 +12,7 @@ from commandbus.operations import (
     commands,
     history,
     insight,
+    processes,
     queues,
     redrive,
     retention,
@@ -36,6 +37,9 @@ class _Sending:
     send_many = blocking(commands.send_many)
     get_command = blocking(commands.get_command, read=True)
     cancel = blocking(commands.cancel)
+    get_process = blocking(processes.get_process, read=True)
+    signal_process = blocking(processes.signal_process)
+    cancel_process = blocking(processes.cancel_process)
 
 
 class SyncCommandBus(BusBase, _Sending):
@@ -102,6 +106,11 @@ class SyncCommandBus(BusBase, _Sending):
     list_batches = blocking(batches.list_batches, read=True)
     list_batch_commands = blocking(batches.list_batch_commands, read=True)
     cancel_batch = blocking_flow(batches.cancel_batch)
+    list_processes = blocking(processes.list_processes, read=True)
+    get_process_audit = blocking(processes.get_process_audit, read=True)
+    wait_process = blocking_flow(processes.wait_process)
+    retry_process = blocking(processes.retry_process)
+    skip_compensation = blocking(processes.skip_compensation)
     put_schedule = blocking(schedules.put_schedule)
     get_schedule = blocking(schedules.get_schedule, read=True)
     list_schedules = blocking(schedules.list_schedules, read=True)

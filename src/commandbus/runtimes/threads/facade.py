@@ -30,12 +30,14 @@ def blocking(
     return call
 
 
-def blocking_own(build: Callable[Concatenate[Any, P], Op[T]]) -> Callable[Concatenate[Any, P], T]:
+def blocking_own(
+    build: Callable[Concatenate[Any, P], Op[T]], *, read: bool = False
+) -> Callable[Concatenate[Any, P], T]:
     """An op of the object itself as a method that blocks."""
 
     @wraps(build)
     def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answer: T = own.session.run(build(own, *args, **kwargs))
+        answer: T = own.session.run(build(own, *args, **kwargs), read=read)
         return answer
 
     return call

@@ -1,0 +1,119 @@
+"""The PostgreSQL engine's processes: many of them in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.moment import SECOND
+from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
+from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.failures import UniqueViolation
+from commandbus.engines.postgres.statements import Atomic
+from commandbus.store.op import Op, Statement
+from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
+
+
+class PostgresProcesses(PostgresBase):
+    def add_processes(
+        self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
+    ) -> Op[list[UUID]]:
+        params = (
+            numbers(row.process_id for row in rows),
+            texts(row.process_type for row in rows),
+            texts(row.reply_to for row in rows),
+            texts(row.status for row in rows),
+            texts(row.state for row in rows),
+            texts(row.progress for row in rows),
+            unless(None, [row.error for row in rows], texts),
+            unless(None, [row.due_in for row in rows]),
+            unless(None, [row.batch_id for row in rows]),
+            unless(None, [row.parent_id for row in rows]),
+            unless(False, [row.ended for row in rows]),
+        )
+        try:
+            taken = yield Atomic(self._sql.add_processes, params + _event_columns(events))
+        except UniqueViolation as error:
+            return [row.process_id for row in rows if str(row.process_id) in error.detail] or [
+                rows[0].process_id
+            ]
+        return [row[0] for row in taken]
+
+    def put_processes(
+        self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
+    ) -> Op[list[UUID]]:
+        params = (
+            numbers(row.process_id for row in rows),
+            integers(row.version for row in rows),
+            texts(row.status for row in rows),
+            texts(row.state for row in rows),
+            texts(row.progress for row in rows),
+            unless(None, [row.error for row in rows], texts),
+            unless(None, [row.due_in for row in rows]),
+            unless(False, [row.ended for row in rows]),
+        )
+        written = yield Atomic(self._sql.put_processes, params + _event_columns(events))
+        known = {row[0] for row in written}
+        return [row.process_id for row in rows if row.process_id not in known]
+
+    def lock_processes(self, process_ids: Iterable[UUID]) -> Op[list[ProcessRow]]:
+        rows = yield Statement(self._sql.lock_processes, (numbers(process_ids),))
+        return [_row(row) for row in rows]
+
+    def due_processes(self, types: Sequence[str], limit: int) -> Op[list[ProcessRow]]:
+        rows = yield Statement(self._sql.due_processes, (texts(types), limit))
+        return [_row(row) for row in rows]
+
+    def next_process_due(self, types: Sequence[str]) -> Op[float | None]:
+        rows = yield Atomic(self._sql.next_process_due, (texts(types),))
+        return None if rows[0][0] is None else rows[0][0] / SECOND
+
+    def get_process(self, process_id: UUID) -> Op[ProcessRow | None]:
+        rows = yield Atomic(self._sql.get_process, (process_id,))
+        return _row(rows[0]) if rows else None
+
+    def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
+        params = (
+            wanted.process_type,
+            wanted.status,
+            wanted.batch_id,
+            wanted.parent_id,
+            wanted.created_after,
+            wanted.created_before,
+            wanted.before,
+            wanted.limit,
+        )
+        parts = [self._sql.query_processes]
+        if wanted.status is not None:
+            ended = wanted.status in ENDED
+            parts.append(self._sql.of_ended_processes if ended else self._sql.of_open_processes)
+        rows = yield Atomic("\n".join([*parts, self._sql.newest_processes]), params)
+        return [_row(row) for row in rows]
+
+    def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
+        rows = yield Atomic(self._sql.process_events, (process_id,))
+        return [ProcessEventRow(row[0], ProcessEventType(row[1]), *row[2:]) for row in rows]
+
+    def recorded_steps(self, seq: int) -> Op[dict[str, str]]:
+        rows = yield Atomic(self._sql.recorded_steps, (seq,))
+        return {row[0]: row[1] for row in rows}
+
+    def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
+        return bool((yield Atomic(self._sql.record_step, (seq, lease_id, name, result))))
+
+
+def _event_columns(events: Sequence[ProcessEventRow]) -> tuple[str, ...]:
+    return (
+        numbers(event.process_id for event in events),
+        texts(event.kind for event in events),
+        texts(event.step for event in events),
+        numbers(event.command_id for event in events),
+        texts(event.details for event in events),
+    )
+
+
+def _row(row: Any) -> ProcessRow:
+    values: list[Any] = [*row[:3], ProcessStatus(row[3]), *row[4:]]
+    return ProcessRow(*values)

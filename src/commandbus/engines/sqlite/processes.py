@@ -1,0 +1,150 @@
+"""The SQLite engine's processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.moment import SECOND, Clock
+from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
+from commandbus.engines.sqlite.rows import as_json, as_members
+from commandbus.store.op import Op, Statement
+from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "processes.sql")
+COMMANDS = load("commandbus.engines.sqlite.sql", "commands.sql")
+
+
+class SqliteProcesses:
+    """Every op that writes holds the write lock, so what was read cannot have changed."""
+
+    _clock: Clock
+
+    def add_processes(
+        self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
+    ) -> Op[list[UUID]]:
+        now = self._clock()
+        for row in rows:
+            if (yield Statement(SQL.exists, (row.process_id.bytes,))):
+                return [row.process_id]
+        params = [
+            (
+                row.process_id.bytes,
+                row.process_type,
+                row.reply_to,
+                row.status,
+                row.state,
+                row.progress,
+                row.error,
+                None if row.due_in is None else now + row.due_in,
+                now,
+                now,
+                now if row.ended else None,
+                _bytes(row.batch_id),
+                _bytes(row.parent_id),
+            )
+            for row in rows
+        ]
+        yield Statement(SQL.add, params, many=True)
+        yield from self._note_steps(events, now)
+        return []
+
+    def put_processes(
+        self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
+    ) -> Op[list[UUID]]:
+        now = self._clock()
+        lost: list[UUID] = []
+        params = []
+        for row in rows:
+            known = yield Statement(SQL.version, (row.process_id.bytes,))
+            if not known or known[0][0] != row.version:
+                lost.append(row.process_id)
+                continue
+            ended_at = now if row.ended else None
+            content = (row.status, row.state, row.progress, row.error, row.due_in, now, ended_at)
+            params.append((*content, row.process_id.bytes, row.version))
+        if params:
+            yield Statement(SQL.change, params, many=True)
+        yield from self._note_steps(events, now)
+        return lost
+
+    def _note_steps(self, events: Sequence[ProcessEventRow], now: int) -> Op[None]:
+        params = [
+            (e.process_id.bytes, e.kind, e.step, _bytes(e.command_id), now, e.details) for e in events
+        ]
+        if params:
+            yield Statement(SQL.note, params, many=True)
+
+    def lock_processes(self, process_ids: Iterable[UUID]) -> Op[list[ProcessRow]]:
+        found: list[ProcessRow] = []
+        for process_id in process_ids:
+            rows = yield Statement(SQL.get, (process_id.bytes,))
+            found += [_row(row, self._clock()) for row in rows]
+        return found
+
+    def due_processes(self, types: Sequence[str], limit: int) -> Op[list[ProcessRow]]:
+        rows = yield Statement(SQL.due, (as_json(list(types)), self._clock(), limit))
+        return [_row(row, self._clock()) for row in rows]
+
+    def next_process_due(self, types: Sequence[str]) -> Op[float | None]:
+        rows = yield Statement(SQL.next_due, (as_json(list(types)),))
+        return None if rows[0][0] is None else (rows[0][0] - self._clock()) / SECOND
+
+    def get_process(self, process_id: UUID) -> Op[ProcessRow | None]:
+        rows = yield Statement(SQL.one, (process_id.bytes,))
+        return _row(rows[0], self._clock()) if rows else None
+
+    def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
+        params = {
+            "process_type": wanted.process_type,
+            "status": wanted.status,
+            "batch_id": _bytes(wanted.batch_id),
+            "parent_id": _bytes(wanted.parent_id),
+            "created_after": wanted.created_after,
+            "created_before": wanted.created_before,
+            "before": wanted.before,
+            "limit": wanted.limit,
+        }
+        parts = [SQL.query]
+        if wanted.status is not None:
+            parts.append(SQL.of_ended if wanted.status in ENDED else SQL.of_open)
+        rows = yield Statement("\n".join([*parts, SQL.newest]), params)
+        return [_row(row, self._clock()) for row in rows]
+
+    def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
+        rows = yield Statement(SQL.events, (process_id.bytes,))
+        return [
+            ProcessEventRow(process_id, ProcessEventType(kind), step, _uuid(command_id), details, at)
+            for _, kind, step, command_id, details, at in rows
+        ]
+
+    def recorded_steps(self, seq: int) -> Op[dict[str, str]]:
+        rows = yield Statement(SQL.recorded, (seq,))
+        return {row[0]: row[1] for row in rows}
+
+    def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
+        now = self._clock()
+        leases = yield Statement(COMMANDS.leases, (as_json([lease_id]),))
+        if not leases or leases[0][4] <= now or seq not in as_members(leases[0][5]):
+            return False
+        yield Statement(SQL.record, (seq, name, result, now))
+        return True
+
+
+def _bytes(value: UUID | None) -> bytes | None:
+    return None if value is None else value.bytes
+
+
+def _uuid(value: bytes | None) -> UUID | None:
+    return None if value is None else UUID(bytes=value)
+
+
+def _row(row: Any, now: int) -> ProcessRow:
+    values: list[Any] = list(row[:16])
+    values[0] = UUID(bytes=row[0])
+    values[3] = ProcessStatus(row[3])
+    values[9], values[10], values[11] = _uuid(row[9]), _uuid(row[10]), bool(row[11])
+    values += [now - row[12], len(row) > 16 and bool(row[16])]
+    return ProcessRow(*values)

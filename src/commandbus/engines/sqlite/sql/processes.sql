@@ -1,0 +1,86 @@
+-- name: exists
+select process_id from commandbus_process where process_id = ?
+
+-- name: add
+insert into commandbus_process (process_id, process_type, reply_to, status, version, state, progress,
+    error, due_at, created_at, updated_at, finished_at, batch_id, parent_id)
+values (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: version
+select version from commandbus_process where process_id = ?
+
+-- name: change
+-- Only the version that the writer has seen.
+update commandbus_process set version = version + 1, status = ?, state = ?, progress = ?, error = ?,
+    due_at = created_at + ?, updated_at = ?, finished_at = ?
+where process_id = ? and version = ?
+
+-- name: note
+insert into commandbus_process_step (process_id, kind, step, command_id, at, details)
+values (?, ?, ?, ?, ?, ?)
+
+-- name: get
+select process_id, process_type, reply_to, status, version, state, progress, error,
+    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
+    finished_at, seq
+from commandbus_process where process_id = ?
+
+-- name: due
+select process_id, process_type, reply_to, status, version, state, progress, error,
+    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
+    finished_at, seq
+from commandbus_process where process_type in (select value from json_each(?)) and due_at <= ?
+order by due_at limit ?
+
+-- name: next_due
+select min(due_at) from commandbus_process
+where process_type in (select value from json_each(?)) and due_at is not null
+
+-- name: query
+-- That a command of a process is parked is looked up only for those that have not ended.
+select p.process_id, process_type, p.reply_to, status, version, state, progress, error,
+    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
+    finished_at, p.seq,
+    finished_at is null and exists (select 1 from commandbus_command c
+        join commandbus_outcome o on o.seq = c.seq and o.status = 'IN_TROUBLESHOOTING_QUEUE'
+        where c.correlation_id = p.process_id and c.correlation_id <> c.command_id
+            and (c.reply_to = p.reply_to or c.domain = p.reply_to)) as parked
+from commandbus_process p
+where (:process_type is null or process_type = :process_type)
+    and (:status is null
+        or case when parked then 'WAITING_FOR_TROUBLESHOOTING' else status end = :status)
+    and (:batch_id is null or batch_id = :batch_id)
+    and (:parent_id is null or parent_id = :parent_id)
+    and (:created_after is null or created_at >= :created_after)
+    and (:created_before is null or created_at < :created_before)
+    and (:before is null or p.seq < :before)
+
+-- name: of_open
+-- What cannot be said of a process that has ended is looked for among the others, by their index.
+and finished_at is null
+
+-- name: of_ended
+and status = :status
+
+-- name: newest
+order by p.seq desc limit :limit
+
+-- name: one
+select p.process_id, process_type, p.reply_to, status, version, state, progress, error,
+    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
+    finished_at, p.seq,
+    finished_at is null and exists (select 1 from commandbus_command c
+        join commandbus_outcome o on o.seq = c.seq and o.status = 'IN_TROUBLESHOOTING_QUEUE'
+        where c.correlation_id = p.process_id and c.correlation_id <> c.command_id
+            and (c.reply_to = p.reply_to or c.domain = p.reply_to))
+from commandbus_process p where p.process_id = ?
+
+-- name: events
+select process_id, kind, step, command_id, details, at from commandbus_process_step
+where process_id = ? order by id
+
+-- name: recorded
+select name, result from commandbus_recorded_step where seq = ?
+
+-- name: record
+insert into commandbus_recorded_step (seq, name, result, at) values (?, ?, ?, ?) on conflict do nothing

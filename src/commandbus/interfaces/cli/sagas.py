@@ -1,0 +1,291 @@
+"""`process`: sagas, how far they are, and what a person can do about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.output import Column, field_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from commandbus.domain.process.values import ProcessRecord
+    from commandbus.sync import SyncCommandBus
+
+STATUS_STYLES = {
+    "RUNNING": ("running", "blue"),
+    "COMPENSATING": ("compensating", "magenta"),
+    "WAITING_FOR_TROUBLESHOOTING": ("waiting for you", "yellow"),
+    "COMPLETED": ("completed", "green"),
+    "COMPENSATED": ("compensated", "magenta"),
+    "FAILED": ("failed", "red"),
+    "CANCELED": ("canceled", "bright_black"),
+}
+STATUSES = {"waiting": "WAITING_FOR_TROUBLESHOOTING"}
+"""What may be said for short."""
+
+
+def _status(record: ProcessRecord) -> Text:
+    from rich.text import Text
+
+    return Text(*STATUS_STYLES[record.status])
+
+
+COLUMNS = (
+    Column("id", field_of("process_id"), keep=True),
+    Column("type", field_of("process_type")),
+    Column("status", field_of("status"), _status),
+    Column("step", lambda record: ", ".join(record.current_steps)),
+    Column("error", lambda record: record.error.code if record.error else "", wide=True),
+    Column("batch", field_of("batch_id"), pipe=True),
+    Column("parent", field_of("parent_id"), pipe=True),
+    Column(
+        "created",
+        lambda record: text.moment(record.created_at),
+        lambda record: text.age(record.created_at),
+        right=True,
+    ),
+)
+STEP_COLUMNS = (
+    Column("step", field_of("name")),
+    Column("status", lambda step: "PARKED" if step.parked else step.status),
+    Column("domain", field_of("domain")),
+    Column("type", field_of("command_type")),
+    Column("undoes", field_of("compensates")),
+    Column("command", field_of("command_id"), keep=True),
+)
+EVENT_COLUMNS = (
+    Column("time", lambda event: text.moment(event.timestamp), keep=True),
+    Column("event", field_of("event_type")),
+    Column("step", field_of("step")),
+    Column("command", field_of("command_id"), wide=True),
+    Column("details", lambda event: text.compact_json(event.details) if event.details else ""),
+)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The process's id.")]
+App = Annotated[
+    str, typer.Argument(metavar="APP", help="module:Process, or a module that declares some.")
+]
+
+
+def list_(
+    process_type: Annotated[str | None, typer.Option("--type", "-t", help="Only this type.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            "-s",
+            help="running, compensating, waiting, completed, compensated, failed or canceled.",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="ID", help="Only of this batch.")
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option("--parent", metavar="ID", help="Only parts of this process.")
+    ] = None,
+    limit: options.Limit = 20,
+    after: options.After = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """List processes, newest first."""
+    wanted = None if status is None else STATUSES.get(status.lower(), status.upper())
+    with target.opened(url) as bus:
+        page = bus.list_processes(
+            process_type=process_type,
+            status=wanted,
+            batch_id=batch,
+            parent_id=parent,
+            after=after,
+            limit=limit,
+        )
+    if json:
+        output.json_document({"processes": page.processes, "next": page.next})
+        return
+    output.table(page.processes, COLUMNS, empty="no process matches")
+    if page.next:
+        output.note(f"more with --after {page.next}")
+
+
+def show(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+    """Show a process: state, steps, error."""
+    with target.opened(url) as bus:
+        record = _find(bus, process_id)
+    if json:
+        output.json_document(record)
+        return
+    _print(record)
+
+
+def _find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
+    from commandbus.domain.ids import as_id
+    from commandbus.errors import ProcessNotFoundError
+
+    wanted = as_id(process_id, "ID")
+    record = bus.get_process(wanted)
+    if record is None:
+        raise ProcessNotFoundError(wanted)
+    return record
+
+
+def _print(record: ProcessRecord) -> None:
+    from rich.text import Text
+
+    from commandbus.interfaces.cli.details import ago, document, labelled
+
+    out = output.console()
+    out.print(Text.assemble((text.line(record.process_type), "bold"), "  ", _status(record)))
+    facts = [("id", str(record.process_id)), ("started", ago(record.created_at))]
+    if record.finished_at is not None:
+        took = text.duration((record.finished_at - record.created_at).total_seconds())
+        facts.append(("ended", f"{ago(record.finished_at)}, took {took}"))
+    if record.due_at is not None:
+        facts.append(("deadline", text.age(record.due_at)))
+    for label, other in (("parent", record.parent_id), ("batch", record.batch_id)):
+        facts += [(label, str(other))] if other is not None else []
+    if record.error is not None:
+        where = f" in {record.error.step}" if record.error.step else ""
+        facts.append(("error", f"{record.error.code}{where}: {record.error.message}"))
+    for label, value in facts:
+        out.print(labelled(label, text.line(value)), soft_wrap=True)
+    document("state", record.state)
+    output.table(record.steps, STEP_COLUMNS)
+    parked = [step for step in record.steps if step.parked]
+    for step in parked:
+        output.note(f"{step.name} waits for a person: commandbus tsq show {step.command_id}")
+    if record.status == "WAITING_FOR_TROUBLESHOOTING" and not parked:
+        output.note(f"it waits for a person: commandbus process retry {record.process_id}")
+
+
+def audit(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+    """Show everything that happened to a process and its steps, in order."""
+    with target.opened(url) as bus:
+        events = bus.get_process_audit(process_id)
+        if not events:
+            _find(bus, process_id)
+    if json:
+        output.json_document(events)
+    else:
+        output.table(events, EVENT_COLUMNS)
+
+
+def draw(
+    app: App,
+    process_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Colour it by this process.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="mermaid or svg.")] = "mermaid",
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Draw a process from its declaration, coloured by how far one is."""
+    from commandbus.domain.process.picture import mermaid, svg
+
+    painters = {"mermaid": mermaid, "svg": svg}
+    if form not in painters:
+        raise CliError(f"--format must be mermaid or svg, not {form!r}.", Exit.USAGE)
+    declarations = _declarations(app)
+    record = None
+    if process_id is not None:
+        with target.opened(url) as bus:
+            record = _find(bus, process_id)
+        declarations = [d for d in declarations if d.process_type == record.process_type]
+    if len(declarations) != 1:
+        names = ", ".join(d.__name__ for d in declarations) or "none that fits"
+        raise CliError(f"{app!r} declares {names}; name one, as in module:Process.", Exit.USAGE)
+    picture = painters[form](declarations[0], record)
+    if json:
+        output.json_document({"process_type": declarations[0].process_type, form: picture})
+    else:
+        output.write(picture.rstrip())
+
+
+def _declarations(app: str) -> list[Any]:
+    """The declarations that `module:Process` names, or all of a module."""
+    from commandbus.domain.process.declaration import Process
+    from commandbus.interfaces.cli.apps import find_attribute, import_app
+
+    module_name, _, attribute = app.partition(":")
+    module = import_app(module_name)
+    named = [find_attribute(module, attribute)] if attribute else list(vars(module).values())
+    found = [
+        value
+        for value in dict.fromkeys(v for v in named if isinstance(v, type))
+        if issubclass(value, Process) and value.steps
+    ]
+    if not found:
+        raise CliError(f"{app!r} declares no process with @step methods.", Exit.NO_APP)
+    return found
+
+
+def signal(
+    process_id: Id,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL", help="The signal's name.")],
+    data: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="Data, @file, or - for standard input.")
+    ] = None,
+    url: options.Url = None,
+) -> None:
+    """Tell a process that something happened."""
+    with target.opened(url) as bus:
+        bus.signal_process(process_id, name, options.document(data))
+    output.done(f"signaled {name} to process {process_id}")
+
+
+def cancel(
+    process_id: Id,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")] = (
+        "canceled by an operator"
+    ),
+    operator: options.Operator = None,
+    yes: options.Yes = False,
+    url: options.Url = None,
+) -> None:
+    """Call a process off; what it did is undone, step by step."""
+    with target.opened(url) as bus:
+        record = _find(bus, process_id)
+        options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
+        bus.cancel_process(record.process_id, reason, actor=options.acting(operator))
+    output.done(f"asked process {record.process_id} to undo what it did; a router does it")
+
+
+def retry(process_id: Id, operator: options.Operator = None, url: options.Url = None) -> None:
+    """Let a process that waits for a person try again."""
+    with target.opened(url) as bus:
+        bus.retry_process(process_id, operator=options.acting(operator))
+    output.done(f"process {process_id} tries again")
+
+
+def skip(
+    process_id: Id,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")],
+    operator: options.Operator = None,
+    url: options.Url = None,
+) -> None:
+    """Let a process go on without the compensation that failed."""
+    with target.opened(url) as bus:
+        bus.skip_compensation(process_id, reason, operator=options.acting(operator))
+    output.done(f"process {process_id} goes on without it")
+
+
+def route(
+    app: App,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Loops.")] = 1,
+    threads: Annotated[
+        bool, typer.Option("--threads", help="Use threads instead of an event loop.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    url: options.Url = None,
+) -> None:
+    """Drive the processes of an app on with the replies to their commands, until a signal."""
+    from commandbus.interfaces.cli.routing import serve_router
+    from commandbus.interfaces.cli.serving import configure_logging
+
+    declarations = _declarations(app)
+    configure_logging(verbose)
+    serve_router(target.find_url(url), declarations, concurrency, threads=threads)

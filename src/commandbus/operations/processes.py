@@ -1,0 +1,449 @@
+"""Processes: started, looked at, signaled, called off. What happens in between is `routing`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import SendRequest
+from commandbus.domain.ids import as_id, as_optional_id
+from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.moment import (
+    Duration,
+    as_datetime,
+    as_microseconds,
+    as_optional_datetime,
+    as_seconds,
+)
+from commandbus.domain.names import as_name, as_text
+from commandbus.domain.process.declaration import Process
+from commandbus.domain.process.values import (
+    ENDED,
+    ProcessEvent,
+    ProcessEventType,
+    ProcessRecord,
+    ProcessStatus,
+    ProcessStep,
+    StepKind,
+    StepRun,
+    StepStatus,
+)
+from commandbus.domain.process.work import DecisionError
+from commandbus.errors import (
+    DuplicateCommandError,
+    DuplicateProcessError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    ProcessNotFoundError,
+)
+from commandbus.operations.batches import open_batch
+from commandbus.operations.membership import grow_batch, require_open
+from commandbus.operations.saga_writing import (
+    SIGNAL_TYPE,
+    Work,
+    begin,
+    control,
+    decode_error,
+    decode_progress,
+)
+from commandbus.operations.scope import Await, Flow, Scope
+from commandbus.store.op import TOGETHER, Op, Wake
+from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
+from commandbus.store.records import Capacity, CommandFilter, OperatorAction
+from commandbus.store.replies import follow_up
+
+LIMIT_MAX = 1_000
+TIMERS = "commandbus.process-timers"
+"""Woken when a process begins that keeps time, so that routers of this process look again."""
+
+
+class ProcessStart(msgspec.Struct, frozen=True):
+    """One process of a bulk start."""
+
+    state: Any = None
+    process_id: UUID | str | None = None
+
+
+class ProcessPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the cursor of the following page, or None at the end."""
+
+    processes: list[ProcessRecord]
+    next: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.processes)
+
+    def __iter__(self) -> Iterator[ProcessRecord]:
+        return iter(self.processes)
+
+    def __getitem__(self, index: int) -> ProcessRecord:
+        return self.processes[index]
+
+
+def start_processes(
+    scope: Scope,
+    declaration: type[Process[Any]],
+    starts: Iterable[Any],
+    batch_id: UUID | str | None = None,
+) -> Op[list[UUID]]:
+    """Start processes, all or none: rows and first commands in one transaction. Checked and decided
+    before, in the caller's thread."""
+    batch = as_optional_id(batch_id, "batch_id")
+    work, ids = _begin_all(scope, declaration, starts, batch)
+    return _start(scope, declaration.reply_to, work, ids, batch)
+
+
+def _begin_all(
+    scope: Scope, declaration: type[Process[Any]], starts: Iterable[Any], batch: UUID | None
+) -> tuple[Work, list[UUID]]:
+    work, ids = Work(), []
+    for item in starts:
+        wanted = item if isinstance(item, ProcessStart) else ProcessStart(item)
+        process_id = as_optional_id(wanted.process_id, "process_id") or scope.new_id()
+        try:
+            begun = begin(
+                scope, declaration, declaration.new_state(wanted.state), process_id, batch_id=batch
+            )
+        except DecisionError as error:
+            raise InvalidOperationError(
+                f"Process {declaration.process_type!r} cannot start, step {error}; nothing was started."
+            ) from error
+        work.add(begun)
+        ids.append(process_id)
+    if len(set(ids)) < len(ids):
+        raise DuplicateProcessError(next(key for key in ids if ids.count(key) > 1))
+    return work, ids
+
+
+def _start(
+    scope: Scope,
+    reply_to: str,
+    work: Work,
+    ids: list[UUID],
+    batch: UUID | None,
+    opening: Op[None] | None = None,
+) -> Op[list[UUID]]:
+    if not ids:
+        return []
+    yield TOGETHER
+    # What can be refused comes first: an engine without a rollback must not have begun by then.
+    if batch is not None and opening is None:
+        yield from require_open(scope, reply_to, batch)
+    for row in (yield from scope.store.lock_processes(row.process_id for row in work.new)):
+        raise DuplicateProcessError(row.process_id)
+    if work.commands:
+        try:
+            yield from scope.store.insert(work.commands, Capacity(scope.settings.max_pending))
+        except DuplicateCommandError as error:
+            # Somebody else starts the same process right now: its first command has the same id.
+            same = [c.correlation_id for c in work.commands if c.command_id == error.command_id]
+            raise DuplicateProcessError(same[0] if same else ids[0]) from error
+    taken = yield from scope.store.add_processes(work.new, work.events)
+    if taken:
+        raise DuplicateProcessError(taken[0])
+    if opening is not None:
+        yield from opening
+    if batch is not None:
+        yield from grow_batch(scope, reply_to, batch, len(ids))
+        yield from scope.store.add_batch_counts(
+            {key: counts for (_, key), counts in work.batches.items()}, ""
+        )
+    if any(row.due_in is not None for row in work.new):
+        yield Wake(TIMERS)
+    return ids
+
+
+def create_process_batch(
+    scope: Scope,
+    declaration: type[Process[Any]],
+    starts: Iterable[Any],
+    *,
+    batch_id: UUID | str | None = None,
+    name: str | None = None,
+    custom_data: Any = None,
+    on_complete: SendRequest | None = None,
+) -> Op[UUID]:
+    """Start processes as a batch, which is complete when the last of them has ended."""
+    key = as_optional_id(batch_id, "batch_id") or scope.new_id()
+    work, ids = _begin_all(scope, declaration, starts, key)
+    if not ids:
+        raise InvalidArgumentError("A batch needs at least one process.")
+    opening = open_batch(scope, declaration.reply_to, key, name, custom_data, on_complete)
+    return _create_batch(scope, declaration.reply_to, work, ids, key, opening)
+
+
+def _create_batch(
+    scope: Scope, reply_to: str, work: Work, ids: list[UUID], key: UUID, opening: Op[None]
+) -> Op[UUID]:
+    yield from _start(scope, reply_to, work, ids, key, opening)
+    return key
+
+
+def get_process(scope: Scope, process_id: UUID | str) -> Op[ProcessRecord | None]:
+    """Everything known about a process, or None when there is none with this id."""
+    row = yield from scope.store.get_process(as_id(process_id, "process_id"))
+    if row is None:
+        return None
+    parked = yield from _parked_runs(scope, row)
+    return _record(row, {run.id for run in parked})
+
+
+def _parked_runs(scope: Scope, row: ProcessRow) -> Op[list[StepRun]]:
+    """The steps whose commands wait for an operator."""
+    found: list[StepRun] = []
+    if row.parked:
+        for run in decode_progress(row).pending():
+            if run.kind is StepKind.COMMAND:
+                records = yield from scope.store.find(run.id, run.target)
+                found += [run for record in records if record.status is PARKED]
+    return found
+
+
+def list_processes(
+    scope: Scope,
+    *,
+    process_type: str | None = None,
+    status: ProcessStatus | str | None = None,
+    batch_id: UUID | str | None = None,
+    parent_id: UUID | str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Op[ProcessPage]:
+    """Processes that meet all conditions, newest first, a page at a time; `after` is the `next` of
+    the page before."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
+        raise InvalidArgumentError(f"limit must be between 1 and {LIMIT_MAX}, not {limit!r}.")
+    if after is not None and not str(after).isdecimal():
+        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
+    wanted = ProcessFilter(
+        process_type,
+        as_process_status(status),
+        as_optional_id(batch_id, "batch_id"),
+        as_optional_id(parent_id, "parent_id"),
+        None if created_after is None else as_microseconds(created_after, "created_after"),
+        None if created_before is None else as_microseconds(created_before, "created_before"),
+        None if after is None else int(after),
+        limit + 1,
+    )
+    rows = yield from scope.store.query_processes(wanted)
+    page = [_record(row) for row in rows[:limit]]
+    return ProcessPage(page, str(page[-1].sequence) if len(rows) > limit else None)
+
+
+def as_process_status(status: ProcessStatus | str | None) -> ProcessStatus | None:
+    try:
+        return None if status is None else ProcessStatus(status)
+    except ValueError:
+        known = ", ".join(ProcessStatus)
+        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
+
+
+_TROUBLE = {
+    AuditEventType.MOVED_TO_TSQ: ProcessEventType.STEP_PARKED,
+    AuditEventType.OPERATOR_RETRY: ProcessEventType.STEP_RESUMED,
+    AuditEventType.OPERATOR_COMPLETE: ProcessEventType.STEP_RESUMED,
+    AuditEventType.OPERATOR_CANCEL: ProcessEventType.STEP_RESUMED,
+}
+
+
+_BEGINS = (ProcessEventType.STEP_SENT, ProcessEventType.COMPENSATION_SENT)
+
+
+def get_process_audit(scope: Scope, process_id: UUID | str) -> Op[list[ProcessEvent]]:
+    """Everything that happened to a process and its steps, in order: sent, completed, failed, parked,
+    compensated, and what was ignored. Empty when there is no such process."""
+    key = as_id(process_id, "process_id")
+    events = [
+        ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, payload.decode(e.details))
+        for e in (yield from scope.store.process_events(key))
+    ]
+    row = yield from scope.store.get_process(key)
+    runs = [] if row is None else decode_progress(row).runs
+    for run in runs:
+        if run.kind is StepKind.COMMAND and run.status is not StepStatus.SKIPPED:
+            for event in (yield from scope.store.audit_trail(run.id, run.target)):
+                kind = _TROUBLE.get(event.event_type)
+                if kind is not None:
+                    _insert(
+                        events,
+                        ProcessEvent(key, kind, event.timestamp, run.name, run.id, event.details),
+                    )
+    return events
+
+
+def _insert(events: list[ProcessEvent], event: ProcessEvent) -> None:
+    """Put an event in its place by time; at equal times, before the end of its own step."""
+    for position, other in enumerate(events):
+        if other.event_type in _TROUBLE.values():
+            continue
+        ends_it = other.command_id == event.command_id and other.event_type not in _BEGINS
+        if other.timestamp > event.timestamp or (ends_it and other.timestamp >= event.timestamp):
+            events.insert(position, event)
+            return
+    events.append(event)
+
+
+def wait_process(
+    scope: Scope, process_id: UUID | str, timeout: Duration | None = None
+) -> Flow[ProcessRecord]:
+    """Wait until a process has ended or waits for an operator, and return its record. Raises
+    TimeoutError after `timeout` seconds, and ProcessNotFoundError."""
+    key = as_id(process_id, "process_id")
+    seconds = None if timeout is None else as_seconds(timeout, "timeout")
+    now = yield Await(0)
+    deadline = None if seconds is None else now + seconds
+    waiting = ProcessStatus.WAITING_FOR_TROUBLESHOOTING
+    while True:
+        record = yield get_process(scope, key)
+        if record is None:
+            raise ProcessNotFoundError(key)
+        if record.status in ENDED or record.status is waiting:
+            return record  # type: ignore[no-any-return]
+        left = 1.0 if deadline is None else min(1.0, deadline - now)
+        if left <= 0:
+            raise TimeoutError(
+                f"Process {key} is still {record.status} after {seconds:g} s; wait again, or see "
+                "whether a router and workers serve it."
+            )
+        now = yield Await(left)
+
+
+def signal_process(scope: Scope, process_id: UUID | str, signal: str, data: Any = None) -> Op[None]:
+    """Tell a process that something happened, for the step that waits for it now or later.
+
+    Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
+    """
+    name = as_name(signal, "signal")
+    body = payload.encode({"signal": name, "data": data}, bytes_max=scope.settings.payload_bytes_max)
+    yield TOGETHER
+    row = yield from _require_going(scope, process_id, "signal")
+    command = follow_up(row.reply_to, SIGNAL_TYPE, body, row.process_id, row.process_id)
+    yield from scope.store.insert([command], Capacity())
+
+
+def cancel_process(
+    scope: Scope,
+    process_id: UUID | str,
+    reason: str = "canceled by the starter",
+    *,
+    actor: str | None = None,
+) -> Op[None]:
+    """Call a process off: nothing new is begun, and what was done is undone; a router does it.
+
+    Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
+    """
+    checked = as_text(reason, "reason", longest=500)
+    yield from _ask(scope, process_id, "cancel", checked, actor)
+
+
+def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None = None) -> Op[None]:
+    """Let a process that waits for troubleshooting try again: parked commands go back to work with
+    fresh attempts, and a compensation or decision that failed is repeated.
+
+    Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for anybody.
+    """
+    yield TOGETHER
+    row = yield from _require_going(scope, process_id, "retry")
+    places = [(run.target, run.id) for run in (yield from _parked_runs(scope, row))]
+    wanted = CommandFilter(
+        domain=row.reply_to, status=PARKED, correlation_id=row.process_id, limit=LIMIT_MAX
+    )
+    if row.parked:
+        replies = yield from scope.store.query(wanted)
+        places += [(reply.domain, reply.command_id) for reply in replies]
+    for domain, command_id in places:
+        yield from scope.store.resolve(domain, command_id, OperatorAction("retry", operator))
+    if places:
+        return
+    _require_stuck(row)
+    command = control(row.reply_to, row.process_id, "retry", None, operator)
+    yield from scope.store.insert([command], Capacity())
+
+
+def skip_compensation(
+    scope: Scope, process_id: UUID | str, reason: str, *, operator: str | None = None
+) -> Op[None]:
+    """Let a process go on without the compensation that failed; a person vouches for it.
+
+    Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
+    """
+    checked = as_text(reason, "reason", longest=500)
+    yield TOGETHER
+    row = yield from _require_going(scope, process_id, "skip a compensation of")
+    _require_stuck(row)
+    if decode_progress(row).stuck is None:
+        raise InvalidOperationError(
+            f"No compensation of process {row.process_id} has failed; retry_process lets it go on."
+        )
+    command = control(row.reply_to, row.process_id, "skip", checked, operator)
+    yield from scope.store.insert([command], Capacity())
+
+
+def _require_stuck(row: ProcessRow) -> None:
+    if row.status is not ProcessStatus.WAITING_FOR_TROUBLESHOOTING:
+        raise InvalidOperationError(
+            f"Process {row.process_id} is {row.status} and waits for no operator."
+        )
+
+
+def _ask(scope: Scope, process_id: UUID | str, action: str, reason: str, actor: str | None) -> Op[None]:
+    yield TOGETHER
+    row = yield from _require_going(scope, process_id, action)
+    command = control(row.reply_to, row.process_id, action, reason, actor)
+    yield from scope.store.insert([command], Capacity())
+
+
+def _require_going(scope: Scope, process_id: UUID | str, action: str) -> Op[ProcessRow]:
+    key = as_id(process_id, "process_id")
+    row = yield from scope.store.get_process(key)
+    if row is None:
+        raise ProcessNotFoundError(key)
+    if row.ended:
+        raise InvalidOperationError(
+            f"Cannot {action} process {key}: it is {row.status}, which is final."
+        )
+    return row
+
+
+def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord:  # type: ignore[assignment]
+    progress = decode_progress(row)
+    names = {run.number: run.name for run in progress.runs}
+    steps = [
+        ProcessStep(
+            run.name,
+            run.kind,
+            run.status,
+            run.id,
+            run.target,
+            run.command_type,
+            None if run.due is None else as_datetime(row.created_at + run.due),
+            None if run.undoes is None else names[run.undoes],
+            run.id in parked,
+        )
+        for run in progress.runs
+    ]
+    return ProcessRecord(
+        row.process_id,
+        row.process_type,
+        shown_status(row),
+        payload.decode(row.state),
+        steps,
+        decode_error(row),
+        row.reply_to,
+        as_datetime(row.created_at),
+        as_datetime(row.updated_at),
+        as_optional_datetime(row.finished_at),
+        None if row.due_in is None else as_datetime(row.created_at + row.due_in),
+        row.batch_id,
+        row.parent_id,
+        row.version,
+        row.seq,
+    )

@@ -1,0 +1,220 @@
+"""Routing: replies, signals and time drive processes on.
+
+Whatever a batch of replies leads to is one transaction: the replies are settled, the processes written,
+the audit kept and the next commands sent, or nothing of it. Rows are locked while it is decided about
+them, so any number of routers can work at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.failure import Failure, FailureKind, classify
+from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
+from commandbus.domain.process.decisions import Decision
+from commandbus.domain.process.declaration import Process
+from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind
+from commandbus.domain.process.work import DecisionError
+from commandbus.domain.reply import REPLY_TYPE, Reply
+from commandbus.operations.batches import close_batches, close_open_batches
+from commandbus.operations.saga_writing import (
+    CONTROL_TYPE,
+    SIGNAL_TYPE,
+    Work,
+    decide,
+    decode_progress,
+    follow,
+    write,
+)
+from commandbus.operations.scope import Scope
+from commandbus.store.op import TOGETHER, Op
+from commandbus.store.processes import ProcessEventRow, ProcessRow
+from commandbus.store.records import Claimed, Settlement
+
+logger = logging.getLogger("commandbus.processes")
+
+Declarations = Mapping[str, type[Process[Any]]]
+
+
+class _Signal(msgspec.Struct, frozen=True):
+    signal: str
+    data: Any = None
+
+
+class _Control(msgspec.Struct, frozen=True):
+    action: str
+    reason: str | None = None
+    actor: str | None = None
+
+
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    REPLY_TYPE: msgspec.json.Decoder(Reply),
+    SIGNAL_TYPE: msgspec.json.Decoder(_Signal),
+    CONTROL_TYPE: msgspec.json.Decoder(_Control),
+}
+
+
+class RouteReport(msgspec.Struct, frozen=True):
+    routed: int = 0
+    batches: tuple[tuple[str, UUID], ...] = ()
+    """Batches in which processes ended: one of them may be complete now."""
+
+
+def route(
+    scope: Scope, declarations: Declarations, claimed: Sequence[Claimed], worker: str
+) -> Op[RouteReport]:
+    """Let claimed replies drive their processes on; one transaction."""
+    yield TOGETHER
+    ids = sorted({command.correlation_id for command in claimed})
+    rows = {row.process_id: row for row in (yield from scope.store.lock_processes(ids))}
+    work, outcomes = _decide_all(scope, declarations, claimed, rows)
+    settlements = [
+        Settlement(command.seq, command.lease_id, command.attempt, outcome)
+        for command, outcome in zip(claimed, outcomes, strict=True)
+    ]
+    lost = set((yield from scope.store.settle(settlements)).lost)
+    if lost:
+        # Their lease ran out, and somebody else has them: as if we had never seen them.
+        claimed = [command for command in claimed if command.seq not in lost]
+        work, _ = _decide_all(scope, declarations, claimed, rows)
+    yield from write(scope, work, worker)
+    return RouteReport(len(claimed), tuple(work.batches))
+
+
+def park_reply(scope: Scope, command: Claimed, error: BaseException) -> Op[None]:
+    """A reply that cannot even be decided about is for an operator."""
+    outcome = Parked(classify(error), "NOT_ROUTED")
+    settlement = Settlement(command.seq, command.lease_id, command.attempt, outcome)
+    yield from scope.store.settle([settlement])
+
+
+def _decide_all(
+    scope: Scope,
+    declarations: Declarations,
+    claimed: Iterable[Claimed],
+    rows: Mapping[UUID, ProcessRow],
+) -> tuple[Work, list[Outcome]]:
+    work, outcomes = Work(), []
+    for command in claimed:
+        # Several may belong to one process: each sees what the one before has led to.
+        row = work.changed.get(command.correlation_id) or rows.get(command.correlation_id)
+        led, outcome = _decide_one(scope, declarations, command, row)
+        work.add(led)
+        outcomes.append(outcome)
+    return work, outcomes
+
+
+def _decide_one(
+    scope: Scope, declarations: Declarations, command: Claimed, row: ProcessRow | None
+) -> tuple[Work, Outcome]:
+    """What one command of a reply queue leads to, and what becomes of it."""
+    decoder = _DECODERS.get(command.command_type)
+    try:
+        if decoder is None:
+            raise msgspec.ValidationError(f"{command.command_type!r} is nothing that routers know")
+        event = decoder.decode(command.data)
+    except msgspec.DecodeError as error:
+        message = f"It came to a reply queue, but {error}."
+        failure = Failure(FailureKind.PERMANENT, "UNDECODABLE", message)
+        return Work(), Parked(failure, "UNDECODABLE")
+    if row is None:
+        return _unknown_process(command), Succeeded()
+    declaration = declarations.get(row.process_type)
+    if declaration is None:
+        # Another router may know it, or a newer one that is being deployed.
+        return Work(), decide_unknown_handler(command.domain, row.process_type, command.releases)
+    try:
+        decision = decide(row, declaration)
+        _tell(decision, event)
+        return follow(scope, decision, row), Succeeded()
+    except DecisionError as error:
+        return _halted(row, error), _parked(row, error)
+
+
+def _tell(decision: Decision, event: Reply | _Signal | _Control) -> None:
+    match event:
+        case Reply():
+            decision.replied(event)
+        case _Signal(signal, data):
+            decision.signaled(signal, data)
+        case _Control("retry", _, actor):
+            decision.retry(actor)
+        case _Control("skip", reason, actor):
+            decision.skip(reason or "", actor)
+        case _Control(_, reason, actor):
+            decision.cancel(reason or "", actor)
+
+
+def _unknown_process(command: Claimed) -> Work:
+    logger.warning("a reply to process %s came, which is unknown", command.correlation_id)
+    details = msgspec.json.encode({"reason": "there is no such process"}).decode()
+    event = ProcessEventRow(
+        command.correlation_id, ProcessEventType.REPLY_IGNORED, None, command.causation_id, details
+    )
+    return Work(events=[event])
+
+
+def _parked(row: ProcessRow, error: DecisionError) -> Parked:
+    logger.error("process %s %s cannot decide: %s", row.process_type, row.process_id, error)
+    message = f"Step {error.step!r} of process {row.process_id}: {error.message}"
+    return Parked(Failure(FailureKind.PERMANENT, error.code, message), "DECISION_FAILED")
+
+
+def _halted(row: ProcessRow, error: DecisionError, *, by_itself: bool = False) -> Work:
+    """The process waits for an operator; its state is as before."""
+    progress = decode_progress(row)
+    progress.halted = progress.halted or by_itself
+    status = row.status if row.ended else ProcessStatus.WAITING_FOR_TROUBLESHOOTING
+    changed = msgspec.structs.replace(
+        row,
+        status=status,
+        progress=msgspec.json.encode(progress).decode(),
+        due_in=None if by_itself else row.due_in,
+    )
+    details = msgspec.json.encode({"code": error.code, "message": error.message}).decode()
+    event = ProcessEventRow(row.process_id, ProcessEventType.DECISION_FAILED, error.step, None, details)
+    return Work(changed={row.process_id: changed}, events=[event])
+
+
+def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: int) -> Op[RouteReport]:
+    """Let time pass for processes whose deadlines have; one transaction."""
+    yield TOGETHER
+    work = Work()
+    rows = yield from scope.store.due_processes(list(declarations), limit)
+    for row in rows:
+        parked = yield from _parked_steps(scope, row)
+        try:
+            decision = decide(row, declarations[row.process_type])
+            decision.time_passed(parked)
+            work.add(follow(scope, decision, row))
+        except DecisionError as error:
+            _parked(row, error)
+            work.add(_halted(row, error, by_itself=True))
+    yield from write(scope, work, worker)
+    return RouteReport(len(rows), tuple(work.batches))
+
+
+def _parked_steps(scope: Scope, row: ProcessRow) -> Op[frozenset[UUID]]:
+    """The steps over their time that wait for a person."""
+    found: set[UUID] = set()
+    for run in decode_progress(row).pending():
+        if run.kind is StepKind.COMMAND and run.due is not None and run.due <= row.age:
+            records = yield from scope.store.find(run.id, run.target)
+            found |= {record.command_id for record in records if record.status is PARKED}
+    return frozenset(found)
+
+
+def close_process_batches(
+    scope: Scope, touched: Iterable[tuple[str, UUID]], reply_queues: Iterable[str]
+) -> Op[int]:
+    """Complete batches whose processes have all ended: those touched, or all that are open."""
+    batches = list(touched)
+    if batches:
+        return (yield from close_batches(scope, batches))
+    return (yield from close_open_batches(scope, reply_queues))

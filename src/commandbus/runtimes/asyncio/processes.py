@@ -1,0 +1,96 @@
+"""Processes for asyncio programs: `ProcessManager` and `ProcessReplyRouter`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from commandbus.domain.moment import Duration
+from commandbus.operations import processes
+from commandbus.operations.flows import FlowRun
+from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
+from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+
+
+class ProcessManager(ManagerBase):
+    """Starts processes of one declaration, and looks after them.
+
+    `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
+    """
+
+    def within(self, connection: Any) -> ProcessManager:
+        """The same manager inside the caller's own transaction: what is started exists when, and only
+        when, that transaction commits."""
+        return ProcessManager(self._bus.within(connection), self.process)
+
+    start = awaiting_own(ManagerBase._start)
+    start_many = awaiting_own(ManagerBase._start_many)
+    create_batch = awaiting_own(ManagerBase._create_batch)
+    list_processes = awaiting_own(ManagerBase._list_processes, read=True)
+    get_process = awaiting(processes.get_process, read=True)
+    get_process_audit = awaiting(processes.get_process_audit, read=True)
+    wait = awaiting_flow(processes.wait_process)
+    signal = awaiting(processes.signal_process)
+    cancel = awaiting(processes.cancel_process)
+    retry = awaiting(processes.retry_process)
+    skip_compensation = awaiting(processes.skip_compensation)
+
+
+class ProcessReplyRouter(RouterBase):
+    """Drives processes on with the replies to their commands; `run()` works until `stop()`."""
+
+    async def run(self) -> None:
+        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
+        self._asyncio_loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._bells = [asyncio.Event() for _ in range(self.settings.concurrency)]
+        self._prepare()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(self._loops)):
+                    group.create_task(self._work(number))
+        except* Exception as group_error:  # one loop's end is the end of all
+            raise group_error.exceptions[0] from None
+        finally:
+            self._let_go()
+            self._stopped.set()
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """Finish the transactions that are under way and return when everything has stopped, or
+        after `timeout` seconds."""
+        patience = stop_seconds(timeout)
+        if not self.is_running:
+            return
+        self._ask_to_stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._stopped.wait()
+
+    async def _work(self, number: int) -> None:
+        progress, bell = FlowRun(self._loops[number].run()), self._bells[number]
+        try:
+            while not progress.done:
+                with progress.answering():
+                    if progress.pause is None:
+                        op, read = progress.op, progress.read
+                        progress.answer = await self._bus.session.run(op, read=read)
+                    else:
+                        await _ring(bell, progress.pause)
+                        progress.answer = time.monotonic()
+        finally:
+            progress.close()
+
+    def _tell(self, number: int) -> None:
+        self._asyncio_loop.call_soon_threadsafe(self._bells[number].set)
+
+
+async def _ring(bell: asyncio.Event, seconds: float) -> None:
+    """Wait for the bell, at most so long; zero seconds wait for nothing."""
+    if seconds <= 0:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await bell.wait()
+    bell.clear()

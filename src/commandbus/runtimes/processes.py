@@ -1,0 +1,211 @@
+"""What process managers and routers of both runtimes are made of."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.command import SendRequest
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.names import as_name
+from commandbus.domain.process.declaration import Process, require_declaration
+from commandbus.domain.process.picture import mermaid, svg
+from commandbus.domain.process.values import ProcessRecord, ProcessStatus
+from commandbus.errors import InvalidOperationError
+from commandbus.operations import processes
+from commandbus.operations.processes import TIMERS, ProcessPage
+from commandbus.services.process_router import (
+    RouterLoop,
+    RouterMetrics,
+    declarations_of,
+    router_settings,
+)
+from commandbus.store.op import Op
+from commandbus.store.wakeup import Waiter
+
+
+class ManagerBase:
+    """Starts processes of one declaration, and looks after them.
+
+    `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
+    """
+
+    def __init__(self, bus: Any, process: type[Process[Any]]) -> None:
+        self._bus = bus
+        self.process = require_declaration(process)
+        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+
+    def draw(self, record: ProcessRecord | None = None, format: str = "mermaid") -> str:  # noqa: A002
+        """The declaration as a picture, "mermaid" or "svg"; with a record, coloured by how far that
+        process is."""
+        return (svg if format == "svg" else mermaid)(self.process, record)
+
+    def _start(
+        self,
+        state: Any = None,
+        *,
+        process_id: UUID | str | None = None,
+        batch_id: UUID | str | None = None,
+    ) -> Op[UUID]:
+        """Start a process with its first state; returns its id. When this returns, the process is
+        durable and will be carried to an end.
+
+        `process_id` makes a repeated start safe: the second one raises DuplicateProcessError. With
+        `batch_id`, it belongs to an open batch of processes.
+        """
+        one = processes.ProcessStart(state, process_id)
+        return _first(processes.start_processes(self.scope, self.process, [one], batch_id))
+
+    def _start_many(
+        self, states: Iterable[Any], *, batch_id: UUID | str | None = None
+    ) -> Op[list[UUID]]:
+        """Start any number of processes, all or none; returns their ids in order. An item is a first
+        state, or a ProcessStart with an id."""
+        return processes.start_processes(self.scope, self.process, states, batch_id)
+
+    def _create_batch(
+        self,
+        states: Iterable[Any],
+        *,
+        batch_id: UUID | str | None = None,
+        name: str | None = None,
+        custom_data: Any = None,
+        on_complete: SendRequest | None = None,
+    ) -> Op[UUID]:
+        """Start processes as a batch; returns its id. When the last of them has ended, `on_complete`
+        is sent, exactly once. The batch is found in the domain that `reply_to` names."""
+        return processes.create_process_batch(
+            self.scope,
+            self.process,
+            states,
+            batch_id=batch_id,
+            name=name,
+            custom_data=custom_data,
+            on_complete=on_complete,
+        )
+
+    def _list_processes(
+        self,
+        *,
+        status: ProcessStatus | str | None = None,
+        batch_id: UUID | str | None = None,
+        parent_id: UUID | str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Op[ProcessPage]:
+        """The processes of this declaration that meet all conditions, newest first, a page at a time;
+        `after` is the `next` of the page before."""
+        return processes.list_processes(
+            self.scope,
+            process_type=self.process.process_type,
+            status=status,
+            batch_id=batch_id,
+            parent_id=parent_id,
+            created_after=created_after,
+            created_before=created_before,
+            after=after,
+            limit=limit,
+        )
+
+
+def _first(op: Op[list[UUID]]) -> Op[UUID]:
+    return (yield from op)[0]
+
+
+def stop_seconds(timeout: Duration | None) -> float | None:
+    """How long a router's stop is waited for."""
+    return None if timeout is None else as_seconds(timeout, "timeout")
+
+
+class RouterBase:
+    """Drives processes on with the replies to their commands; any number of routers may run.
+
+    `processes` are the declarations it serves, each with its steps; a batch of replies is one
+    transaction. `poll_interval` is the last net for a lost wake-up; deadlines of steps and processes
+    are looked at every `timer_interval` seconds, and exactly when one is known to be due.
+    """
+
+    def __init__(
+        self,
+        bus: Any,
+        processes: type[Process[Any]] | Iterable[type[Process[Any]]],
+        *,
+        concurrency: int = 1,
+        batch_size: int = 200,
+        poll_interval: Duration = 60.0,
+        timer_interval: Duration = 1.0,
+        visibility_timeout: Duration = 30.0,
+        name: str | None = None,
+    ) -> None:
+        self._bus = bus
+        self.declarations = declarations_of(processes)
+        self.settings = router_settings(
+            concurrency, batch_size, poll_interval, timer_interval, visibility_timeout
+        )
+        given = name or f"router-{socket.gethostname()}-{os.getpid()}-{id(self) & 0xFFFF:x}"
+        self.name = as_name(given[:55], "name")
+        self._metrics = RouterMetrics()
+        self._guard = threading.Lock()
+        self._loops: list[RouterLoop] = []
+
+    @property
+    def metrics(self) -> RouterMetrics:
+        """What it has done so far."""
+        return self._metrics
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._loops)
+
+    def _prepare(self) -> None:
+        """Make the loops that `run` serves, each with its place among those who wait."""
+        with self._guard:
+            if self._loops:
+                raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
+            self._waiters: list[Waiter] = []
+            self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
+            self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
+
+    def _loop(self, number: int) -> RouterLoop:
+        hub, waiters = self._bus.hub, self._waiters
+
+        def arm() -> None:
+            hub.arm(waiters[number])
+
+        name = f"{self.name}-{number}" if number else self.name
+        loop = RouterLoop(self._bus.scope, self.declarations, self.settings, name, arm, self._metrics)
+
+        def woken(source: str, _: float | None) -> None:
+            if source not in ("notify", "chain"):
+                loop.timers_changed()
+            self._tell(number)
+
+        waiters.append(hub.register(loop.queues, woken))
+        return loop
+
+    def _tell(self, number: int) -> None:
+        """Let a loop look again; from any thread."""
+        raise AssertionError("a runtime knows how its loops are told")
+
+    def _timers_changed(self) -> None:
+        for number, loop in enumerate(self._loops):
+            loop.timers_changed()
+            self._tell(number)
+
+    def _ask_to_stop(self) -> None:
+        for number, loop in enumerate(self._loops):
+            loop.stopping = True
+            self._tell(number)
+
+    def _let_go(self) -> None:
+        self._forget()
+        for waiter in self._waiters:
+            self._bus.hub.unregister(waiter)
+        self._loops = []

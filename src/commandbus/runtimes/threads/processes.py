@@ -1,0 +1,100 @@
+"""Processes for programs without an event loop: `SyncProcessManager` and `SyncProcessReplyRouter`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from commandbus.domain.moment import Duration
+from commandbus.operations import processes
+from commandbus.operations.flows import FlowRun
+from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
+from commandbus.services.process_router import RouterLoop
+
+
+class SyncProcessManager(ManagerBase):
+    """Starts processes of one declaration, and looks after them.
+
+    `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
+    """
+
+    def within(self, connection: Any) -> SyncProcessManager:
+        """The same manager inside the caller's own transaction: what is started exists when, and only
+        when, that transaction commits."""
+        return SyncProcessManager(self._bus.within(connection), self.process)
+
+    start = blocking_own(ManagerBase._start)
+    start_many = blocking_own(ManagerBase._start_many)
+    create_batch = blocking_own(ManagerBase._create_batch)
+    list_processes = blocking_own(ManagerBase._list_processes, read=True)
+    get_process = blocking(processes.get_process, read=True)
+    get_process_audit = blocking(processes.get_process_audit, read=True)
+    wait = blocking_flow(processes.wait_process)
+    signal = blocking(processes.signal_process)
+    cancel = blocking(processes.cancel_process)
+    retry = blocking(processes.retry_process)
+    skip_compensation = blocking(processes.skip_compensation)
+
+
+class SyncProcessReplyRouter(RouterBase):
+    """Drives processes on with the replies to their commands; `run()` blocks until `stop()`."""
+
+    def run(self) -> None:
+        """Route until `stop()` is called, or until KeyboardInterrupt; each loop in its own thread."""
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._news = [threading.Event() for _ in range(self.settings.concurrency)]
+        self._prepare()
+        helpers = [
+            threading.Thread(
+                target=self._serve, args=(number,), name=f"{self.name}-{number}", daemon=True
+            )
+            for number in range(1, len(self._loops))
+        ]
+        try:
+            for helper in helpers:
+                helper.start()
+            self._serve(0)
+        except KeyboardInterrupt:
+            self._ask_to_stop()
+        finally:
+            for helper in helpers:
+                helper.join()
+            self._let_go()
+            self._ended.set()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self, timeout: Duration | None = None) -> None:
+        """Finish the transactions that are under way and return when everything has stopped, or
+        after `timeout` seconds."""
+        seconds = stop_seconds(timeout)
+        if self.is_running:
+            self._ask_to_stop()
+            self._ended.wait(seconds)
+
+    def _serve(self, number: int) -> None:
+        try:
+            self._drive(self._loops[number], number)
+        except Exception as error:  # one loop's end is the end of all; run() raises it
+            self._failure = self._failure or error
+            self._ask_to_stop()
+
+    def _drive(self, loop: RouterLoop, number: int) -> None:
+        flow, news = FlowRun(loop.run()), self._news[number]
+        try:
+            while not flow.done:
+                with flow.answering():
+                    if flow.pause is None:
+                        flow.answer = self._bus.session.run(flow.op, read=flow.read)
+                    else:
+                        if flow.pause and news.wait(flow.pause):
+                            news.clear()
+                        flow.answer = time.monotonic()
+        finally:
+            flow.close()
+
+    def _tell(self, number: int) -> None:
+        self._news[number].set()

@@ -1,0 +1,251 @@
+"""Processes and people: canceling, failed compensations, deadlines, signals."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from commandbus.domain.process.values import ProcessStatus
+from commandbus.errors import (
+    BusinessRuleException,
+    InvalidArgumentError,
+    InvalidOperationError,
+    PermanentCommandError,
+    ProcessNotFoundError,
+)
+from commandbus.testing.conformance.helpers import registry_of
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import Harness
+from commandbus.testing.sagas import DOMAIN, Approved, BookTrip, Sagas, Timed, Trip
+from commandbus.testing.waiting import eventually
+
+NO = BusinessRuleException("NO_ROOM", "everything is taken")
+BROKEN = PermanentCommandError("BROKEN", "it is broken")
+
+
+def failing(bus: Harness) -> tuple[Sagas, Any]:
+    """A process that has begun to undo its car."""
+    sagas = Sagas(bus, BookTrip)
+    process_id = sagas.start()
+    sagas.done("book_hotel", "Grand")
+    sagas.done("book_car")
+    sagas.done("pay", NO)
+    return sagas, process_id
+
+
+class CompensationSuite:
+    def test_a_parked_compensation_is_awaited(self, bus: Harness) -> None:
+        sagas, process_id = failing(bus)
+        sagas.done("cancel_car", BROKEN)
+        assert sagas.status(process_id) == "WAITING_FOR_TROUBLESHOOTING"
+        assert sagas.waiting() == []
+        bus.call(bus.bus.retry_process, process_id)
+        assert sagas.status(process_id) == "COMPENSATING"
+        sagas.done("cancel_car")
+        sagas.done("cancel_hotel")
+        assert sagas.status(process_id) == "COMPENSATED"
+
+    def test_an_operator_may_do_without_a_parked_compensation(self, bus: Harness) -> None:
+        sagas, process_id = failing(bus)
+        command_id = sagas.done("cancel_car", BROKEN)
+        bus.call(bus.troubleshooting.operator_cancel, DOMAIN, command_id, "done by phone")
+        sagas.route()
+        assert sagas.waiting() == ["cancel_hotel"]
+        assert "COMPENSATION_SKIPPED cancel_car" in sagas.happened(process_id)
+
+    def test_a_refused_compensation_is_repeated_when_an_operator_says_so(self, bus: Harness) -> None:
+        sagas, process_id = failing(bus)
+        sagas.done("cancel_car", NO)
+        assert sagas.status(process_id) == "WAITING_FOR_TROUBLESHOOTING"
+        waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
+        assert [record.process_id for record in waiting] == [process_id]
+        assert sagas.waiting() == []
+        bus.call(bus.bus.retry_process, process_id, operator="ann")
+        sagas.route()
+        sagas.done("cancel_car")
+        sagas.done("cancel_hotel")
+        assert sagas.status(process_id) == "COMPENSATED"
+        (retried,) = [e for e in sagas.audit(process_id) if e.event_type == "OPERATOR_RETRY"]
+        assert retried.details == {"operator": "ann"}
+
+    def test_a_refused_compensation_is_skipped_when_an_operator_vouches(self, bus: Harness) -> None:
+        sagas, process_id = failing(bus)
+        sagas.done("cancel_car", NO)
+        bus.call(bus.bus.skip_compensation, process_id, "sold the car", operator="ann")
+        sagas.route()
+        sagas.done("cancel_hotel")
+        assert sagas.status(process_id) == "COMPENSATED"
+
+    def test_operators_cannot_act_on_what_does_not_wait(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        with pytest.raises(InvalidOperationError, match="waits for no operator"):
+            bus.call(bus.bus.retry_process, process_id)
+        with pytest.raises(InvalidOperationError, match="waits for no operator"):
+            bus.call(bus.bus.skip_compensation, process_id, "because")
+        sagas.done("book_hotel", NO)
+        for act in (bus.bus.retry_process, bus.bus.cancel_process):
+            with pytest.raises(InvalidOperationError, match="FAILED, which is final"):
+                bus.call(act, process_id)
+        with pytest.raises(ProcessNotFoundError):
+            bus.call(bus.bus.retry_process, uuid4())
+
+    def test_a_canceled_process_undoes_what_it_did(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.done("book_hotel", "Grand")
+        bus.call(bus.bus.cancel_process, process_id, "ill", actor="ann")
+        sagas.route()
+        # The car was not begun: it is called off, and nothing of it has to be undone.
+        assert sagas.waiting() == ["cancel_hotel"]
+        sagas.done("cancel_hotel")
+        record = sagas.get(process_id)
+        assert record.status is ProcessStatus.CANCELED
+        assert record.error is not None
+        assert record.error.message == "ill"
+        (asked,) = [e for e in sagas.audit(process_id) if e.event_type == "CANCEL_REQUESTED"]
+        assert asked.details == {"reason": "ill", "actor": "ann"}
+
+    def test_a_canceled_process_waits_for_what_runs(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        taken = bus.take(sagas.worker)
+        bus.call(bus.bus.cancel_process, process_id)
+        sagas.route()
+        assert sagas.status(process_id) == "COMPENSATING"
+        bus.call(sagas.worker.complete, taken, "Grand")
+        sagas.route()
+        sagas.done("cancel_hotel")
+        assert sagas.status(process_id) == "CANCELED"
+
+    def test_canceling_takes_a_parked_step_along(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        command_id = sagas.done("book_hotel", BROKEN)
+        bus.call(bus.bus.cancel_process, process_id)
+        sagas.route()
+        assert sagas.status(process_id) == "CANCELED"
+        assert bus.get(command_id, DOMAIN).status == "CANCELED"
+
+
+class ProcessTimeSuite:
+    def test_a_step_that_takes_too_long_is_undone(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        taken = bus.take(sagas.worker, visibility_timeout=100)
+        assert sagas.pass_time(9) == 0
+        assert sagas.pass_time(2) == 1
+        record = sagas.get(process_id)
+        assert record.error is not None
+        assert (record.error.code, record.error.step) == ("STEP_TIMEOUT", "hotel")
+        # Nobody knows whether it took effect, so it is undone.
+        assert sagas.waiting() == ["undo_hotel"]
+        bus.call(sagas.worker.complete, taken, "too late")
+        sagas.route()
+        assert "REPLY_IGNORED hotel" in sagas.happened(process_id)
+        sagas.done("undo_hotel")
+        assert sagas.status(process_id) == "COMPENSATED"
+
+    def test_a_step_that_nobody_began_is_called_off(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.pass_time(11)
+        sagas.route()
+        assert sagas.waiting() == ["undo_hotel"]
+        (hotel,) = bus.query(command_type="hotel")
+        assert hotel.status == "CANCELED"
+        assert sagas.status(process_id) == "COMPENSATING"
+
+    def test_a_step_that_waits_for_a_person_has_time(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.done("hotel", BROKEN)
+        assert sagas.pass_time(11) == 1
+        assert sagas.status(process_id) == "WAITING_FOR_TROUBLESHOOTING"
+        bus.call(bus.bus.retry_process, process_id)
+        sagas.done("hotel")
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_process_that_takes_too_long_is_undone(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.done("hotel")
+        assert sagas.pass_time(61) == 1
+        assert sagas.waiting() == ["undo_hotel"]
+        sagas.route()
+        sagas.done("undo_hotel")
+        record = sagas.get(process_id)
+        assert record.status is ProcessStatus.COMPENSATED
+        assert record.error is not None
+        assert record.error.code == "PROCESS_TIMEOUT"
+        assert sagas.pass_time(100) == 0
+
+    def test_a_process_in_time_hears_nothing_of_its_deadline(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.done("hotel")
+        sagas.done("car")
+        assert sagas.pass_time(100) == 0
+        assert sagas.status(process_id) == "COMPLETED"
+
+    def test_a_running_router_keeps_time(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        hotel, undone = Recorder(), Recorder()
+        registry = registry_of(DOMAIN, hotel=hotel, undo_hotel=undone)
+        bus.pause(DOMAIN)
+        process_id = sagas.start()
+        with bus.run_worker(registry, DOMAIN), bus.run_router(Timed):
+            bus.advance(11)
+            eventually(lambda: sagas.status(process_id) == "COMPENSATING")
+            bus.resume(DOMAIN)
+            eventually(lambda: sagas.status(process_id) == "COMPENSATED")
+        assert (len(hotel.commands), len(undone.commands)) == (0, 1)
+
+
+class SignalSuite:
+    def test_a_step_waits_for_a_signal(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        process_id = sagas.start()
+        sagas.done("ask")
+        assert sagas.get(process_id).current_steps == ["approval"]
+        bus.call(bus.bus.signal_process, process_id, "approved", {"by": "ann"})
+        sagas.route()
+        assert sagas.get(process_id).state["log"] == ["ann"]
+        sagas.done("book")
+        assert sagas.status(process_id) == "COMPLETED"
+
+    def test_a_signal_may_come_before_its_step(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        process_id = sagas.start()
+        bus.call(sagas.manager.signal, process_id, "approved", {"by": "bob"})
+        sagas.route()
+        sagas.done("ask")
+        assert sagas.get(process_id).current_steps == ["book"]
+        assert sagas.get(process_id).state["log"] == ["bob"]
+
+    def test_another_signal_is_kept_for_others(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        process_id = sagas.start()
+        sagas.done("ask")
+        bus.call(bus.bus.signal_process, process_id, "refused")
+        sagas.route()
+        assert sagas.get(process_id).current_steps == ["approval"]
+
+    def test_waiting_has_its_time(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        process_id = sagas.start()
+        sagas.done("ask")
+        assert sagas.pass_time(3601) == 1
+        record = sagas.get(process_id)
+        assert (record.status, record.error and record.error.code) == ("FAILED", "STEP_TIMEOUT")
+        with pytest.raises(InvalidOperationError, match="final"):
+            bus.call(bus.bus.signal_process, process_id, "approved")
+
+    def test_bad_signals_are_refused(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        with pytest.raises(ProcessNotFoundError):
+            bus.call(bus.bus.signal_process, uuid4(), "approved")
+        with pytest.raises(InvalidArgumentError, match="signal"):
+            bus.call(bus.bus.signal_process, sagas.start(Trip()), "not a name")

@@ -1,0 +1,273 @@
+"""Sagas under kill -9: `python -m tests.chaos.sagas --sagas 10000 --kill-every 2`.
+
+Workers and routers of both runtimes are killed again and again while sagas run, of which some are
+refused and some get parked. Then every saga must be completed, undone in the right order, or waiting
+for an operator; and after the operator has acted, all must have ended.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from commandbus import CommandBusError, ProcessEvent, ProcessRecord, ProcessStart, ProcessStatus
+from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncTroubleshootingQueue
+from tests.chaos.saga_process import STEPS, UNDOS, Order, PlaceOrder
+from tests.processes.lab import Child
+
+ENDED = {
+    ProcessStatus.COMPLETED,
+    ProcessStatus.COMPENSATED,
+    ProcessStatus.FAILED,
+    ProcessStatus.CANCELED,
+}
+RUNTIMES = ("asyncio", "threads")
+PAGE = 1_000
+
+
+@dataclass
+class Plan:
+    sagas: int
+    workers: int = 2
+    routers: int = 2
+    kill_every: float = 2.0
+    seconds: float = 300.0
+    """How long it may take until every saga has ended or waits."""
+    visibility_timeout: float = 5.0
+    batch_size: int = 100
+    seed: int = 1
+    pause: float = 0.0
+    """How long a handler takes."""
+    concurrency: int = 8
+
+
+@dataclass
+class Report:
+    statuses: Counter[str]
+    kills: int
+    seconds: float
+    steps: int
+
+
+class Fleet:
+    """Workers and routers; who is killed is replaced."""
+
+    def __init__(self, url: str, plan: Plan) -> None:
+        self._url, self._plan = url, plan
+        self._random = random.Random(plan.seed)
+        self._children: list[Child] = []
+        self.kills = 0
+
+    def start(self) -> None:
+        roles = ["worker"] * self._plan.workers + ["router"] * self._plan.routers
+        for number, role in enumerate(roles):
+            self._children.append(self._child(role, RUNTIMES[number % 2]))
+
+    def _child(self, role: str, runtime: str) -> Child:
+        config = {
+            "url": self._url,
+            "role": role,
+            "runtime": runtime,
+            "visibility_timeout": self._plan.visibility_timeout,
+            "batch_size": self._plan.batch_size,
+            "concurrency": self._plan.concurrency,
+            "pause": self._plan.pause,
+        }
+        return Child("tests.chaos.saga_process", config)
+
+    def kill_one(self) -> None:
+        """Only one that works: a process that is killed while it starts proves nothing."""
+        ready = [n for n, child in enumerate(self._children) if child.was_ready.is_set()]
+        if not ready:
+            return
+        position = self._random.choice(ready)
+        victim = self._children[position]
+        victim.kill()
+        self.kills += 1
+        config = victim.config
+        self._children[position] = self._child(config["role"], config["runtime"])
+
+    def check_alive(self) -> None:
+        for child in self._children:
+            code = child.process.poll()
+            assert code is None, f"{child.config['role']} ended with {code}:\n{child.errors}"
+
+    def end(self) -> None:
+        for child in self._children:
+            if child.process.poll() is None:
+                child.kill()
+            else:
+                child.wait()
+
+
+@contextmanager
+def fleet_of(url: str, plan: Plan) -> Iterator[Fleet]:
+    fleet = Fleet(url, plan)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.end()
+
+
+def orders(plan: Plan) -> list[Order]:
+    """One in ten is refused at some step, one in ten parks at some step or compensation."""
+    chance = random.Random(plan.seed)
+    made = []
+    for number in range(plan.sagas):
+        order = Order(number)
+        kind = number % 10
+        if kind == 0:
+            order.fails = chance.choice(STEPS)
+        elif kind == 1:
+            order.parks = chance.choice(STEPS)
+        elif number % 50 == 2:
+            order.fails, order.parks = "ship", chance.choice(list(UNDOS.values()))
+        made.append(order)
+    return made
+
+
+def run(url: str, plan: Plan) -> Report:
+    """Start the sagas, kill, wait, check, let an operator act, check again."""
+    with SyncCommandBus(url) as bus:
+        manager = SyncProcessManager(bus, PlaceOrder)
+        starts = [ProcessStart(order) for order in orders(plan)]
+        began = time.monotonic()
+        with fleet_of(url, plan) as fleet:
+            for first in range(0, len(starts), PAGE):
+                manager.start_many(starts[first : first + PAGE])
+            _until_settled(bus, fleet, plan, {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING})
+            took = time.monotonic() - began
+            waiting = Counter(str(record.status) for record in _all(bus))
+            assert waiting["RUNNING"] == waiting["COMPENSATING"] == 0, waiting
+            _act(bus, plan, fleet)
+        records = list(_all(bus))
+        assert len(records) == plan.sagas, f"{len(records)} of {plan.sagas} sagas are there"
+        steps = sum(len(record.steps) for record in records)
+        for record in records:
+            check(record, bus.get_process_audit(record.process_id))
+        statuses = waiting | Counter({f"finally {r.status}": 0 for r in records})
+        statuses.update(f"finally {record.status}" for record in records)
+        return Report(statuses, fleet.kills, took, steps)
+
+
+def _until_settled(bus: SyncCommandBus, fleet: Fleet, plan: Plan, moving: set[ProcessStatus]) -> None:
+    deadline = time.monotonic() + plan.seconds
+    next_kill = time.monotonic() + plan.kill_every
+    while any(bus.list_processes(status=status, limit=1) for status in moving):
+        assert time.monotonic() < deadline, f"not settled: {_states(bus)}"
+        time.sleep(0.2)
+        fleet.check_alive()
+        if time.monotonic() >= next_kill:
+            fleet.kill_one()
+            next_kill = time.monotonic() + plan.kill_every
+
+
+def _act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
+    """An operator vouches for what is parked, and repeats what only its worker's death has parked."""
+    queue = SyncTroubleshootingQueue(bus)
+    moving = {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING}
+    for _ in range(20):
+        page = queue.list_troubleshooting(limit=PAGE)
+        if not page.commands:
+            break
+        for record in page:
+            place = (record.domain, record.command_id)
+            try:
+                if record.reason == "WORKER_LOST" or record.domain == PlaceOrder.reply_to:
+                    queue.operator_retry(*place, operator="ann")
+                else:
+                    queue.operator_complete(*place, "by hand", operator="ann")
+            except CommandBusError as error:
+                raise AssertionError(f"an operator could not act on {record}") from error
+        if page.next is None:
+            _until_settled(bus, fleet, plan, moving)
+    _until_settled(bus, fleet, plan, moving | {ProcessStatus.WAITING_FOR_TROUBLESHOOTING})
+
+
+def _all(bus: SyncCommandBus) -> Iterator[ProcessRecord]:
+    after: str | None = None
+    while True:
+        page = bus.list_processes(limit=PAGE, after=after)
+        yield from page
+        if (after := page.next) is None:
+            return
+
+
+def _states(bus: SyncCommandBus) -> Counter[str]:
+    return Counter(str(record.status) for record in _all(bus))
+
+
+def check(record: ProcessRecord, events: list[ProcessEvent]) -> None:
+    """The saga ended as it had to, and did nothing twice and nothing in a wrong order."""
+    who = f"saga {record.state} {record.process_id}"
+    assert record.status in ENDED, f"{who} is {record.status}"
+    counted = Counter((str(event.event_type), event.step) for event in events)
+    twice = [kind for kind, count in counted.items() if count > 1 and not kind[0].startswith("STEP_")]
+    assert not twice, f"{who}: {twice} more than once"
+    sent_twice = [kind for kind, n in counted.items() if n > 1 and kind[0] in _ONCE]
+    assert not sent_twice, f"{who}: {sent_twice} more than once"
+    ignored = [event for event in events if event.event_type == "REPLY_IGNORED"]
+    assert not ignored, f"{who}: a reply came twice or to nobody: {ignored}"
+    done = [e.step for e in events if e.event_type == "STEP_COMPLETED"]
+    undone = [e.step for e in events if e.event_type == "COMPENSATION_COMPLETED"]
+    fails = record.state["fails"]
+    expected = list(STEPS) if fails is None else list(STEPS[: STEPS.index(fails)])
+    assert done == expected == record.state["done"], f"{who}: done {done}, expected {expected}"
+    if fails is None:
+        assert (record.status, undone) == (ProcessStatus.COMPLETED, []), f"{who}: {record.status}"
+        return
+    backwards = [UNDOS[step] for step in reversed(expected) if step in UNDOS]
+    assert undone == backwards, f"{who}: undone {undone}, expected {backwards}"
+    ending = ProcessStatus.COMPENSATED if backwards else ProcessStatus.FAILED
+    assert record.status is ending, f"{who}: {record.status}, expected {ending}"
+
+
+_ONCE = ("STEP_SENT", "STEP_COMPLETED", "STEP_FAILED")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sagas", type=int, default=1_000)
+    parser.add_argument("--kill-every", type=float, default=2.0, help="seconds between two kills")
+    parser.add_argument("--seconds", type=float, default=600.0, help="the longest it may take")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--routers", type=int, default=2)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that a handler takes")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--url", help="the store; default: a new SQLite file")
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL of its own")
+    chosen = parser.parse_args()
+    plan = Plan(
+        chosen.sagas,
+        chosen.workers,
+        chosen.routers,
+        chosen.kill_every,
+        chosen.seconds,
+        seed=chosen.seed,
+        pause=chosen.pause,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        url = chosen.url or (_postgres() if chosen.postgres else f"sqlite:///{Path(folder)}/sagas.db")
+        report = run(url, plan)
+    rate = report.steps / report.seconds
+    print(f"{plan.sagas} sagas, {report.kills} kills, {report.seconds:.1f} s, {rate:.0f} steps/s")
+    for status, count in sorted(report.statuses.items()):
+        print(f"{count:>8} {status}")
+
+
+def _postgres() -> str:
+    # Here, so that SQLite needs no psycopg.
+    from tests.postgres.database import shared_url
+
+    return shared_url()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+from commandbus.testing.conformance.process_parts import ProcessBatchSuite, SubProcessSuite
+
+
+class TestSubProcesses(SubProcessSuite):
+    pass
+
+
+class TestProcessBatches(ProcessBatchSuite):
+    pass

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.processes import ProcessSuite
+
+
+class TestProcesses(ProcessSuite):
+    pass
