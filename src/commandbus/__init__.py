@@ -13,6 +13,7 @@ from commandbus.errors import (
     BreakerOpen,
     BusinessRuleException,
     CommandBusError,
+    CommandCanceled,
     CommandNotFoundError,
     ConfigurationError,
     DuplicateCommandError,
@@ -28,19 +29,21 @@ from commandbus.errors import (
     RetryAfter,
     SchemaOutdated,
     Snooze,
+    StatementTimeout,
     StoreUnavailable,
     TransientCommandError,
 )
 from commandbus.settings import VERSION
 
 if TYPE_CHECKING:
+    from commandbus.connect import create_pool, plan_connections
     from commandbus.domain.audit import AuditEvent, AuditEventType
     from commandbus.domain.batch import BatchCommand, BatchRecord, BatchStatus
     from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
     from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
     from commandbus.domain.failure import Failure, FailureKind
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
-    from commandbus.domain.presence import Reason, Why, WorkerInfo
+    from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.reply import REPLY_TYPE, Reply
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
     from commandbus.store.records import CommandPage, QueueStats
+    from commandbus.store.session import ConnectionUse
     from commandbus.worker.base import ReceivedCommand
     from commandbus.worker.context import HandlerContext, SyncHandlerContext
     from commandbus.worker.handlers import HandlerRegistry, handler
@@ -61,13 +65,14 @@ __version__ = VERSION
 # Names are imported when they are first used, so that a program pays only for what it uses, and the
 # command line answers at once.
 _HOMES = {
+    "commandbus.connect": "create_pool plan_connections",
     "commandbus.domain.audit": "AuditEvent AuditEventType",
     "commandbus.domain.batch": "BatchCommand BatchRecord BatchStatus",
     "commandbus.domain.breaker": "BreakerSnapshot BreakerState CircuitBreaker",
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
-    "commandbus.domain.presence": "Reason Why WorkerInfo",
+    "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
@@ -77,6 +82,7 @@ _HOMES = {
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
     "commandbus.store.records": "CommandPage QueueStats",
+    "commandbus.store.session": "ConnectionUse",
     "commandbus.worker.base": "ReceivedCommand",
     "commandbus.worker.context": "HandlerContext SyncHandlerContext",
     "commandbus.worker.handlers": "HandlerRegistry handler",
@@ -114,11 +120,13 @@ __all__ = [
     "Command",
     "CommandBus",
     "CommandBusError",
+    "CommandCanceled",
     "CommandNotFoundError",
     "CommandPage",
     "CommandRecord",
     "CommandStatus",
     "ConfigurationError",
+    "ConnectionUse",
     "DuplicateCommandError",
     "Failure",
     "FailureKind",
@@ -151,6 +159,7 @@ __all__ = [
     "SendRequest",
     "SendResult",
     "Snooze",
+    "StatementTimeout",
     "StoreUnavailable",
     "SyncHandlerContext",
     "TransientCommandError",
@@ -159,11 +168,14 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerMetrics",
+    "WorkerRestart",
     "WorkerSettings",
     "WorkerWatchdog",
+    "create_pool",
     "exponential",
     "fixed",
     "handler",
     "linear",
     "none",
+    "plan_connections",
 ]

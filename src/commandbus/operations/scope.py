@@ -24,6 +24,8 @@ class Scope:
     store: Store
     settings: BusSettings
     new_id: Callable[[], UUID] = new_id
+    check_payload: Callable[[str, str, str], None] | None = None
+    """Raises PayloadError when a payload does not fit the handler of its (domain, command type)."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
 

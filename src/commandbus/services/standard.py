@@ -7,13 +7,20 @@ from commandbus.domain.presence import WorkerInfo
 from commandbus.services.base import Service
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.breakers import BreakerSharing
+from commandbus.services.cancellations import Cancellations
 from commandbus.services.presence import Presence
 from commandbus.services.reclaimer import Reclaimer
+from commandbus.services.restarts import Restarts
 from commandbus.services.scheduler import Scheduler
 
 
 def standard_services(
-    info: WorkerInfo, gates: Gates, closer: BatchCloser, lease_seconds: float
+    info: WorkerInfo,
+    gates: Gates,
+    closer: BatchCloser,
+    cancellations: Cancellations,
+    restarts: Restarts,
+    lease_seconds: float,
 ) -> list[Service]:
     return [
         Presence(info),
@@ -21,4 +28,6 @@ def standard_services(
         BreakerSharing(gates, info.name),
         Reclaimer(info.name, info.domains, lease_seconds),
         closer,
+        cancellations,
+        restarts,
     ]

@@ -14,3 +14,5 @@ class Capabilities(msgspec.Struct, frozen=True):
     """`within(connection)` works: a send can be part of the caller's own transaction."""
     needs_migration: bool
     """The schema is not created at open; `commandbus db upgrade` or migrate=True does it."""
+    handler_transactions: bool = False
+    """A handler may be transactional: its effects and its outcome commit together."""

@@ -13,5 +13,9 @@ class PostgresStore(PostgresClaiming, PostgresOperators, PostgresDocuments, Post
     """Commands in PostgreSQL tables; see sql/0001_schema.sql for what they mean."""
 
     capabilities = Capabilities(
-        durable=True, many_processes=True, caller_transactions=True, needs_migration=True
+        durable=True,
+        many_processes=True,
+        caller_transactions=True,
+        needs_migration=True,
+        handler_transactions=True,
     )

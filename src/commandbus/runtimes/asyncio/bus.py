@@ -8,18 +8,21 @@ from typing import Any, Self
 from commandbus.operations import (
     batches,
     breakers,
+    cancelling,
     commands,
     insight,
     queues,
     redrive,
+    restarts,
     schedules,
     troubleshooting,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
-from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.store.session import AsyncSession
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.handlers import HandlerRegistry
 
 
 class _Sending:
@@ -32,7 +35,7 @@ class _Sending:
     send = awaiting(commands.send)
     send_many = awaiting(commands.send_many)
     get_command = awaiting(commands.get_command, read=True)
-    cancel = awaiting(commands.cancel)
+    cancel = awaiting(cancelling.cancel)
 
 
 class CommandBus(BusBase, _Sending):
@@ -82,6 +85,7 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(insight.list_workers, read=True)
+    list_restarts = awaiting(restarts.list_restarts, read=True)
     list_breakers = awaiting(breakers.list_breakers, read=True)
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)
@@ -109,10 +113,11 @@ class BusWithin(_Sending):
 
 
 class TroubleshootingQueue:
-    """Commands that wait for a person, and what a person can do about them."""
+    """Commands that wait for a person, and what a person can do about them. With the `registry` of
+    the handlers, an edited payload is checked against the type of its handler."""
 
-    def __init__(self, bus: CommandBus) -> None:
-        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+    def __init__(self, bus: CommandBus, registry: HandlerRegistry | None = None) -> None:
+        self.scope, self.session, self.hub = scope_with(bus.scope, registry), bus.session, bus.hub
 
     list_troubleshooting = awaiting(troubleshooting.list_troubleshooting, read=True)
     count = awaiting(troubleshooting.count, read=True)

@@ -8,18 +8,21 @@ from typing import Any, Self
 from commandbus.operations import (
     batches,
     breakers,
+    cancelling,
     commands,
     insight,
     queues,
     redrive,
+    restarts,
     schedules,
     troubleshooting,
 )
 from commandbus.operations.scope import Scope
-from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 from commandbus.store.session import Session
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.handlers import HandlerRegistry
 
 
 class _Sending:
@@ -32,7 +35,7 @@ class _Sending:
     send = blocking(commands.send)
     send_many = blocking(commands.send_many)
     get_command = blocking(commands.get_command, read=True)
-    cancel = blocking(commands.cancel)
+    cancel = blocking(cancelling.cancel)
 
 
 class SyncCommandBus(BusBase, _Sending):
@@ -82,6 +85,7 @@ class SyncCommandBus(BusBase, _Sending):
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
     list_workers = blocking(insight.list_workers, read=True)
+    list_restarts = blocking(restarts.list_restarts, read=True)
     list_breakers = blocking(breakers.list_breakers, read=True)
     get_breaker = blocking(breakers.get_breaker, read=True)
     open_breaker = blocking(breakers.open_breaker)
@@ -109,10 +113,11 @@ class SyncBusWithin(_Sending):
 
 
 class SyncTroubleshootingQueue:
-    """Commands that wait for a person, and what a person can do about them."""
+    """Commands that wait for a person, and what a person can do about them. With the `registry` of
+    the handlers, an edited payload is checked against the type of its handler."""
 
-    def __init__(self, bus: SyncCommandBus) -> None:
-        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+    def __init__(self, bus: SyncCommandBus, registry: HandlerRegistry | None = None) -> None:
+        self.scope, self.session, self.hub = scope_with(bus.scope, registry), bus.session, bus.hub
 
     list_troubleshooting = blocking(troubleshooting.list_troubleshooting, read=True)
     count = blocking(troubleshooting.count, read=True)
