@@ -13,6 +13,7 @@ from commandbus.errors import (
     BreakerOpen,
     BusinessRuleException,
     CommandBusError,
+    CommandCanceled,
     CommandNotFoundError,
     ConfigurationError,
     DuplicateCommandError,
@@ -30,12 +31,14 @@ from commandbus.errors import (
     RetryAfter,
     SchemaOutdated,
     Snooze,
+    StatementTimeout,
     StoreUnavailable,
     TransientCommandError,
 )
 from commandbus.settings import VERSION
 
 if TYPE_CHECKING:
+    from commandbus.connect import create_pool, plan_connections
     from commandbus.domain.audit import AuditEvent, AuditEventType
     from commandbus.domain.batch import BatchCommand, BatchRecord, BatchStatus
     from commandbus.domain.breaker import BreakerSnapshot, BreakerState, CircuitBreaker
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from commandbus.domain.failure import Failure, FailureKind
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
     from commandbus.domain.mapping import QueueMapping
-    from commandbus.domain.presence import Reason, Why, WorkerInfo
+    from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
     from commandbus.domain.process.values import (
         ProcessEvent,
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
     from commandbus.store.records import CommandPage, QueueStats
+    from commandbus.store.session import ConnectionUse
     from commandbus.worker.base import ReceivedCommand
     from commandbus.worker.context import HandlerContext, SyncHandlerContext
     from commandbus.worker.handlers import HandlerRegistry, handler
@@ -77,6 +81,7 @@ __version__ = VERSION
 # Names are imported when they are first used, so that a program pays only for what it uses, and the
 # command line answers at once.
 _HOMES = {
+    "commandbus.connect": "create_pool plan_connections",
     "commandbus.domain.audit": "AuditEvent AuditEventType",
     "commandbus.domain.batch": "BatchCommand BatchRecord BatchStatus",
     "commandbus.domain.breaker": "BreakerSnapshot BreakerState CircuitBreaker",
@@ -84,7 +89,7 @@ _HOMES = {
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
     "commandbus.domain.mapping": "QueueMapping",
-    "commandbus.domain.presence": "Reason Why WorkerInfo",
+    "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
     "commandbus.domain.process.declaration": "END Process StartProcess WaitFor step",
     "commandbus.domain.process.values": (
         "ProcessEvent ProcessEventType ProcessRecord ProcessStatus ProcessStep StepStatus"
@@ -102,6 +107,7 @@ _HOMES = {
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
     "commandbus.store.records": "CommandPage QueueStats",
+    "commandbus.store.session": "ConnectionUse",
     "commandbus.worker.base": "ReceivedCommand",
     "commandbus.worker.context": "HandlerContext SyncHandlerContext",
     "commandbus.worker.handlers": "HandlerRegistry handler",
@@ -140,11 +146,13 @@ __all__ = [
     "Command",
     "CommandBus",
     "CommandBusError",
+    "CommandCanceled",
     "CommandNotFoundError",
     "CommandPage",
     "CommandRecord",
     "CommandStatus",
     "ConfigurationError",
+    "ConnectionUse",
     "DuplicateCommandError",
     "DuplicateProcessError",
     "Failure",
@@ -195,6 +203,7 @@ __all__ = [
     "SendResult",
     "Snooze",
     "StartProcess",
+    "StatementTimeout",
     "StepStatus",
     "StoreUnavailable",
     "SyncHandlerContext",
@@ -205,12 +214,15 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerMetrics",
+    "WorkerRestart",
     "WorkerSettings",
     "WorkerWatchdog",
+    "create_pool",
     "exponential",
     "fixed",
     "handler",
     "linear",
     "none",
+    "plan_connections",
     "step",
 ]

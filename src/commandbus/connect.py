@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
 from commandbus.store.administration import Administration
 from commandbus.store.session import Engine
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
+    from commandbus.engines.postgres.planning import ConnectionPlan
 
 
 def create_engine(
@@ -101,6 +107,36 @@ def _not_postgresql(url: str) -> ConfigurationError:
     return ConfigurationError(
         f"PGMQ lives in PostgreSQL, not in {_without_secrets(url)!r}; use "
         "postgresql://user@host/database."
+    )
+
+
+def create_pool(url: str, concurrency: int, **kwargs: Any) -> ConnectionPool[Any]:
+    """A psycopg pool, not open yet, for handlers that use PostgreSQL themselves: at least one
+    connection for each of `concurrency` slots and at most two, waited for up to 30 s, checked before
+    use, replaced after an hour, closed when idle for ten minutes, and brought back for five minutes
+    after a server was away. `kwargs` are further arguments of psycopg's ConnectionPool and count
+    more."""
+    _need_psycopg()
+    from commandbus.engines.postgres import planning
+
+    return planning.create_pool(url, concurrency, **kwargs)
+
+
+def plan_connections(
+    url: str, concurrency: int, *, processes: int = 1, own_pool: bool = False, strict: bool = False
+) -> ConnectionPlan:
+    """How many slots each of `processes` workers may have, given what the PostgreSQL server has left.
+
+    Each slot may hold a connection (three with `own_pool`, a pool of `create_pool` beside it); a
+    process holds four more for its own work, and one that listens. Fewer slots than wanted are planned
+    where the server has too few; raises ConfigurationError, with the arithmetic, when not even one
+    fits, or with `strict` when not all do.
+    """
+    _need_psycopg()
+    from commandbus.engines.postgres import planning
+
+    return planning.plan_connections(
+        url, concurrency, processes=processes, own_pool=own_pool, strict=strict
     )
 
 

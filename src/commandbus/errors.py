@@ -31,6 +31,10 @@ class PoolExhausted(StoreUnavailable):
     """No connection became free in time: more is asked of the pool than it was made for."""
 
 
+class StatementTimeout(StoreUnavailable):
+    """The server cancelled a statement, because it took longer than the statement timeout."""
+
+
 class SchemaOutdated(CommandBusError):  # noqa: N818 - public name
     """The store's tables are missing, older or newer than this version; the message names the cure."""
 
@@ -196,6 +200,18 @@ class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.reason)
+
+
+class CommandCanceled(CommandBusError):  # noqa: N818 - an end, not a mistake
+    """Raised by a handler to end its command as CANCELED; by `context.raise_if_cancelled()` when
+    somebody asked for that."""
+
+    def __init__(self, reason: str = "canceled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
 
 
 class BreakerOpen(Snooze):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION = "0.1.0"
 DEFAULT_URL = "sqlite:///commandbus.db"
+STATEMENT_SECONDS = 25.0
+"""The statement timeout where leases leave room for it."""
 
 
 def resolve_url(url: str | None) -> str:
@@ -94,6 +96,12 @@ class WorkerSettings:
     """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
     shutdown_timeout: float = 30.0
     """How long stop() lets running handlers finish."""
+    statement_timeout: float | None = None
+    """After this long a server cancels a statement of the worker or of a transactional handler; None
+    means 25 seconds, or less where leases are short. Shorter than a lease: what is cancelled is still
+    ours to record."""
+    silence_timeout: float = 60.0
+    """A claim or settle without an answer for this long makes the worker CRITICAL."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -113,11 +121,34 @@ class WorkerSettings:
             ("jitter", 0.0),
             ("thread_timeout", 0.1),
             ("shutdown_timeout", 0.0),
+            ("statement_timeout", 0.001),
+            ("silence_timeout", 0.1),
         ):
-            if name == "thread_timeout" and self.thread_timeout is None:
+            if name in ("thread_timeout", "statement_timeout") and getattr(self, name) is None:
                 continue
             _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
+        if not problems:
+            problems += self._hierarchy()
         _raise(problems)
+
+    def _hierarchy(self) -> list[str]:
+        """Each layer must end before the next one takes over, or that one finds the former at work."""
+        statement = self.statement_seconds
+        return [
+            f"statement_timeout ({statement:g} s) must be less than {name} ({bound:g} s), {why}"
+            for name, bound, why in (
+                ("visibility_timeout", self.visibility_timeout, "or its outcome comes too late"),
+                ("silence_timeout", self.silence_timeout, "or a slow answer counts as none"),
+            )
+            if statement >= bound
+        ]
+
+    @property
+    def statement_seconds(self) -> float:
+        """Seconds after which a server cancels a statement."""
+        if self.statement_timeout is not None:
+            return self.statement_timeout
+        return min(STATEMENT_SECONDS, self.visibility_timeout * 5 / 6, self.silence_timeout * 5 / 6)
 
     @property
     def stuck_after(self) -> float:

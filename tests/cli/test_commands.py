@@ -2,12 +2,14 @@
 
 import threading
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 
-from commandbus.sync import SyncCommandBus
+from commandbus.domain.presence import WorkerRestart
+from commandbus.operations.restarts import record_restart
+from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park
 
 
@@ -133,3 +135,21 @@ def test_watch_sees_what_happens_meanwhile(cli: Cli, bus: SyncCommandBus) -> Non
     later.join()
     assert "canceled" in ran.out
     assert "changed my mind" in ran.err
+
+
+def test_a_running_command_is_asked_to_stop(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Buy")
+    SyncWorker(bus, "shop").receive()
+    assert "to stop" in cli("cancel", "shop", str(sent.command_id)).err
+    waiting = bus.send("shop", "Buy")
+    assert "canceled" in cli("cancel", "shop", str(waiting.command_id)).err
+
+
+def test_restarts_of_workers_are_shown(cli: Cli, bus: SyncCommandBus) -> None:
+    assert cli("audit", "--restarts").rows == []
+    now = datetime.now(UTC)
+    restart = WorkerRestart("w-1", "host", 7, now, "3 threads are stuck in handlers")
+    bus.session.run(record_restart(bus.scope, restart))
+    assert cli("audit", "--restarts").rows[0][-1] == "3 threads are stuck in handlers"
+    assert cli("audit", "--restarts", "--json").document["restarts"][0]["worker"] == "w-1"
+    assert cli("audit", code=2).code == 2

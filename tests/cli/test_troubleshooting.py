@@ -100,6 +100,22 @@ def test_retry_with_a_corrected_payload(cli: Cli, bus: SyncCommandBus) -> None:
     assert event.details["original_data"] == {"amount": -1}
 
 
+def test_a_corrected_payload_must_fit_the_handler_of_an_app(cli: Cli, bus: SyncCommandBus) -> None:
+    Path("shop.py").write_text(
+        "from commandbus import Command, HandlerRegistry\n"
+        "registry = HandlerRegistry()\n"
+        "@registry.handler('shop', 'Buy')\n"
+        "def buy(command: Command[dict[str, int]], context): ...\n"
+    )
+    parked = park(bus, data={"amount": "x"})
+    refused = cli("tsq", "retry", parked, "--data", '{"amount": "y"}', "--app", "shop", code=None)
+    assert refused.code != 0
+    assert "does not fit" in refused.err
+    assert status_of(bus, parked) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    cli("tsq", "retry", parked, "--data", '{"amount": 1}', "--app", "shop")
+    assert status_of(bus, parked) is CommandStatus.PENDING
+
+
 def test_cancel_and_complete(cli: Cli, bus: SyncCommandBus) -> None:
     one, two = park(bus), park(bus)
     cli("tsq", "cancel", one, "--reason", "obsolete")

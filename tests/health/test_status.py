@@ -111,3 +111,26 @@ def test_old_restarts_are_forgotten() -> None:
     assert policy.judge(HealthState.CRITICAL, 0) is Verdict.RESTART
     assert policy.judge(HealthState.CRITICAL, 50) is Verdict.GIVE_UP
     assert policy.judge(HealthState.CRITICAL, 101) is Verdict.RESTART
+
+
+def test_handlers_without_connections_are_critical_until_one_gets_one() -> None:
+    health = HealthStatus()
+    for _ in range(5):
+        health.record_starvation(OSError("no connection"))
+        health.record_success()  # claims and settles have connections of their own
+    assert health.state is HealthState.CRITICAL
+    assert health.report().pool_exhaustions == 5
+    health.record_connection()
+    assert health.state is HealthState.HEALTHY
+
+
+def test_silence_is_critical_until_there_is_an_answer() -> None:
+    health = HealthStatus(silence_max=0.0)
+    health.asked("claim")
+    assert health.state is HealthState.CRITICAL
+    assert "a claim has had no answer" in health.reasons[0]
+    health.answered("claim")
+    assert health.state is HealthState.HEALTHY
+    health.asked("settle")
+    health.reset()
+    assert health.state is HealthState.HEALTHY

@@ -138,7 +138,7 @@ def test_a_fork_is_noticed(url: str) -> None:
 
 
 def test_nothing_leaks_into_pooled_connections(url: str) -> None:
-    with SyncCommandBus(url + "&pool_size=2") as bus:
+    with SyncCommandBus(url + "&pool_size=4") as bus:
         bus.send("orders", "ship")
         SyncWorker(bus, "orders").receive(1)
         with bus.engine.blocking_pool().connection() as connection:

@@ -15,10 +15,14 @@ from commandbus.errors import (
     HandlerError,
     PayloadError,
     PermanentCommandError,
+    PoolExhausted,
+    StatementTimeout,
 )
 
 ERROR_CHARACTERS_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2_000
+STATEMENT_TIMEOUT = "STATEMENT_TIMEOUT"
+POOL_TIMEOUT = "POOL_TIMEOUT"
 
 
 class FailureKind(StrEnum):
@@ -57,6 +61,10 @@ def classify(error: BaseException) -> Failure:
             kind = FailureKind.BUSINESS_RULE
         elif isinstance(error, PermanentCommandError):
             kind = FailureKind.PERMANENT
+    elif isinstance(error, StatementTimeout) or _state_of(error) == "57014":
+        code = STATEMENT_TIMEOUT
+    elif isinstance(error, PoolExhausted) or type(error).__name__ == "PoolTimeout":
+        code = POOL_TIMEOUT
     return Failure(
         kind=kind,
         code=code,
@@ -66,6 +74,15 @@ def classify(error: BaseException) -> Failure:
         traceback=_traceback_of(error),
         frame=_frame_of(error.__traceback__),
     )
+
+
+def _state_of(error: BaseException) -> object:
+    """The SQLSTATE of a database error, of whichever driver; a handler may use a connection of its
+    own, and a statement that was cancelled there is the same to it."""
+    try:
+        return getattr(error, "sqlstate", None)
+    except Exception:  # the exception's own code, whatever it does
+        return "unreadable"
 
 
 def _text_of(told: object, longest: int = MESSAGE_CHARACTERS_MAX) -> str:

@@ -87,16 +87,17 @@ class Gates:
                 self._changes[target] = Change(target, breaker.state, seconds, breaker.failures)
                 self._tell()
 
-    def take_changes(self) -> list[Change]:
+    def changes(self) -> list[Change]:
+        """What the fleet is to be told."""
         with self._lock:
-            changes, self._changes = list(self._changes.values()), {}
-            return changes
+            return list(self._changes.values())
 
-    def put_back(self, changes: list[Change]) -> None:
-        """They could not be told; newer ones count more."""
+    def told(self, changes: list[Change]) -> None:
+        """The fleet knows of these; what changed again meanwhile it does not."""
         with self._lock:
             for change in changes:
-                self._changes.setdefault(change.target, change)
+                if self._changes.get(change.target) is change:
+                    del self._changes[change.target]
 
     def in_use(self) -> list[str]:
         """Targets that were called lately or are not closed: those whose state must be followed."""

@@ -83,8 +83,8 @@ def after(status: CommandStatus, transition: Transition) -> CommandStatus:
 
 
 def refuse_cancel(status: CommandStatus) -> NoReturn:
-    """Why a sender's `cancel` comes too late: only what waits can be called off. (A running command
-    can end CANCELED, but that is its handler's decision.)"""
+    """Why a sender's `cancel` comes too late: only what waits can be called off at once. (A running
+    command is asked to stop, and then it is its handler's turn.)"""
     advice = {
         CommandStatus.IN_PROGRESS: "it runs already; wait for its outcome.",
         PARKED: "it waits for an operator; use operator_cancel of the troubleshooting queue.",

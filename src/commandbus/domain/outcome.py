@@ -6,16 +6,20 @@ from typing import Any
 
 import msgspec
 
-from commandbus.domain.failure import Failure, FailureKind, classify
+from commandbus.domain.failure import POOL_TIMEOUT, Failure, FailureKind, classify
 from commandbus.domain.moment import LONGEST
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import RetryAfter, Snooze
+from commandbus.errors import CommandCanceled, RetryAfter, Snooze
 
 CRASHES_MAX = 3
 """A command whose worker died this often is parked: it may be what kills them."""
 
 UNKNOWN_HANDLER_PATIENCE = 20
 """Deliveries to workers that lack the handler before an operator is asked."""
+
+
+POOL_BACKOFF = (1.0, 2.0, 4.0)
+"""Seconds to wait when no connection was free, the last one again and again."""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -46,19 +50,34 @@ class Released(msgspec.Struct, frozen=True):
 
     reason: str
     delay: float = 0.0
+    counted: bool = False
+    """Whether it counts among the releases of the command, which are not forgiven for ever."""
 
 
 class Canceled(msgspec.Struct, frozen=True):
+    """Somebody asked for it while it ran, or its handler decided so."""
+
     reason: str
+    actor: str | None = None
 
 
 Outcome = Succeeded | Rejected | RetryLater | Parked | Released | Canceled
 
 
 def decide_failure(
-    error: BaseException, *, attempt: int, crashes: int, max_attempts: int, policy: RetryPolicy
+    error: BaseException,
+    *,
+    attempt: int,
+    crashes: int,
+    max_attempts: int,
+    policy: RetryPolicy,
+    elapsed: float = 0.0,
+    total_timeout: float | None = None,
 ) -> Outcome:
-    """What follows from an exception: the error matrix of the bus, in one place."""
+    """What follows from an exception: the error matrix of the bus, in one place. `elapsed` are the
+    seconds since the command was due, which the windows of time are measured by."""
+    if isinstance(error, CommandCanceled):
+        return Canceled(str(error.reason)[:500])
     if isinstance(error, Snooze):
         return Released(reason=str(error)[:500], delay=_bounded(error.seconds))
     failure = classify(error)
@@ -71,12 +90,25 @@ def decide_failure(
             # A crash used a delivery but proved nothing about the handler, so it uses no attempt.
             if attempt - crashes >= max_attempts:
                 return Parked(failure, reason="EXHAUSTED")
-            if isinstance(error, RetryAfter):
-                return RetryLater(failure, delay=_bounded(error.seconds))
             try:
-                return RetryLater(failure, delay=_bounded(policy.delay(attempt - crashes)))
+                delay = _bounded(_backoff(error, failure, attempt - crashes, policy))
             except Exception:  # a schedule is the user's own code; an operator sees what it was for
                 return Parked(failure, reason="BACKOFF_FAILED")
+            begins = elapsed + delay
+            if policy.window_seconds is not None and begins > policy.window_seconds:
+                return Parked(failure, reason="RETRY_WINDOW")
+            if total_timeout is not None and begins >= total_timeout:
+                return Parked(failure, reason="TOTAL_TIMEOUT")
+            return RetryLater(failure, delay)
+
+
+def _backoff(error: BaseException, failure: Failure, attempt: int, policy: RetryPolicy) -> float:
+    if isinstance(error, RetryAfter):
+        return error.seconds
+    if failure.code == POOL_TIMEOUT:
+        # Not the handler's fault and soon over: its own schedule may be far too long, or none at all.
+        return POOL_BACKOFF[min(attempt, len(POOL_BACKOFF)) - 1]
+    return policy.delay(attempt)
 
 
 def _bounded(seconds: float) -> float:
@@ -94,7 +126,9 @@ def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Out
         )
         return Parked(failure, reason="HANDLER_NOT_FOUND")
     return Released(
-        reason=f"no handler for {command_type!r} here", delay=min(60.0, 0.5 * 1.6**releases)
+        reason=f"no handler for {command_type!r} here",
+        delay=min(60.0, 0.5 * 1.6**releases),
+        counted=True,
     )
 
 

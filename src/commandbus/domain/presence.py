@@ -23,6 +23,16 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     version: str
 
 
+class WorkerRestart(msgspec.Struct, frozen=True):
+    """A worker began anew, because its watchdog found it CRITICAL."""
+
+    worker: str
+    host: str
+    pid: int
+    at: datetime
+    reason: str
+
+
 class Reason(msgspec.Struct, frozen=True):
     """One reason why a command is not running (any more, or yet)."""
 

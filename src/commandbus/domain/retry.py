@@ -69,16 +69,20 @@ class RetryPolicy:
 
     `backoff_schedule` is a list of seconds (the last one repeats) or one of `none()`, `fixed()`,
     `linear()`, `exponential()`. `jitter` is the share of each wait that is drawn at random: 0.5
-    means between half the wait and the whole of it.
+    means between half the wait and the whole of it. No retry begins later than `window` seconds after
+    the command was first due: an operator is asked instead.
     """
 
     max_attempts: int = 3
     backoff_schedule: Sequence[Duration] | Backoff = (10.0, 60.0, 300.0)
     jitter: float = 0.0
+    window: Duration | None = None
     _backoff: Backoff = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_max_attempts(self.max_attempts)
+        if self.window is not None:
+            as_seconds(self.window, "window", minimum=0.001)
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter must be between 0 and 1, not {self.jitter!r}.")
         schedule = self.backoff_schedule
@@ -101,6 +105,10 @@ class RetryPolicy:
         """Seconds to wait after attempt number `attempt` failed, jitter included."""
         backoff = self.get_backoff(attempt)
         return backoff * (1 - self.jitter * random.random()) if self.jitter else backoff
+
+    @property
+    def window_seconds(self) -> float | None:
+        return None if self.window is None else as_seconds(self.window, "window")
 
     def should_retry(self, attempt: int) -> bool:
         return attempt < self.max_attempts

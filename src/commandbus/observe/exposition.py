@@ -58,4 +58,15 @@ def render(worker: WorkerBase) -> str:
     )
     add("stuck_threads", "gauge", "Threads given up.", ("", health.stuck_threads))
     add("loop_stalls_total", "counter", "Blocked event loops seen.", ("", health.loop_stalls))
+    if (held := worker.connections) is not None:
+        add(
+            "connections",
+            "gauge",
+            "Connections of this process to the server.",
+            ('{use="busy"}', held.busy),
+            ('{use="reserved"}', held.reserved),
+            ('{use="listen"}', held.listening),
+        )
+        add("connections_max", "gauge", "Most that may be busy at once.", ("", held.busy_max))
+    add("pool_exhaustions", "gauge", "Waits in vain, in a row.", ("", health.pool_exhaustions))
     return "\n".join(lines) + "\n" + by_type.text().lstrip("\n")

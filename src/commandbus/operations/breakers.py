@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
-from commandbus.domain.gates import Gates
+from commandbus.domain.gates import Change, Gates
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name, as_text
 from commandbus.operations.actions import record_action
@@ -69,17 +69,25 @@ def reset_breaker(
     yield from _put(scope, target, BreakerState.CLOSED, 0.0, 0, operator, reason)
 
 
-def share(scope: Scope, gates: Gates, worker: str) -> Op[None]:
-    """Tell the fleet what this process found, and follow what others found."""
-    changes = gates.take_changes()
-    try:
-        for change in changes:
-            yield from _put(
-                scope, change.target, change.state, change.seconds, change.failures, worker, None
-            )
-    except BaseException:
-        gates.put_back(changes)
-        raise
+class Shared(msgspec.Struct):
+    """What was told to the fleet and heard from it; to be believed when it is committed."""
+
+    told: list[Change] = []
+    heard: list[tuple[str, int, BreakerState, float]] = []
+
+    def confirm(self, gates: Gates) -> None:
+        gates.told(self.told)
+        for target, version, state, seconds in self.heard:
+            gates.follow(target, version, state, seconds)
+
+
+def share(scope: Scope, gates: Gates, worker: str) -> Op[Shared]:
+    """Tell the fleet what this process found, and hear what others found."""
+    shared = Shared(told=gates.changes())
+    for change in shared.told:
+        yield from _put(
+            scope, change.target, change.state, change.seconds, change.failures, worker, None
+        )
     for target in gates.in_use():
         document = yield from scope.store.get_document(KIND, target)
         if document is not None:
@@ -88,7 +96,8 @@ def share(scope: Scope, gates: Gates, worker: str) -> Op[None]:
             open_now = document.status == BreakerState.OPEN and left > 0
             state = BreakerState.OPEN if open_now else BreakerState.CLOSED
             if open_now or document.status == BreakerState.CLOSED:
-                gates.follow(target, document.version, state, left)
+                shared.heard.append((target, document.version, state, left))
+    return shared
 
 
 def _put(

@@ -27,6 +27,8 @@ class Scope:
     new_id: Callable[[], UUID] = new_id
     carry: Callable[[SendRequest], dict[str, Any]] | None = None
     """What makes the headers of a request, when traces are carried in them."""
+    check_payload: Callable[[str, str, str], None] | None = None
+    """Raises PayloadError when a payload does not fit the handler of its (domain, command type)."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
 

@@ -49,7 +49,8 @@ def operator_retry(
     reason: str | None = None,
 ) -> Op[None]:
     """Send a parked command back to work with fresh attempts; `data` replaces its payload, and the
-    audit keeps the original.
+    audit keeps the original. A payload that does not fit its handler is refused with PayloadError,
+    when the queue was made with the handlers' registry.
 
     Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more): of two
     operators who act at once, one succeeds.
@@ -57,8 +58,18 @@ def operator_retry(
     edited = None
     if data is not UNCHANGED:
         edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
+        yield from _check_edited(scope, domain, command_id, edited)
     action = OperatorAction("retry", operator, _reason(reason), data=edited)
     yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+
+
+def _check_edited(scope: Scope, domain: str, command_id: UUID | str, data: str) -> Op[None]:
+    """Against the handler's type, where it is known: better here than at the next attempt."""
+    if scope.check_payload is None:
+        return
+    records = yield from scope.store.find(as_id(command_id, "command_id"), as_name(domain, "domain"))
+    if records:
+        scope.check_payload(domain, records[0].command_type, data)
 
 
 def operator_cancel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, resolve_url
 from commandbus.store.session import Engine
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.handlers import HandlerRegistry
 
 S_co = TypeVar("S_co", covariant=True)
 
@@ -41,6 +43,11 @@ def tracing_module() -> Any:
             "brings it."
         ) from None
     return tracing
+
+
+def scope_with(scope: Scope, registry: HandlerRegistry | None) -> Scope:
+    """A scope that knows which payloads handlers take."""
+    return scope if registry is None else replace(scope, check_payload=registry.check_payload)
 
 
 class BusBase:

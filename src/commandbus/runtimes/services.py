@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from commandbus.operations.scope import Scope
-from commandbus.services.base import Service
+from commandbus.services.base import Confirming, Service
 from commandbus.store.session import Engine
 
 logger = logging.getLogger("commandbus.services")
@@ -53,7 +53,9 @@ class ServiceRunner:
     def _run(self) -> None:
         while (service := self._next()) is not None:
             try:
-                seconds = self._engine.session.run(service.work(self._scope))
+                seconds = self._engine.reserved_session.run(service.work(self._scope))
+                if isinstance(service, Confirming):
+                    service.confirm()
             except Exception as error:  # a service outlives its failures
                 logger.warning("service %s failed, trying again: %s", service.name, error)
                 seconds = PAUSE_AFTER_FAILURE

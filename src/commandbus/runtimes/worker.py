@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar
 
 from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError
+from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
+from commandbus.runtimes.asyncio.bus import BusWithin
 from commandbus.runtimes.base import tracing_module
 from commandbus.runtimes.services import ServiceRunner
+from commandbus.runtimes.threads.bus import SyncBusWithin
 from commandbus.services.batch_closer import BatchCloser
+from commandbus.services.cancellations import Cancellations
+from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
-from commandbus.store.records import Claimed, ClaimReply, SettleReport
+from commandbus.store.records import CancelRequest, Claimed, ClaimReply, SettleReport
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
-from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
 from commandbus.worker.events import LeasesGone, Woken
+from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
+from commandbus.worker.middleware import Middleware
 
 
 class RuntimeWorker(WorkerBase):
@@ -44,7 +56,10 @@ class RuntimeWorker(WorkerBase):
         jitter: Duration = 0.0,
         recycle_after: int | None = None,
         shutdown_timeout: Duration = 30.0,
+        statement_timeout: Duration | None = None,
+        silence_timeout: Duration = 60.0,
         name: str | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         settings = settings_from(
             concurrency,
@@ -56,14 +71,24 @@ class RuntimeWorker(WorkerBase):
             jitter,
             recycle_after,
             shutdown_timeout,
-        )
-        super().__init__(
-            bus.engine, bus.settings.max_attempts, bus.gates, domain, registry, settings, name
+            statement_timeout,
+            silence_timeout,
         )
         self._bus = bus
+        super().__init__(
+            bus.engine,
+            bus.settings.max_attempts,
+            bus.gates,
+            domain,
+            registry,
+            settings,
+            name,
+            middleware,
+        )
         self._closer = BatchCloser(self.domains)
         if bus.settings.tracing is not None:
             self.wrap_handlers(tracing_module().traced(bus.settings.tracing))
+        self._restarts = Restarts()
         self._set_up()
 
     def _set_up(self) -> None:
@@ -78,9 +103,19 @@ class RuntimeWorker(WorkerBase):
         """How long a stop lets handlers finish."""
         return self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
 
+    def request_restart(self, reason: str, patience: float = 5.0) -> None:
+        now = datetime.now(UTC)
+        self._restarts.add(WorkerRestart(self.name, socket.gethostname(), os.getpid(), now, reason))
+        super().request_restart(reason, patience)
+
+    def _bus_within(self, session: Any, is_async: bool) -> Any:
+        kind = BusWithin if is_async else SyncBusWithin
+        return kind(self._bus.scope, session, self._bus.hub)
+
     def _received(self, claimed: Claimed) -> ReceivedCommand:
-        limit, store = self._execution.limit(claimed), self._engine.store
-        context = self.context_type(claimed, limit, self.name, store, self._bus.session)
+        limit = self._execution.limit(claimed)
+        desk = Desk(self._engine.store, self._bus.session, self.name, self._execution.requests)
+        context = self.context_type(claimed, limit, desk)
         command = self._execution.received(claimed)
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
@@ -89,15 +124,18 @@ class RuntimeWorker(WorkerBase):
         self._waiter = self._engine.hub.register(self.domains, self._on_wake)
         self._keeper = LeaseKeeper(
             self._engine.store,
-            self._engine.session,
+            self._engine.reserved_session,
             self.settings.visibility_timeout,
             self._on_leases_gone,
+            partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
         )
         self._keeper.start()
         services = standard_services(
             self._presence(self.runtime),
             self._bus.gates,
             self._closer,
+            Cancellations(self.domains, self._on_cancel_requests),
+            self._restarts,
             self.settings.visibility_timeout,
             self._bus.settings.retention,
         )
@@ -108,7 +146,7 @@ class RuntimeWorker(WorkerBase):
         """Let go of them, the lease keeper last; blocks for a moment."""
         self._services.stop()
         with suppress(CommandBusError):  # the store may be the reason for stopping
-            self._engine.session.run(forget_worker(self._bus.scope, self.name))
+            self._engine.reserved_session.run(forget_worker(self._bus.scope, self.name))
         self._keeper.stop()
 
     def _on_wake(self, source: str, due_in: float | None) -> None:
@@ -116,6 +154,22 @@ class RuntimeWorker(WorkerBase):
 
     def _on_leases_gone(self, lease_ids: list[int]) -> None:
         self._post_from_anywhere(LeasesGone(lease_ids))
+
+    def _on_cancel_requests(self, requests: dict[int, CancelRequest]) -> None:
+        """All that stand: those that were not known before are passed on to their handlers."""
+        known = self._execution.requests
+        for ended in known.keys() - requests.keys():
+            known.pop(ended, None)
+        fresh = frozenset(requests.keys() - known.keys())
+        known.update(requests)
+        if fresh and self._running:
+            self._ask(partial(self._stop_calls, fresh))
+
+    def _wanted_canceled(self, call: Call) -> bool:
+        return call.claimed.seq in self._execution.requests
+
+    def _stop_calls(self, seqs: frozenset[int]) -> None:
+        raise AssertionError("a runtime knows how to stop its handlers")
 
     def _perform_here(self, effect: Forget | PassOn) -> None:
         """The effects that need no waiting."""

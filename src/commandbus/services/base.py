@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -21,4 +21,13 @@ class Service(Protocol):
 
     def work(self, scope: Scope) -> Op[float]:
         """Do what is due, in one transaction; returns the seconds until it wants to run again."""
+        ...
+
+
+@runtime_checkable
+class Confirming(Protocol):
+    """A service that remembers something, which it must not do before it is committed."""
+
+    def confirm(self) -> None:
+        """What `work` did last is committed."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commandbus.domain.gates import Gates
-from commandbus.operations.breakers import TOPIC, share
+from commandbus.operations.breakers import TOPIC, Shared, share
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -17,7 +17,11 @@ class BreakerSharing:
     def __init__(self, gates: Gates, worker: str) -> None:
         self._gates = gates
         self._worker = worker
+        self._shared = Shared()
 
     def work(self, scope: Scope) -> Op[float]:
-        yield from share(scope, self._gates, self._worker)
+        self._shared = yield from share(scope, self._gates, self._worker)
         return WHILE_IN_USE if self._gates.in_use() else IDLE
+
+    def confirm(self) -> None:
+        self._shared.confirm(self._gates)

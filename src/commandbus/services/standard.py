@@ -11,10 +11,12 @@ from commandbus.operations.retention import check_retention
 from commandbus.services.base import Service
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.breakers import BreakerSharing
+from commandbus.services.cancellations import Cancellations
 from commandbus.services.historian import Historian
 from commandbus.services.presence import Presence
 from commandbus.services.pruner import Pruner
 from commandbus.services.reclaimer import Reclaimer
+from commandbus.services.restarts import Restarts
 from commandbus.services.scheduler import Scheduler
 
 
@@ -22,6 +24,8 @@ def standard_services(
     info: WorkerInfo,
     gates: Gates,
     closer: BatchCloser,
+    cancellations: Cancellations,
+    restarts: Restarts,
     lease_seconds: float,
     retention: Mapping[str, Duration] | None = None,
 ) -> list[Service]:
@@ -34,4 +38,6 @@ def standard_services(
         BreakerSharing(gates, info.name),
         Reclaimer(info.name, info.domains, lease_seconds),
         closer,
+        cancellations,
+        restarts,
     ]

@@ -82,6 +82,11 @@ class CommandStore(Protocol):
         when it runs or has ended."""
         ...
 
+    def announce(self, topic: str) -> Op[None]:
+        """Wake the subscribers of a topic, in all processes that hear of commits; others learn of it
+        when they look."""
+        ...
+
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         """Carry out an operator's decision on a parked command. Raises CommandNotFoundError, or
         InvalidOperationError when it is not parked (any more)."""

@@ -96,6 +96,8 @@ class Claimed(msgspec.Struct, frozen=True):
     crashes: int
     releases: int
     batch_id: UUID | None = None
+    age: int = 0
+    """Microseconds since it was first due."""
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """Commands that follow from it, such as its reply: sent if, and only if, this is recorded."""
     batch_id: UUID | None = None
     """The batch of the command, whose counts change with it."""
+    recorded: bool = False
+    """It is in the store already, written in the handler's own transaction."""
 
 
 class SettleReport(msgspec.Struct, frozen=True):
@@ -128,6 +132,13 @@ class SettleReport(msgspec.Struct, frozen=True):
     """Sequences that were refused, because their lease is gone: nothing was written for them."""
     batches: tuple[tuple[str, UUID], ...] = ()
     """Domain and id of batches whose counts changed: one of them may be complete now."""
+
+
+class CancelRequest(msgspec.Struct, frozen=True):
+    """Somebody wants a command canceled although it runs."""
+
+    reason: str
+    actor: str | None = None
 
 
 class CommandFilter(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from commandbus.store.op import Op
 from commandbus.store.port import Store
 from commandbus.store.wakeup import WakeHub
@@ -20,6 +22,56 @@ class Session(Protocol):
 
 class AsyncSession(Protocol):
     async def run(self, op: Op[T], *, read: bool = False) -> T: ...
+
+
+class Transaction(Protocol):
+    """A transaction that a handler holds while it runs."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, inside the transaction."""
+        ...
+
+    @property
+    def session(self) -> Session:
+        """Runs ops inside the transaction."""
+        ...
+
+    def commit(self) -> None:
+        """After StoreUnavailable it is unknown whether it took effect."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo what was not committed, and let go of the connection; harmless after the commit."""
+        ...
+
+
+class AsyncTransaction(Protocol):
+    @property
+    def connection(self) -> Any: ...
+    @property
+    def session(self) -> AsyncSession: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a worker asks of its engine."""
+
+    concurrency: int
+    statement_timeout: float
+
+
+class ConnectionUse(msgspec.Struct, frozen=True):
+    """The connections of a process to its server."""
+
+    busy: int
+    """In the hands of senders and transactional handlers."""
+    busy_max: int
+    """How many of those there may be."""
+    reserved: int
+    """Held by the workers of the process: for claims, settles, renewals and services."""
+    listening: int
 
 
 class Engine(Protocol):
@@ -41,6 +93,50 @@ class Engine(Protocol):
     def session(self) -> Session: ...
     @property
     def async_session(self) -> AsyncSession: ...
+
+    @property
+    def reserved_session(self) -> Session:
+        """For a worker's claims, settles and renewals: handlers and senders cannot keep it busy."""
+        ...
+
+    @property
+    def reserved_async_session(self) -> AsyncSession: ...
+
+    def check_demand(self, demand: Demand) -> None:
+        """Raises ConfigurationError, with the numbers, when a worker wants what cannot be given."""
+        ...
+
+    def meet(self, demand: Demand) -> None:
+        """Make room for a worker that begins."""
+        ...
+
+    async def meet_async(self, demand: Demand) -> None: ...
+
+    def cut(self, seconds: float) -> int:
+        """Break the connections that have been waiting for an answer for so long, from any thread;
+        returns how many there were."""
+        ...
+
+    def replace(self) -> None:
+        """Begin anew with fresh connections; those in use are thrown away when they come back."""
+        ...
+
+    async def replace_async(self) -> None: ...
+
+    def loop_ended(self) -> None:
+        """The event loop that `async def` handlers have under the thread runtime is gone."""
+        ...
+
+    @property
+    def connections(self) -> ConnectionUse | None:
+        """None where there is no server."""
+        ...
+
+    def begin(self, demand: Demand) -> Transaction:
+        """A transaction for a `def` handler; only where the store's capabilities say so."""
+        ...
+
+    async def begin_async(self, demand: Demand) -> AsyncTransaction: ...
 
     def within(self, connection: Any) -> Session:
         """A session inside the caller's own transaction on a blocking connection."""

@@ -124,16 +124,17 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
         case Parked(failure, reason):
             end(CommandStatus.IN_TROUBLESHOOTING_QUEUE, error=failure, reason=reason)
             note(AuditEventType.MOVED_TO_TSQ, error=failure, reason=reason)
-        case Canceled(reason):
+        case Canceled(reason, actor):
             end(CommandStatus.CANCELED, reason=reason)
-            note(AuditEventType.CANCELED, reason=reason)
+            told = {"actor": actor} if actor else {}
+            note(AuditEventType.CANCELED, reason=reason, **told)
         case RetryLater(failure, delay):
             writes.requeues.append(QueueRow(seq, attempt, crashes, member.releases, _micro(delay)))
             note(AuditEventType.FAILED, error=failure, retry_in=delay)
-        case Released(reason, delay):
-            writes.requeues.append(
-                QueueRow(seq, attempt - 1, crashes, member.releases + 1, _micro(delay))
-            )
+        case Released(reason, delay, counted):
+            # Only these are counted: a command may be put off for other reasons as often as it likes.
+            releases = member.releases + counted
+            writes.requeues.append(QueueRow(seq, attempt - 1, crashes, releases, _micro(delay)))
             note(AuditEventType.RELEASED, reason=reason, retry_in=delay)
         case _:
             assert_never(outcome)

@@ -23,6 +23,7 @@ class Facts(msgspec.Struct, frozen=True):
     causation_id: UUID | None
     reply_to: str | None
     priority: int
+    headers: dict[str, Any]
     completed: tuple[int, int, str, int] | None = None
     """started_at, finished_at, worker, attempt of the run that completed it"""
     running: tuple[int, str, int] | None = None
@@ -96,6 +97,7 @@ def _sent(facts: Facts) -> dict[str, Any]:
         "causation_id": None if facts.causation_id is None else str(facts.causation_id),
         "reply_to": facts.reply_to,
         "priority": facts.priority,
+        "headers": facts.headers,
     }
 
 

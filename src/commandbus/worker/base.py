@@ -33,8 +33,8 @@ from commandbus.errors import (
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
-from commandbus.store.records import Claimed, ClaimRequest
-from commandbus.store.session import Engine
+from commandbus.store.records import Claimed, ClaimRequest, SettleReport
+from commandbus.store.session import ConnectionUse, Demand, Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.events import (
@@ -51,10 +51,14 @@ from commandbus.worker.execution import CaughtException, Execution, Observer, se
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
+from commandbus.worker.middleware import Middleware, check_middleware
 
 logger = logging.getLogger("commandbus.worker")
 
 RECEIVE_MAX = 1_000
+CUT_GRACE = 1.0
+"""At a restart, connections without an answer for this long after the server should have given up are
+broken, so that whoever waits on them can go on."""
 
 
 class ReceivedCommand(msgspec.Struct, frozen=True):
@@ -87,6 +91,7 @@ class WorkerBase:
         registry: HandlerRegistry | None,
         settings: WorkerSettings,
         name: str | None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.domains = check_domains(domain)
         self.registry = HandlerRegistry() if registry is None else registry
@@ -99,6 +104,11 @@ class WorkerBase:
         base = as_name(name, "name") if name else f"w-{host[:30]}-{os.getpid()}"
         self.name = f"{base[:54]}-{boot_id}"
         self._engine = engine
+        self._demand = self._demand_of(settings.concurrency)
+        engine.check_demand(self._demand)
+        self._check_handlers()
+        self.health_status = HealthStatus(settings.silence_timeout)
+        """How the machinery of this worker is doing."""
         self._core = WorkerCore(settings)
         self._execution = Execution(
             engine,
@@ -107,13 +117,35 @@ class WorkerBase:
             policy=settings.retry_policy,
             max_attempts=bus_max_attempts,
             gates=gates,
+            demand=self._demand,
+            health=self.health_status,
+            middleware=[check_middleware(one) for one in middleware],
+            within=self._bus_within,
+            settled=self._note,
         )
         self._running = False
         self._restart_reason: str | None = None
         self._stop_early: bool | None = None
         self._fresh = True
-        self.health_status = HealthStatus()
-        """How the machinery of this worker is doing."""
+
+    def _check_handlers(self) -> None:
+        """Raises ConfigurationError when the store cannot do what a handler was registered for."""
+        if self._engine.store.capabilities.handler_transactions:
+            return
+        for found in self.registry:
+            if found.transactional and found.domain in self.domains:
+                scheme = self._engine.url.partition(":")[0]
+                raise ConfigurationError(
+                    f"The handler for {found.command_type!r} in domain {found.domain!r} is "
+                    f"transactional, but {scheme}:// has no transactions for handlers; register it "
+                    "without transactional=True, or use postgresql://…."
+                )
+
+    def _bus_within(self, session: Any, is_async: bool) -> Any:
+        raise AssertionError("a runtime knows its buses")
+
+    def _note(self, report: SettleReport) -> None:
+        raise AssertionError("a runtime knows what follows a settle")
 
     @property
     def observer(self) -> Observer | None:
@@ -147,6 +179,10 @@ class WorkerBase:
 
     def _observe(self, event: Event) -> None:
         """What an event says about the machinery."""
+        if isinstance(event, Claims | ClaimFailed):
+            self.health_status.answered("claim")
+        elif isinstance(event, Settled | SettleFailed):
+            self.health_status.answered("settle")
         if isinstance(event, Claims | Settled):
             self.health_status.record_success()
         elif isinstance(event, ClaimFailed | SettleFailed):
@@ -162,6 +198,7 @@ class WorkerBase:
         stuck threads behind, and go on with new threads and a new core. From any thread."""
         logger.error("restarting worker %s: %s", self.name, reason)
         self._restart_reason = reason
+        self._engine.cut(self.settings.statement_seconds + CUT_GRACE)
         self._post_from_anywhere(StopRequested(patience))
 
     def _presence(self, runtime: str) -> WorkerInfo:
@@ -190,6 +227,11 @@ class WorkerBase:
         return self._core.concurrency
 
     @property
+    def connections(self) -> ConnectionUse | None:
+        """The connections that this process holds; None where there is no server."""
+        return self._engine.connections
+
+    @property
     def in_flight_count(self) -> int:
         """Commands that this worker holds and has not finished."""
         return self._core.held
@@ -204,13 +246,18 @@ class WorkerBase:
         return list(self._execution.last_exceptions)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change how many handlers run at once, at least 1. Running ones are not interrupted."""
+        """Change how many handlers run at once, at least 1. Running ones are not interrupted. Raises
+        ConfigurationError when the pool is smaller than that."""
+        self._engine.check_demand(self._demand_of(check_concurrency(concurrency)))
         self._post_from_anywhere(Resized(check_concurrency(concurrency)))
 
     def set_poll_interval(self, seconds: Duration) -> None:
         """Change the last net of an idle worker, at least 0.1 s."""
         checked = check_poll_interval(as_seconds(seconds, "poll_interval"))
         self._post_from_anywhere(PollChanged(checked))
+
+    def _demand_of(self, concurrency: int) -> Demand:
+        return Demand(concurrency, self.settings.statement_seconds)
 
     @property
     def is_stopping(self) -> bool:
@@ -247,6 +294,7 @@ class WorkerBase:
     def _may_run(self) -> bool:
         """Take the right to run; False when a stop came first."""
         self._check_can_run()
+        self._check_handlers()
         self._warn_of_idle_domains()
         early, self._stop_early = self._stop_early, False
         self._running = self._fresh = not early
@@ -341,6 +389,8 @@ def settings_from(
     jitter: Duration,
     recycle_after: int | None,
     shutdown_timeout: Duration,
+    statement_timeout: Duration | None,
+    silence_timeout: Duration,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
     return WorkerSettings(
@@ -353,6 +403,8 @@ def settings_from(
         jitter=_in_seconds(jitter),
         recycle_after=recycle_after,
         shutdown_timeout=_in_seconds(shutdown_timeout),
+        statement_timeout=None if statement_timeout is None else _in_seconds(statement_timeout),
+        silence_timeout=_in_seconds(silence_timeout),
     )
 
 

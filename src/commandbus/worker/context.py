@@ -8,30 +8,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commandbus.domain import payload
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
-from commandbus.errors import InvalidArgumentError, LeaseLost
+from commandbus.errors import CommandCanceled, InvalidArgumentError, InvalidOperationError, LeaseLost
 from commandbus.store.op import Op
 from commandbus.store.port import Store
-from commandbus.store.records import Claimed
-from commandbus.store.session import AsyncSession, Session
+from commandbus.store.records import CancelRequest, Claimed
+
+if TYPE_CHECKING:
+    from commandbus.worker.transactional import Unit
+
+
+class Desk:
+    """What all handlers of one kind in a worker share."""
+
+    __slots__ = ("requests", "session", "store", "worker")
+
+    def __init__(
+        self, store: Store, session: Any, worker: str, requests: dict[int, CancelRequest]
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.worker = worker
+        self.requests = requests
+        """Commands, by sequence, that somebody wants canceled although they run."""
 
 
 class _Context:
-    __slots__ = ("_claimed", "_recorded", "_session", "_store", "max_attempts", "worker")
+    __slots__ = ("_claimed", "_desk", "_recorded", "_unit", "max_attempts")
 
-    def __init__(
-        self, claimed: Claimed, max_attempts: int, worker: str, store: Store, session: object
-    ) -> None:
+    def __init__(self, claimed: Claimed, max_attempts: int, desk: Desk) -> None:
         self._claimed = claimed
-        self._store = store
-        self._session = session
+        self._desk = desk
         self._recorded: dict[str, str] | None = None
+        self._unit: Unit | None = None
         self.max_attempts = max_attempts
-        self.worker = worker
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that runs the handler."""
+        return self._desk.worker
 
     @property
     def attempt(self) -> int:
@@ -53,33 +72,63 @@ class _Context:
         those with a smaller one, to keep out a worker that lost its lease without knowing."""
         return self._claimed.lease_id
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this command canceled: end soon, with `raise_if_cancelled()`."""
+        return self._claimed.seq in self._desk.requests
+
+    def raise_if_cancelled(self) -> None:
+        """Raise CommandCanceled when somebody wants this command canceled. Left uncaught it ends the
+        command as CANCELED, with the reason that was given."""
+        request = self._desk.requests.get(self._claimed.seq)
+        if request is not None:
+            raise CommandCanceled(request.reason)
+
+    @property
+    def connection(self) -> Any:
+        """The connection that a transactional handler's effects belong on. Do not commit it: it is
+        committed with the outcome."""
+        return self._transactional("connection").connection
+
+    @property
+    def bus(self) -> Any:
+        """A bus inside the transaction of a transactional handler: what it sends exists when, and
+        only when, the command completes."""
+        return self._transactional("bus").bus
+
+    def _transactional(self, what: str) -> Unit:
+        if self._unit is None:
+            raise InvalidOperationError(
+                f"context.{what} is for transactional handlers; register this one with "
+                "transactional=True, or use a connection or bus of your own."
+            )
+        return self._unit
+
     def _extend(self, seconds: Duration) -> Op[None]:
         wanted = as_seconds(seconds, "seconds", minimum=0.001)
-        if (yield from self._store.renew([self._claimed.lease_id], wanted)):
+        if (yield from self._desk.store.renew([self._claimed.lease_id], wanted)):
             raise self._lost()
 
     def _report(self, percent: float, message: str) -> Op[None]:
         if not 0 <= percent <= 100:
             raise InvalidArgumentError(f"percent must be between 0 and 100, not {percent!r}.")
         text = as_text(message, "message", longest=500) if message else ""
-        claimed = self._claimed
-        if not (
-            yield from self._store.report_progress(claimed.seq, claimed.lease_id, float(percent), text)
-        ):
+        claimed, store = self._claimed, self._desk.store
+        if not (yield from store.report_progress(claimed.seq, claimed.lease_id, float(percent), text)):
             raise self._lost()
 
     def _look_up(self, name: str) -> Op[str | None]:
         """The recorded result of a step; all of them are read with the first one."""
         checked = as_text(name, "name of the step", longest=100)
         if self._recorded is None:
-            self._recorded = yield from self._store.recorded_steps(self._claimed.seq)
+            self._recorded = yield from self._desk.store.recorded_steps(self._claimed.seq)
         return self._recorded.get(checked)
 
     def _record(self, name: str, value: Any) -> Op[Any]:
         """Keep the result of a step, and see it as a replay would."""
         encoded = payload.encode(value, what=f"result of step {name!r}")
         claimed = self._claimed
-        if not (yield from self._store.record_step(claimed.seq, claimed.lease_id, name, encoded)):
+        if not (yield from self._desk.store.record_step(claimed.seq, claimed.lease_id, name, encoded)):
             raise self._lost()
         assert self._recorded is not None
         self._recorded[name] = encoded
@@ -96,15 +145,14 @@ class HandlerContext(_Context):
     """For `async def` handlers."""
 
     __slots__ = ()
-    _session: AsyncSession
 
     async def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
-        await self._session.run(self._extend(seconds))
+        await self._desk.session.run(self._extend(seconds))
 
     async def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
-        await self._session.run(self._report(percent, message))
+        await self._desk.session.run(self._report(percent, message))
 
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, `def` or `async def`, and record its result under `name`: when the handler
@@ -113,28 +161,27 @@ class HandlerContext(_Context):
         The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
         to record it. A crash between the call and the record calls it again.
         """
-        known = await self._session.run(self._look_up(name), read=True)
+        known = await self._desk.session.run(self._look_up(name), read=True)
         if known is not None:
             return payload.decode(known)
         value = function(*args, **kwargs)
         if inspect.isawaitable(value):
             value = await value
-        return await self._session.run(self._record(name, value))
+        return await self._desk.session.run(self._record(name, value))
 
 
 class SyncHandlerContext(_Context):
     """For `def` handlers."""
 
     __slots__ = ()
-    _session: Session
 
     def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
-        self._session.run(self._extend(seconds))
+        self._desk.session.run(self._extend(seconds))
 
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
-        self._session.run(self._report(percent, message))
+        self._desk.session.run(self._report(percent, message))
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and record its result under `name`: when the handler runs again, after a
@@ -143,7 +190,7 @@ class SyncHandlerContext(_Context):
         The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
         to record it. A crash between the call and the record calls it again.
         """
-        known = self._session.run(self._look_up(name), read=True)
+        known = self._desk.session.run(self._look_up(name), read=True)
         if known is not None:
             return payload.decode(known)
-        return self._session.run(self._record(name, function(*args, **kwargs)))
+        return self._desk.session.run(self._record(name, function(*args, **kwargs)))

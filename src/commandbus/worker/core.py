@@ -16,7 +16,8 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
-from commandbus.domain.outcome import Released
+from commandbus.domain.outcome import POOL_BACKOFF, Released
+from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.effects import (
@@ -159,7 +160,7 @@ class WorkerCore:
             case Finished():
                 self._progress_at = now
                 self._held_up = False
-                self._finished(event)
+                self._finished(event, effects)
             case Settled():
                 self._settled(event, now, effects)
             case Claims():
@@ -172,7 +173,7 @@ class WorkerCore:
                 self._claiming = False
                 self._claim_failures += 1
                 self.metrics.claim_failures += 1
-                self._claim_at = now + self._backoff(self._claim_failures)
+                self._claim_at = now + self._backoff(self._claim_failures, event.error)
                 self._may_wait = self._woken_meanwhile = True
             case SettleFailed():
                 self._settle_failed(event, now, effects)
@@ -293,7 +294,8 @@ class WorkerCore:
         if not self.held:
             self._progress_at = now
         starting, back = self._suspects.sort(reply.claimed, self.concurrency)
-        self.unsettled += [_release(one, APART, spread(place)) for place, one in enumerate(back)]
+        # Counted, so that this comes to an end.
+        self.unsettled += [_release(one, APART, spread(place), True) for place, one in enumerate(back)]
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:
@@ -323,10 +325,16 @@ class WorkerCore:
         if moment < self._look_at:
             self._look_at, self._look_source = moment, source
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: Finished, effects: list[Effect]) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
-        self.unsettled += event.settlements
+        open_ones = [settlement for settlement in event.settlements if not settlement.recorded]
+        self.unsettled += open_ones
+        if len(open_ones) < count:
+            # Written by the handlers' own transactions: nothing is left to do but to forget them.
+            recorded = [settlement for settlement in event.settlements if settlement.recorded]
+            self.metrics.commands_settled += len(recorded)
+            self._forget(recorded, effects)
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
@@ -376,7 +384,7 @@ class WorkerCore:
         self.metrics.settle_failures += 1
         if event.passing:
             self.unsettled = batch + self.unsettled
-            self._settle_at = now + self._backoff(self._settle_failures)
+            self._settle_at = now + self._backoff(self._settle_failures, event.error)
         elif len(batch) > 1:
             self.unsettled = batch + self.unsettled
             self._one_by_one = True
@@ -401,8 +409,11 @@ class WorkerCore:
         if emptied:
             effects.append(Forget(emptied))
 
-    def _backoff(self, failures: int) -> float:
-        """Growing, and drawn at random, so that a fleet does not come back all at once."""
+    def _backoff(self, failures: int, error: Exception) -> float:
+        """Growing, and drawn at random, so that a fleet does not come back all at once. A pool that is
+        used up is our own, and its connections come back by themselves."""
+        if isinstance(error, PoolExhausted):
+            return POOL_BACKOFF[min(failures, len(POOL_BACKOFF)) - 1]
         longest: float = min(BACKOFF_MAX, 0.1 * 2 ** min(failures, 10))
         return longest * (0.5 + 0.5 * self._uniform())
 
@@ -416,5 +427,6 @@ class WorkerCore:
         assert waiting <= members, "a command is held that belongs to no lease"
 
 
-def _release(claimed: Claimed, reason: str, delay: float = 0.0) -> Settlement:
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason, delay))
+def _release(claimed: Claimed, reason: str, delay: float = 0.0, counted: bool = False) -> Settlement:
+    outcome = Released(reason, delay, counted)
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import msgspec
@@ -17,7 +18,7 @@ from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import ReplyOutcome
-from commandbus.domain.moment import as_datetime
+from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.outcome import (
     Canceled,
     Outcome,
@@ -34,13 +35,17 @@ from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
+    PoolExhausted,
     TransientCommandError,
 )
-from commandbus.store.records import Claimed, NewCommand, Settlement
+from commandbus.store.records import CancelRequest, Claimed, NewCommand, Settlement, SettleReport
 from commandbus.store.replies import reply_command
-from commandbus.store.session import Engine
-from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.store.session import Demand, Engine
+from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
+from commandbus.worker.health import HealthStatus
+from commandbus.worker.middleware import Middleware, around, around_async
+from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -68,6 +73,8 @@ class Call(msgspec.Struct, frozen=True):
     command: Command[Any]
     context: HandlerContext | SyncHandlerContext
     max_attempts: int
+    timeout: float | None
+    """How long this run may take: what the handler declares, or what is left of its total."""
 
 
 class Execution:
@@ -80,10 +87,23 @@ class Execution:
         policy: RetryPolicy | None,
         max_attempts: int,
         gates: Gates,
+        demand: Demand,
+        health: HealthStatus,
+        middleware: Sequence[Middleware] = (),
+        within: Callable[[Any, bool], Any] | None = None,
+        settled: Callable[[SettleReport], None] | None = None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
+        self.demand = demand
+        self.requests: dict[int, CancelRequest] = {}
+        self._health = health
+        self._middleware = tuple(middleware)
+        self._within = within
+        self._settled = settled
+        self._dressed: dict[int, Handler] = {}
+        self._desk = Desk(engine.store, engine.session, worker, self.requests)
+        self._async_desk = Desk(engine.store, engine.async_session, worker, self.requests)
         self._registry = registry
-        self._worker = worker
         self._policy = policy
         self._max_attempts = max_attempts
         self._gates = gates
@@ -137,6 +157,16 @@ class Execution:
                 "parked" if isinstance(outcome, Parked) else "given back",
             )
             return self._settlement(claimed, outcome)
+        if self.requests and claimed.seq in self.requests:
+            return self.canceled(claimed)
+        timeout = handler.timeout
+        if handler.total_timeout is not None:
+            left = handler.total_timeout - claimed.age / SECOND
+            if left <= 0:
+                return self._settlement(claimed, self._judge(claimed, handler, _overdue(handler)))
+            timeout = left if timeout is None else min(timeout, left)
+        if handler.transactional or self._middleware or self._registry.layers:
+            handler = self._dress(handler)
         if self._wraps:
             handler = self._around(handler)
         if handler.breaker is not None:
@@ -158,13 +188,27 @@ class Execution:
             command,
             self._context(claimed, handler),
             self._limit(claimed, handler),
+            timeout,
         )
 
+    def _dress(self, handler: Handler) -> Handler:
+        """The handler as it is called: middleware around its function, a transaction around both."""
+        dressed = self._dressed.get(id(handler))
+        if dressed is None:
+            function, layers = handler.function, (*self._registry.layers, *self._middleware)
+            if layers:
+                wrap = around_async if handler.is_async else around
+                function = wrap(function, layers)
+            if handler.transactional:
+                begin = in_async_transaction if handler.is_async else in_transaction
+                function = begin(function, self)
+            dressed = self._dressed[id(handler)] = replace(handler, function=function)
+        return dressed
+
     def _context(self, claimed: Claimed, handler: Handler) -> HandlerContext | SyncHandlerContext:
-        limit, engine = self._limit(claimed, handler), self._engine
         if handler.is_async:
-            return HandlerContext(claimed, limit, self._worker, engine.store, engine.async_session)
-        return SyncHandlerContext(claimed, limit, self._worker, engine.store, engine.session)
+            return HandlerContext(claimed, self._limit(claimed, handler), self._async_desk)
+        return SyncHandlerContext(claimed, self._limit(claimed, handler), self._desk)
 
     def received(self, claimed: Claimed) -> Command[Any]:
         """The command for manual processing, decoded for its handler if there is one and it can."""
@@ -180,22 +224,41 @@ class Execution:
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""
+        if isinstance(result, Concluded):
+            return result.settlement
         try:
-            return self._succeeded(call, result, ran)
+            return self._succeeded(call.claimed, call.handler, result, ran)
         except Exception as error:  # nothing that a handler returns may end its slot
             return self._broken(call.claimed, error)
 
-    def _succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
-        if call.handler.breaker is not None:
-            self._gates.ended(call.handler.breaker.target, None)
+    def _succeeded(self, claimed: Claimed, handler: Handler, result: Any, ran: int) -> Settlement:
+        if handler.breaker is not None:
+            self._gates.ended(handler.breaker.target, None)
         try:
             outcome: Outcome = as_result(result, payload.encode)
         except PayloadError as error:
             refused = PermanentCommandError(
                 "RESULT_NOT_JSON", f"The handler finished, but its result cannot be kept: {error}"
             )
-            outcome = self._judge(call.claimed, call.handler, refused)
-        return self._settlement(call.claimed, outcome, ran)
+            outcome = self._judge(claimed, handler, refused, ran)
+        return self._settlement(claimed, outcome, ran)
+
+    # For handlers in a transaction; see transactional.Workshop.
+
+    def conclude(self, context: Any, result: Any, ran: int) -> Settlement:
+        claimed: Claimed = context._claimed
+        handler = self._registry.get_or_raise(claimed.domain, claimed.command_type)
+        return self._succeeded(claimed, handler, result, ran)
+
+    def bus_within(self, session: Any, is_async: bool) -> Any:
+        return None if self._within is None else self._within(session, is_async)
+
+    def connected(self) -> None:
+        self._health.record_connection()
+
+    def settled(self, report: SettleReport) -> None:
+        if self._settled is not None:
+            self._settled(report)
 
     def failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         """The handler raised."""
@@ -207,10 +270,16 @@ class Execution:
     def _failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         if call.handler.breaker is not None:
             self._gates.ended(call.handler.breaker.target, error)
-        return self._settlement(call.claimed, self._judge(call.claimed, call.handler, error), ran)
+        if isinstance(error, PoolExhausted):
+            self._health.record_starvation(error)
+        outcome = self._judge(call.claimed, call.handler, error, ran)
+        return self._settlement(call.claimed, outcome, ran)
 
     def timed_out(self, call: Call, ran: int) -> Settlement:
         """The handler was over its own timeout, or over what a thread may take without one."""
+        total = call.handler.total_timeout
+        if total is not None and (call.claimed.age + ran) / SECOND >= total:
+            return self.failed(call, _overdue(call.handler), ran)
         if call.handler.timeout is not None:
             code, cure = "HANDLER_TIMEOUT", "its own timeout"
         else:
@@ -222,14 +291,24 @@ class Execution:
         """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
         return self._settlement(call.claimed, Released("the worker stopped"), ran)
 
+    def canceled(self, claimed: Claimed, ran: int = 0) -> Settlement:
+        """Somebody wanted it canceled, and it was not begun or has given way."""
+        request = self.requests.get(claimed.seq, CancelRequest("canceled"))
+        return self._settlement(claimed, Canceled(request.reason, request.actor), ran)
+
     def judge(self, claimed: Claimed, error: BaseException) -> Outcome:
         """What follows from an exception that was reported by hand."""
         handler = self._registry.get(claimed.domain, claimed.command_type)
         return self._judge(claimed, handler, error)
 
-    def _judge(self, claimed: Claimed, handler: Handler | None, error: BaseException) -> Outcome:
+    def _judge(
+        self, claimed: Claimed, handler: Handler | None, error: BaseException, ran: int = 0
+    ) -> Outcome:
+        error = self._registry.translate(error, handler)
         outcome = decide_failure(
             error,
+            elapsed=(claimed.age + ran) / SECOND,
+            total_timeout=handler.total_timeout if handler else None,
             attempt=claimed.attempt,
             crashes=claimed.crashes,
             max_attempts=self._limit(claimed, handler),
@@ -271,9 +350,20 @@ class Execution:
         return self._policy.max_attempts if self._policy is not None else self._max_attempts
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
+        if self.requests and isinstance(outcome, RetryLater | Released):
+            # It failed or was given back, and nobody wants it any more.
+            request = self.requests.get(claimed.seq)
+            if request is not None:
+                outcome = Canceled(request.reason, request.actor)
         if self.observer is not None:
             self.observer(claimed, outcome, ran)
         return settlement_of(claimed, outcome, ran)
+
+
+def _overdue(handler: Handler) -> PermanentCommandError:
+    return PermanentCommandError(
+        "TOTAL_TIMEOUT", f"Not completed within total_timeout={handler.total_timeout:g} s."
+    )
 
 
 def _command(claimed: Claimed, data: Any) -> Command[Any]:

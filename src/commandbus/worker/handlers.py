@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -21,9 +21,20 @@ from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
+    PayloadError,
 )
+from commandbus.worker.mapping import (
+    ErrorMap,
+    ErrorRule,
+    check_error_class,
+    check_error_rule,
+    check_errors,
+    translate,
+)
+from commandbus.worker.middleware import Middleware, check_middleware
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Layer = TypeVar("Layer", bound=Middleware)
 Decode = Callable[[str], Any]
 
 _MARK = "__commandbus_handler__"
@@ -42,6 +53,20 @@ class Handler:
     retry: RetryPolicy | None = None
     timeout: float | None = None
     breaker: CircuitBreaker | None = None
+    transactional: bool = False
+    total_timeout: float | None = None
+    errors: ErrorMap | None = None
+
+
+class HandlerOptions(TypedDict, total=False):
+    """What may be said about a handler; see `HandlerRegistry.handler`."""
+
+    retry: RetryPolicy | None
+    timeout: Duration | None
+    total_timeout: Duration | None
+    breaker: CircuitBreaker | str | None
+    transactional: bool
+    errors: ErrorMap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +75,17 @@ class _Mark:
 
     domain: str
     command_type: str
-    retry: RetryPolicy | None
-    timeout: Duration | None
-    breaker: CircuitBreaker | str | None
+    options: HandlerOptions
 
 
 def handler(
-    domain: str,
-    command_type: str,
-    *,
-    retry: RetryPolicy | None = None,
-    timeout: Duration | None = None,
-    breaker: CircuitBreaker | str | None = None,
+    domain: str, command_type: str, **options: Unpack[HandlerOptions]
 ) -> Callable[[Function], Function]:
     """Mark a method as the handler of a command type; `registry.register_instance(obj)` then
-    registers all marked methods of an object."""
+    registers all marked methods of an object. The options are those of `HandlerRegistry.handler`."""
 
     def mark(function: Function) -> Function:
-        setattr(function, _MARK, _Mark(domain, command_type, retry, timeout, breaker))
+        setattr(function, _MARK, _Mark(domain, command_type, options))
         return function
 
     return mark
@@ -82,35 +100,68 @@ class HandlerRegistry:
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str], Handler] = {}
+        self._errors: dict[type[BaseException], ErrorRule] = {}
+        self.layers: tuple[Middleware, ...] = ()
+        """Middleware around all handlers, the first one outermost."""
 
     def handler(
-        self,
-        domain: str,
-        command_type: str,
-        *,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        breaker: CircuitBreaker | str | None = None,
+        self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Function], Function]:
-        """Register the decorated function. `retry` overrides the worker's policy, `timeout` bounds
-        each run in seconds; with `breaker` (a target's name, or a CircuitBreaker for other numbers)
-        commands are put off, without using an attempt, while that target does not answer."""
+        """Register the decorated function.
+
+        `retry` overrides the worker's policy. `timeout` bounds each run in seconds, `total_timeout`
+        all of them together, from when the command was due. With `breaker` (a target's name, or a
+        CircuitBreaker for other numbers) commands are put off, without using an attempt, while that
+        target does not answer. `transactional` gives the handler a transaction in which its effects,
+        its follow-ups and its outcome commit together. `errors` says what exceptions mean; see
+        `map_exception`.
+        """
 
         def decorate(function: Function) -> Function:
-            self.register(domain, command_type, function, retry=retry, timeout=timeout, breaker=breaker)
+            self.register(domain, command_type, function, **options)
             return function
 
         return decorate
+
+    def middleware(self, function: Layer) -> Layer:
+        """Put a generator with one yield around every handler; the first one is outermost. Raises
+        ConfigurationError for anything else."""
+        self.layers = (*self.layers, check_middleware(function))
+        return function
+
+    def map_exception(self, kind: type[BaseException], means: ErrorRule) -> None:
+        """Say what an exception means, for all handlers: TransientCommandError,
+        PermanentCommandError or BusinessRuleException, or a function from the exception to what is
+        to be judged instead. The nearest class counts, and a handler's own `errors` come first."""
+        self._errors[check_error_class(kind)] = check_error_rule(means)
+
+    def translate(self, error: BaseException, handler: Handler | None) -> BaseException:
+        """The exception that is to be judged."""
+        if handler is not None and handler.errors:
+            translated = translate(error, handler.errors)
+            if translated is not error:
+                return translated
+        return translate(error, self._errors) if self._errors else error
+
+    def check_payload(self, domain: str, command_type: str, data: str) -> None:
+        """Raise PayloadError when a payload (JSON text) does not fit its handler, if there is one."""
+        found = self.get(domain, command_type)
+        if found is None:
+            return
+        try:
+            found.decode(data)
+        except Exception as error:  # a payload type may raise anything in its validation
+            raise PayloadError(
+                f"The payload does not fit {found.payload_type!r} of the handler for {command_type!r} "
+                f"in domain {domain!r}: {error}"
+            ) from error
 
     def register(
         self,
         domain: str,
         command_type: str,
         function: Callable[..., Any],
-        *,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        breaker: CircuitBreaker | str | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Handler:
         """Register a function or bound method.
 
@@ -121,6 +172,7 @@ class HandlerRegistry:
         key = (as_name(domain, "domain"), as_name(command_type, "command_type"))
         if key in self._handlers:
             raise HandlerAlreadyRegisteredError(*key)
+        retry, breaker = options.get("retry"), options.get("breaker")
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise ConfigurationError(f"retry must be a RetryPolicy, not {retry!r}.")
         payload_type = _payload_type(function)
@@ -132,8 +184,11 @@ class HandlerRegistry:
             decode=_decoder(function, payload_type),
             payload_type=payload_type,
             retry=retry,
-            timeout=None if timeout is None else as_seconds(timeout, "timeout", minimum=0.001),
+            timeout=_seconds(options.get("timeout"), "timeout"),
             breaker=CircuitBreaker(breaker) if isinstance(breaker, str) else breaker,
+            transactional=bool(options.get("transactional", False)),
+            total_timeout=_seconds(options.get("total_timeout"), "total_timeout"),
+            errors=check_errors(options.get("errors")),
         )
         self._handlers[key] = registered
         return registered
@@ -146,14 +201,7 @@ class HandlerRegistry:
             mark = getattr(getattr(type(instance), name, None), _MARK, None)
             if isinstance(mark, _Mark):
                 method = getattr(instance, name)
-                self.register(
-                    mark.domain,
-                    mark.command_type,
-                    method,
-                    retry=mark.retry,
-                    timeout=mark.timeout,
-                    breaker=mark.breaker,
-                )
+                self.register(mark.domain, mark.command_type, method, **mark.options)
                 found.append((mark.domain, mark.command_type))
         if not found:
             raise ConfigurationError(
@@ -181,6 +229,10 @@ class HandlerRegistry:
 
     def clear(self) -> None:
         self._handlers.clear()
+
+
+def _seconds(duration: Duration | None, name: str) -> float | None:
+    return None if duration is None else as_seconds(duration, name, minimum=0.001)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

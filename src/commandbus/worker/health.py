@@ -7,6 +7,7 @@ business of their commands.
 from __future__ import annotations
 
 import threading
+import time
 from enum import StrEnum
 from typing import Any
 
@@ -40,15 +41,19 @@ class HealthReport(msgspec.Struct, frozen=True):
 class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
-    10 failures in a row make it DEGRADED; 3 stuck threads or 5 pool exhaustions in a row CRITICAL. A
+    10 failures in a row make it DEGRADED; 3 stuck threads, 5 pool exhaustions in a row, or a claim or
+    settle without any answer for `silence_max` seconds make it CRITICAL. A
     success ends a row, and a stuck thread that comes back is not stuck any more, so it recovers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, silence_max: float = 60.0) -> None:
+        self._silence_max = silence_max
         self._lock = threading.Lock()
         self._failures = 0
         self._stuck = 0
         self._exhaustions = 0
+        self._starved = 0
+        self._asked_at: dict[str, float] = {}
         self._stalls = 0
         self._last_stall: str | None = None
         self._last_error: str | None = None
@@ -73,6 +78,26 @@ class HealthStatus:
         with self._lock:
             self._exhaustions += 1
 
+    def record_starvation(self, error: BaseException | str) -> None:
+        """A handler got no connection in time. Only one that gets one ends the row, since claims and
+        settles have connections of their own."""
+        with self._lock:
+            self._starved += 1
+            self._last_error = str(error)
+
+    def record_connection(self) -> None:
+        """A handler got its connection."""
+        if self._starved:
+            with self._lock:
+                self._starved = 0
+
+    def asked(self, what: str) -> None:
+        """A claim or settle is on its way."""
+        self._asked_at[what] = time.monotonic()
+
+    def answered(self, what: str) -> None:
+        self._asked_at.pop(what, None)
+
     def record_stuck_thread(self) -> None:
         """A thread was given up; told once for each."""
         with self._lock:
@@ -92,7 +117,8 @@ class HealthStatus:
     def reset(self) -> None:
         """A new start: after a restart the old threads and connections are no longer ours."""
         with self._lock:
-            self._failures = self._stuck = self._exhaustions = 0
+            self._failures = self._stuck = self._exhaustions = self._starved = 0
+            self._asked_at.clear()
 
     @property
     def state(self) -> HealthState:
@@ -108,8 +134,13 @@ class HealthStatus:
             degraded: list[str] = []
             if self._stuck >= CRITICAL_STUCK_THREADS:
                 critical.append(f"{self._stuck} threads are stuck in handlers")
-            if self._exhaustions >= CRITICAL_POOL_EXHAUSTIONS:
-                critical.append(f"no connection was free {self._exhaustions} times in a row")
+            exhaustions = max(self._exhaustions, self._starved)
+            if exhaustions >= CRITICAL_POOL_EXHAUSTIONS:
+                critical.append(f"no connection was free {exhaustions} times in a row")
+            now = time.monotonic()
+            for what, moment in list(self._asked_at.items()):
+                if now - moment >= self._silence_max:
+                    critical.append(f"a {what} has had no answer for {now - moment:.0f} s")
             if self._failures >= DEGRADED_FAILURES:
                 degraded.append(f"{self._failures} failures in a row, the last: {self._last_error}")
             state = HealthState.HEALTHY
@@ -120,7 +151,7 @@ class HealthStatus:
                 tuple(critical + degraded),
                 self._failures,
                 self._stuck,
-                self._exhaustions,
+                exhaustions,
                 self._stalls,
                 self._last_error,
                 self._last_stall,

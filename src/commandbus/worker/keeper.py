@@ -17,6 +17,8 @@ from commandbus.store.session import Session
 
 logger = logging.getLogger("commandbus.worker")
 
+STOP_SECONDS = 5.0
+
 
 class LeaseKeeper:
     def __init__(
@@ -25,11 +27,13 @@ class LeaseKeeper:
         session: Session,
         seconds: float,
         lost: Callable[[list[int]], None],
+        renewed: Callable[[], object],
     ) -> None:
         self._store = store
         self._session = session
         self._seconds = seconds
         self._lost = lost
+        self._renewed = renewed
         self._due: dict[int, float] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -42,7 +46,8 @@ class LeaseKeeper:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
+        # It may be waiting for a store that does not answer.
+        self._thread.join(timeout=STOP_SECONDS)
 
     def keep(self, lease_ids: Iterable[int]) -> None:
         moment = time.monotonic() + self._seconds / 3
@@ -68,6 +73,7 @@ class LeaseKeeper:
                 self._plan(due, self._seconds / 15)
                 continue
             self._plan([lease_id for lease_id in due if lease_id not in gone], self._seconds / 3)
+            self._renewed()
             if gone:
                 self.forget(gone)
                 self._lost(gone)

@@ -9,6 +9,7 @@ from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement, Wake, drive
+from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class AsyncMemorySession:
         return self._session.run(op, read=read)
 
 
-class MemoryEngine:
+class MemoryEngine(Serverless):
     """Process-local and gone with the process."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:
@@ -55,6 +56,7 @@ class MemoryEngine:
         self.store = MemoryStore(clock)
         self.session = MemorySession(self.hub)
         self.async_session = AsyncMemorySession(self.session)
+        self.reserved_session, self.reserved_async_session = self.session, self.async_session
 
     def open(self) -> None:
         self.session.is_open = True

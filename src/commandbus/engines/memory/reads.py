@@ -219,6 +219,7 @@ class MemoryReads:
             command.causation_id,
             command.reply_to,
             command.priority,
+            payload.decode(command.headers) if command.headers else {},
             completed,
             running,
         )

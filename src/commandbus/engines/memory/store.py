@@ -156,7 +156,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
             keyed = stored.command.unique_key is not None
             member = Member(entry.seq, entry.attempts + 1, entry.crashes, entry.releases, keyed)
             members[entry.seq] = member
-            claimed.append(_claimed(stored, member, lease_id))
+            claimed.append(_claimed(stored, member, lease_id, now))
         if members:
             self._state.last_lease = lease_id
             until = now + int(request.lease_seconds * SECOND)
@@ -288,6 +288,9 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         entry = self._state.domain(domain).waiting.pop(stored.seq)
         self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock())
 
+    def announce(self, topic: str) -> Op[None]:
+        yield Wake(topic)
+
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         stored, now = self._require(domain, command_id), self._clock()
         transition = Transition(f"operator_{action.kind}")
@@ -362,7 +365,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         return len(doomed)
 
 
-def _claimed(stored: Stored, member: Member, lease_id: int) -> Claimed:
+def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed:
     command = stored.command
     return Claimed(
         stored.seq,
@@ -383,4 +386,5 @@ def _claimed(stored: Stored, member: Member, lease_id: int) -> Claimed:
         member.crashes,
         member.releases,
         command.batch_id,
+        now - stored.due_at,
     )

@@ -107,7 +107,7 @@ class PostgresClaiming(PostgresSettling):
             (
                 seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
-                tags, headers, batch_id, expired,
+                tags, headers, batch_id, expired, age,
             ) = row  # fmt: skip
             seats[seq] = (attempts + 1, crashes, releases, keyed, priority)
             if expired or command_type is None:
@@ -118,7 +118,7 @@ class PostgresClaiming(PostgresSettling):
             command = Claimed(
                 seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
                 reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
-                releases, batch_id,
+                releases, batch_id, age,
             )  # fmt: skip
             claimed.append(command)
         self._leases.keep(Held(rows[0][1], domain, worker, rows[0][2], 0, seats))

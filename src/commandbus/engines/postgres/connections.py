@@ -1,103 +1,128 @@
-"""Connections: how they are made, what runs on them, and when they are thrown away."""
+"""Connections at work: what runs on them, and when they are thrown away."""
 
 from __future__ import annotations
 
 import select
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import AsyncRawCursor, RawCursor, adapt
 from psycopg.pq import TransactionStatus
-from psycopg.types.numeric import Int8Dumper
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout
+from psycopg_pool.base import BasePool
 
-from commandbus.engines.postgres.conduct import ROLLBACK
+from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
-from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.pools import AsyncSource, Source
 from commandbus.engines.postgres.statements import Copy, Shared, bind
-from commandbus.errors import CommandBusError, InvalidOperationError, StoreUnavailable
+from commandbus.engines.postgres.watch import shut_down
+from commandbus.errors import (
+    CommandBusError,
+    InvalidOperationError,
+    PoolExhausted,
+    StoreUnavailable,
+)
 from commandbus.store.op import Rows, Statement
 
 if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
 
-POOL_SECONDS = 30.0
-"""How long an op waits for a connection, and so for a server that is away."""
-LIFETIME_SECONDS = 3600.0
 REPEATS_MAX = 3
 REPEATED = ("40001", "40P01", "0A000")
 """Serialization failure, deadlock, and a cached plan whose result has changed its type."""
-RECONNECT_SECONDS = 4.0
-"""Tries to reconnect grow apart; after so long they begin anew, so none waits for many seconds."""
 
 
-def adapters() -> adapt.AdaptersMap:
-    """Whole numbers always as bigint: a parameter whose type changed with its value would make the
-    server prepare the same statement again."""
-    adapted = adapt.AdaptersMap(psycopg.adapters)
-    adapted.register_dumper(int, Int8Dumper)
-    return adapted
-
-
-class _Context:
-    """What psycopg wants around adapters."""
-
-    connection = None
+class Traffic:
+    """The connections that are in use, so that those without an answer can be broken."""
 
     def __init__(self) -> None:
-        self.adapters = adapters()
+        self._lock = threading.Lock()
+        self._lines: set[_Line] = set()
+
+    def enter(self, line: _Line, connection: Any) -> None:
+        with self._lock:
+            line.connection = connection
+            self._lines.add(line)
+
+    def leave(self, line: _Line) -> Any:
+        """From here on the connection may be closed, and its number given to another one."""
+        with self._lock:
+            self._lines.discard(line)
+            connection, line.connection = line.connection, None
+            return connection
+
+    def count(self, source: Any) -> int:
+        with self._lock:
+            return sum(line.source is source for line in self._lines)
+
+    def cut_transactions(self, source: Any) -> None:
+        """Break the transactions that are held on connections of a source that is no longer used."""
+        with self._lock:
+            for line in self._lines:
+                if line.source is source and line.held:
+                    shut_down(line.connection)
+
+    def cut(self, seconds: float) -> int:
+        """Shut the sockets of those that have been waiting for so long: whoever waits is told then
+        that the connection is lost, in whichever thread or loop it is."""
+        late, lost = time.monotonic() - seconds, 0
+        with self._lock:
+            for line in self._lines:
+                if line.asked_at is not None and line.asked_at <= late:
+                    lost += 1
+                    shut_down(line.connection)
+        return lost
 
 
-def _settings(location: Location) -> dict[str, Any]:
-    return {
-        "autocommit": True,
-        "prepare_threshold": 0 if location.prepare else None,
-        "context": _Context(),
-    }
+class _Line:
+    """A connection for one op or transaction."""
 
+    __slots__ = ("_broken", "_origin", "_traffic", "_watch", "asked_at", "connection", "held", "source")
 
-def blocking_pool(location: Location, size: int) -> ConnectionPool[Any]:
-    return ConnectionPool(
-        location.conninfo,
-        kwargs=_settings(location) | {"cursor_factory": RawCursor},
-        min_size=0,
-        max_size=size,
-        open=False,
-        name="commandbus",
-        timeout=POOL_SECONDS,
-        max_lifetime=LIFETIME_SECONDS,
-        reconnect_timeout=RECONNECT_SECONDS,
-        num_workers=1,
-    )
-
-
-def awaiting_pool(location: Location, size: int) -> AsyncConnectionPool[Any]:
-    return AsyncConnectionPool(
-        location.conninfo,
-        kwargs=_settings(location) | {"cursor_factory": AsyncRawCursor},
-        min_size=0,
-        max_size=size,
-        open=False,
-        name="commandbus",
-        timeout=POOL_SECONDS,
-        max_lifetime=LIFETIME_SECONDS,
-        reconnect_timeout=RECONNECT_SECONDS,
-        num_workers=1,
-    )
-
-
-class Line:
-    """A connection for one op: taken from the pool when first needed, given back at the end."""
-
-    def __init__(self, pool: ConnectionPool[Any], engine: PostgresEngine) -> None:
-        self._pool = pool
-        self._origin, self._watch = engine.process, engine.watch
-        self._connection: psycopg.Connection[Any] | None = None
+    def __init__(self, source: Any, engine: PostgresEngine) -> None:
+        self.source = source
+        self._origin = engine.process
+        self._traffic, self._watch = engine.traffic, engine.watch
+        self.connection: Any = None
+        self.asked_at: float | None = None
+        self.held = False
+        """A handler has it, for a transaction."""
         self._broken = False
 
     @property
     def in_use(self) -> bool:
-        return self._connection is not None
+        return self.connection is not None
+
+    def _ours(self, error: BaseException) -> BaseException:
+        if isinstance(error, PoolTimeout):
+            return self._no_connection()
+        if isinstance(error, PoolClosed):
+            return InvalidOperationError("The bus is closed; open it again before using it.")
+        return translate(error) if isinstance(error, psycopg.Error) else error
+
+    def _no_connection(self) -> StoreUnavailable:
+        pool: BasePool = self.source
+        busy = self._traffic.count(pool)
+        if busy >= pool.max_size:
+            return PoolExhausted(
+                f"All {pool.max_size} connections of the pool were in use for {pool.timeout:g} s; "
+                "nothing was changed. Raise pool_size in the URL, or lower the concurrency."
+            )
+        return StoreUnavailable(
+            f"No connection to PostgreSQL within {pool.timeout:g} s, though only {busy} of "
+            f"{pool.max_size} are in use: the server is away. Nothing was changed."
+        )
+
+    def _is_clean(self, connection: Any) -> bool:
+        return not self._broken and is_idle(connection)
+
+
+class Line(_Line):
+    """For threads: taken from its source when first needed, given back at the end."""
+
+    __slots__ = ()
+    source: Source
 
     def execute(self, statement: Statement) -> Rows:
         if self._broken:
@@ -110,15 +135,16 @@ class Line:
                 return self._execute_once(statement)
             except psycopg.Error as error:
                 failures += 1
-                if not _may_repeat(error, self._connection, failures):
-                    raise _as_ours(error) from error
+                if not _may_repeat(error, statement, self.connection, failures):
+                    raise self._ours(error) from error
                 self.release()
 
     def _execute_once(self, statement: Statement) -> Rows:
-        connection = self._connection
         try:
-            if connection is None:
-                connection = self._connection = self._take()
+            self.asked_at = time.monotonic()
+            if self.connection is None:
+                self.take()
+            connection: psycopg.Connection[Any] = self.connection
             self._watch.begin(connection, statement)
             return run_blocking(connection.cursor(), statement, self._origin)
         except CommandBusError:
@@ -127,37 +153,31 @@ class Line:
             self._broken = _breaks(error)
             raise
         finally:
-            self._watch.end(connection)
+            self.asked_at = None
+            self._watch.end(self.connection)
 
-    def _take(self) -> psycopg.Connection[Any]:
+    def take(self) -> None:
         while True:
-            connection: psycopg.Connection[Any] = self._pool.getconn()
+            connection = self.source.getconn()
             if is_alive(connection):
-                return connection
+                return self._traffic.enter(self, connection)
             connection.close()
-            self._pool.putconn(connection)
+            self.source.putconn(connection)
 
     def release(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._traffic.leave(self)
         if connection is not None:
-            if self._broken or not is_idle(connection):
+            if not self._is_clean(connection):
                 connection.close()
             self._broken = False
-            self._pool.putconn(connection)
+            self.source.putconn(connection)
 
 
-class AsyncLine:
+class AsyncLine(_Line):
     """The same for asyncio."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], engine: PostgresEngine) -> None:
-        self._pool = pool
-        self._origin, self._watch = engine.process, engine.watch
-        self._connection: psycopg.AsyncConnection[Any] | None = None
-        self._broken = False
-
-    @property
-    def in_use(self) -> bool:
-        return self._connection is not None
+    __slots__ = ()
+    source: AsyncSource
 
     async def execute(self, statement: Statement) -> Rows:
         if self._broken:
@@ -170,15 +190,16 @@ class AsyncLine:
                 return await self._execute_once(statement)
             except psycopg.Error as error:
                 failures += 1
-                if not _may_repeat(error, self._connection, failures):
-                    raise _as_ours(error) from error
+                if not _may_repeat(error, statement, self.connection, failures):
+                    raise self._ours(error) from error
                 await self.release()
 
     async def _execute_once(self, statement: Statement) -> Rows:
-        connection = self._connection
         try:
-            if connection is None:
-                connection = self._connection = await self._take()
+            self.asked_at = time.monotonic()
+            if self.connection is None:
+                await self.take()
+            connection: psycopg.AsyncConnection[Any] = self.connection
             self._watch.begin(connection, statement)
             return await run_awaiting(connection.cursor(), statement, self._origin)
         except CommandBusError:
@@ -187,23 +208,24 @@ class AsyncLine:
             self._broken = _breaks(error)
             raise
         finally:
-            self._watch.end(connection)
+            self.asked_at = None
+            self._watch.end(self.connection)
 
-    async def _take(self) -> psycopg.AsyncConnection[Any]:
+    async def take(self) -> None:
         while True:
-            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn()
+            connection = await self.source.getconn()
             if is_alive(connection):
-                return connection
+                return self._traffic.enter(self, connection)
             await connection.close()
-            await self._pool.putconn(connection)
+            await self.source.putconn(connection)
 
     async def release(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._traffic.leave(self)
         if connection is not None:
-            if self._broken or not is_idle(connection):
+            if not self._is_clean(connection):
                 await connection.close()
             self._broken = False
-            await self._pool.putconn(connection)
+            await self.source.putconn(connection)
 
 
 def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
@@ -256,21 +278,10 @@ def _breaks(error: BaseException) -> bool:
     return not isinstance(error, PoolTimeout | PoolClosed)
 
 
-def _may_repeat(error: psycopg.Error, connection: Any, failures: int) -> bool:
+def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, failures: int) -> bool:
     """Whether a statement that failed did nothing, and may succeed now: another transaction was in its
     way, or its plan was stale. Inside a transaction what came before it is undone, too, so its op
-    has to begin anew."""
-    if failures > REPEATS_MAX or connection is None or connection.closed:
+    has to begin anew; and a commit that failed has nothing left to commit."""
+    if failures > REPEATS_MAX or connection is None or connection.closed or statement is COMMIT:
         return False
     return sqlstate_of(error) in REPEATED and is_idle(connection)
-
-
-def _as_ours(error: BaseException) -> BaseException:
-    if isinstance(error, PoolTimeout):
-        return StoreUnavailable(
-            f"No connection to PostgreSQL within {POOL_SECONDS:g} s: the server is away, or all "
-            "connections of the pool are in use (raise pool_size in the URL). Nothing was changed."
-        )
-    if isinstance(error, PoolClosed):
-        return InvalidOperationError("The bus is closed; open it again before using it.")
-    return translate(error) if isinstance(error, psycopg.Error) else error

@@ -1,4 +1,4 @@
-"""The PostgreSQL engine: its pools, its listener, and the sessions over them."""
+"""The PostgreSQL engine: its connections, its listener, and the sessions over them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from typing import Any
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from commandbus.domain.ids import new_id
-from commandbus.engines.postgres import connections, location, schema
+from commandbus.engines.postgres import location, pools, schema
 from commandbus.engines.postgres.callers import (
     AsyncCallerSession,
     CallerSession,
     async_caller_session,
     caller_session,
 )
+from commandbus.engines.postgres.connections import AsyncLine, Line, Traffic
 from commandbus.engines.postgres.listener import Listener
+from commandbus.engines.postgres.pools import AsyncReserve, Reserve
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
 from commandbus.engines.postgres.store import PostgresStore
+from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import Watch
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Wake
+from commandbus.store.session import ConnectionUse, Demand
 from commandbus.store.wakeup import WakeHub
 
-THREADS_POOL_SIZE = 2
-"""Under asyncio, connections for threads: the lease keeper and `def` handlers."""
+POOL_SIZE = 10
+"""Unless the URL says otherwise or a worker has more slots."""
 
 
 class PostgresEngine:
     """One database, shared by any number of processes on any number of machines.
 
-    Its connections: at most `pool_size` for ops, one that listens while a worker is here, and under
-    asyncio two more for threads. None is opened before it is needed.
+    Its connections: at most `pool_size` for senders and transactional handlers (for `def` and for
+    `async def` ones, so twice that where both are), the workers' own four (claims, settles, renewals,
+    services), and one that listens while a worker is here. None is opened before it is needed.
     """
 
     store_class: type[PostgresStore] = PostgresStore
@@ -43,38 +48,38 @@ class PostgresEngine:
         self.location = location.parse(url)
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
-        self.watch = Watch()
         self.store = self.store_class(self.location, self.hub, self.process)
-        self.session = PostgresSession(self)
-        self.async_session = AsyncPostgresSession(self)
+        self.traffic, self.watch = Traffic(), Watch()
+        self.session = PostgresSession(self, self.blocking_pool)
+        self.async_session = AsyncPostgresSession(self, self.awaiting_pool)
+        self.reserved_session = PostgresSession(self, self._reserve_of)
+        self.reserved_async_session = AsyncPostgresSession(self, self._async_reserve_of)
         self._migrate = migrate
         self._lock = threading.Lock()
         self._pid = 0
+        self._size = self.location.pool_size or POOL_SIZE
         self._blocking: ConnectionPool[Any] | None = None
         self._awaiting: AsyncConnectionPool[Any] | None = None
+        self._reserve = Reserve(self.location)
+        self._async_reserve = AsyncReserve(self.location)
         self._listener: Listener | None = None
-
-    @property
-    def connections_max(self) -> int:
-        """How many connections this engine opens at most."""
-        return self.location.pool_size + THREADS_POOL_SIZE + (1 if self.location.notify else 0)
 
     def open(self) -> None:
         with self._lock:
             if self._blocking is not None and self._pid == os.getpid():
                 return
             self._check_schema()
-            self._start(connections.blocking_pool(self.location, self.location.pool_size))
+            self._start()
 
     async def open_async(self) -> None:
         if self._awaiting is not None and self._pid == os.getpid():
             return
         await asyncio.to_thread(self._check_schema)
-        pool = connections.awaiting_pool(self.location, self.location.pool_size)
+        pool = pools.awaiting_pool(self.location, self._size)
         await pool.open()
         with self._lock:
             self._awaiting = pool
-            self._start(connections.blocking_pool(self.location, THREADS_POOL_SIZE))
+            self._start()
 
     def _check_schema(self) -> None:
         if self._migrate:
@@ -82,9 +87,10 @@ class PostgresEngine:
         else:
             schema.verify(self.url)
 
-    def _start(self, threads: ConnectionPool[Any]) -> None:
+    def _start(self) -> None:
         self._pid = os.getpid()
-        self._blocking = threads
+        self._blocking = pools.blocking_pool(self.location, self._size)
+        self._reserve, self._async_reserve = Reserve(self.location), AsyncReserve(self.location)
         self.store.sleepers.forget()
         if self.location.notify:
             self._listener = Listener(self.location, self.hub, self.store.sleepers, self.process)
@@ -97,6 +103,7 @@ class PostgresEngine:
         awaiting, self._awaiting = self._awaiting, None
         if awaiting is not None and self._pid == os.getpid():
             await awaiting.close()
+            await self._async_reserve.close()
         await asyncio.to_thread(self.close)
 
     def _stop(self) -> None:
@@ -108,6 +115,86 @@ class PostgresEngine:
             listener.close()
         if blocking is not None:
             blocking.close()
+        self._reserve.close()
+        self._async_reserve.drop()
+
+    # What workers need.
+
+    def check_demand(self, demand: Demand) -> None:
+        given = self.location.pool_size
+        if given is not None and given < demand.concurrency:
+            raise ConfigurationError(
+                f"pool_size={given} in the URL is less than concurrency={demand.concurrency}: every "
+                "slot may need a connection. Raise the one, lower the other, or leave pool_size out."
+            )
+
+    def meet(self, demand: Demand) -> None:
+        self.check_demand(demand)
+        self._reserve.lower_statement_timeout(demand.statement_timeout)
+        self._async_reserve.lower_statement_timeout(demand.statement_timeout)
+        if demand.concurrency > self._size:
+            self._size = demand.concurrency
+            if self._blocking is not None:
+                self._blocking.resize(0, self._size)
+
+    async def meet_async(self, demand: Demand) -> None:
+        self.meet(demand)
+        if self._awaiting is not None:
+            await self._awaiting.resize(0, self._size)
+
+    def cut(self, seconds: float) -> int:
+        return self.traffic.cut(seconds)
+
+    def replace(self) -> None:
+        with self._lock:
+            if self._blocking is None:
+                return
+            old, self._blocking = self._blocking, pools.blocking_pool(self.location, self._size)
+            reserve, self._reserve = self._reserve, Reserve(self._reserve.location)
+        self.traffic.cut_transactions(old)
+        old.close(timeout=1.0)
+        reserve.close()
+
+    async def replace_async(self) -> None:
+        await asyncio.to_thread(self.replace)
+        old = self._awaiting
+        if old is None:
+            return
+        self._awaiting = pools.awaiting_pool(self.location, self._size)
+        await self._awaiting.open()
+        reserve, self._async_reserve = self._async_reserve, AsyncReserve(self._async_reserve.location)
+        self.traffic.cut_transactions(old)
+        await old.close(timeout=1.0)
+        await reserve.close()
+
+    def loop_ended(self) -> None:
+        if not self.is_awaiting:
+            old, self._async_reserve = self._async_reserve, AsyncReserve(self._async_reserve.location)
+            old.drop()
+
+    @property
+    def connections(self) -> ConnectionUse:
+        sources = (self._blocking, self._awaiting)
+        return ConnectionUse(
+            busy=sum(self.traffic.count(source) for source in sources if source is not None),
+            busy_max=self._size * (2 if self._awaiting is not None else 1),
+            reserved=self._reserve.size + self._async_reserve.size,
+            listening=int(self.store.sleepers.listening.is_set()),
+        )
+
+    def begin(self, demand: Demand) -> BlockingTransaction:
+        line = Line(self.blocking_pool(), self)
+        return BlockingTransaction.begin(line, self, demand.statement_timeout)
+
+    async def begin_async(self, demand: Demand) -> AwaitingTransaction:
+        line = AsyncLine(self._transaction_source(), self)
+        return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
+
+    def _transaction_source(self) -> Any:
+        """Under the thread runtime, `async def` handlers have a loop that no pool belongs to."""
+        return self.awaiting_pool() if self.is_awaiting else self._async_reserve_of()
+
+    # Where sessions get their connections.
 
     @property
     def is_awaiting(self) -> bool:
@@ -129,6 +216,16 @@ class PostgresEngine:
         if self._awaiting is None or self._pid != os.getpid():
             raise self._not_open(op)
         return self._awaiting
+
+    def _reserve_of(self, op: Op[Any] | None = None) -> Reserve:
+        if self._blocking is None or self._pid != os.getpid():
+            raise self._not_open(op)
+        return self._reserve
+
+    def _async_reserve_of(self, op: Op[Any] | None = None) -> AsyncReserve:
+        if self._blocking is None or self._pid != os.getpid():
+            raise self._not_open(op)
+        return self._async_reserve
 
     def _not_open(self, op: Op[Any] | None) -> InvalidOperationError:
         if op is not None:

@@ -12,6 +12,7 @@ from commandbus.errors import (
     ConfigurationError,
     InvalidArgumentError,
     SchemaOutdated,
+    StatementTimeout,
     StoreUnavailable,
 )
 
@@ -37,7 +38,6 @@ _MESSAGES = {
     "40001": "Another transaction was in the way; nothing was changed",
     "40P01": "PostgreSQL resolved a deadlock; nothing was changed",
     "55P03": "A lock was not available; nothing was changed",
-    "57014": "PostgreSQL cancelled the statement, because it took too long; nothing was changed",
     "25P03": "The transaction was idle for too long; nothing was changed",
     "58": "PostgreSQL reports trouble with its disk",
     "XX": "PostgreSQL reports an internal error",
@@ -77,6 +77,11 @@ def translate(error: Exception) -> CommandBusError:
         )
     if state.startswith("22"):
         return InvalidArgumentError(f"PostgreSQL cannot keep a value: {text}.")
+    if state == "57014":
+        return StatementTimeout(
+            f"PostgreSQL cancelled a statement ({text}); nothing was changed. Trying again is safe; if "
+            "it happens often, see what holds locks, or raise statement_timeout."
+        )
     for prefix, meaning in _MESSAGES.items():
         if state.startswith(prefix):
             return StoreUnavailable(f"{meaning} ({text}). Trying again is safe.")

@@ -3,8 +3,10 @@
 Options of ours in the URL's query, all optional:
 
     schema=name        several buses in one database; default `commandbus`
-    pool_size=10       connections for ops; one that listens, and under asyncio two for threads, come
-                       on top
+    pool_size=10       connections for senders and transactional handlers, in each runtime; not fewer
+                       than a worker has slots, and if left out, as many. Those of the workers' own
+                       and one that listens come on top
+    pool_timeout=30    seconds that one waits for a free connection
     notify=on|off      wake-ups by LISTEN and NOTIFY; off: workers look at their poll interval
     prepare=on|off     prepared statements; off for poolers that cannot keep them
     transport=pgmq     commands in queues of PGMQ, as the argument `transport` says
@@ -25,17 +27,18 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commandbus.errors import ConfigurationError
+from commandbus.settings import STATEMENT_SECONDS
 
 DEFAULT_SCHEMA = "commandbus"
-STATEMENT_SECONDS = 25
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
+_OPTIONS = ("schema", "pool_size", "pool_timeout", "notify", "prepare", "pooler", "transport")
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 # A plan is made once per connection and statement, whatever the statistics say: the statements are
 # written so that there is only one good plan, by index. Nothing is set later, so nothing leaks.
 _STARTUP = (
-    f"-c statement_timeout={STATEMENT_SECONDS * 1000}",
+    f"-c statement_timeout={STATEMENT_SECONDS * 1000:.0f}",
     "-c idle_in_transaction_session_timeout=60000",
     r"-c default_transaction_isolation=read\ committed",
     "-c plan_cache_mode=force_generic_plan",
@@ -64,7 +67,9 @@ class Location(msgspec.Struct, frozen=True):
     conninfo: str
     """For libpq; contains the password, so it must not be shown."""
     schema: str = DEFAULT_SCHEMA
-    pool_size: int = 10
+    pool_size: int | None = None
+    """None means: as many as the workers need."""
+    pool_timeout: float = 30.0
     notify: bool = True
     prepare: bool = True
     pooler: bool = False
@@ -72,19 +77,7 @@ class Location(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Location:
     """The location that a URL names, or ConfigurationError saying what is wrong with it."""
-    parts = urlsplit(url)
-    options: dict[str, str] = {}
-    rest: list[tuple[str, str]] = []
-    for key, value in parse_qsl(parts.query, keep_blank_values=True):
-        if key in ("schema", "pool_size", "notify", "prepare", "pooler", "transport"):
-            options[key] = value
-        else:
-            rest.append((key, value))
-    clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
-    try:
-        given = conninfo_to_dict(clean)
-    except ProgrammingError as error:
-        raise ConfigurationError(f"The PostgreSQL URL cannot be understood: {error}".strip()) from None
+    options, given = _split(url)
     pooler = _switch(options, "pooler", default=False)
     settings = _DEFAULTS | given
     if not pooler:
@@ -92,11 +85,47 @@ def parse(url: str) -> Location:
     return Location(
         conninfo=make_conninfo("", **settings),
         schema=check_schema(options.get("schema", DEFAULT_SCHEMA)),
-        pool_size=_pool_size(options.get("pool_size", "10")),
+        pool_size=_pool_size(options["pool_size"]) if "pool_size" in options else None,
+        pool_timeout=_pool_timeout(options.get("pool_timeout", "30")),
         notify=_switch(options, "notify", default=not pooler),
         prepare=_switch(options, "prepare", default=not pooler),
         pooler=pooler,
     )
+
+
+def plain_conninfo(url: str, statement_seconds: float) -> str:
+    """For connections that are not the bus's: without its options, but with a statement timeout."""
+    _, given = _split(url)
+    timeout = f"-c statement_timeout={int(statement_seconds * 1000)}"
+    options = f"{timeout} {given.get('options') or ''}".strip()
+    return make_conninfo("", **({"connect_timeout": 10} | given | {"options": options}))
+
+
+def _split(url: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Our options of a URL, and libpq's."""
+    parts = urlsplit(url)
+    options: dict[str, str] = {}
+    rest: list[tuple[str, str]] = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in _OPTIONS:
+            options[key] = value
+        else:
+            rest.append((key, value))
+    clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
+    try:
+        return options, dict(conninfo_to_dict(clean))
+    except ProgrammingError as error:
+        raise ConfigurationError(f"The PostgreSQL URL cannot be understood: {error}".strip()) from None
+
+
+def with_statement_timeout(location: Location, seconds: float) -> Location:
+    """The same place with a shorter statement timeout. Behind a pooler nothing can be set."""
+    if location.pooler:
+        return location
+    given = conninfo_to_dict(location.conninfo)
+    options = f"{given.get('options') or ''} -c statement_timeout={max(1, int(seconds * 1000))}"
+    conninfo = make_conninfo("", **(given | {"options": options.strip()}))
+    return msgspec.structs.replace(location, conninfo=conninfo)
 
 
 def check_schema(name: str) -> str:
@@ -119,9 +148,20 @@ def _switch(options: dict[str, str], name: str, *, default: bool) -> bool:
 
 
 def _pool_size(value: str) -> int:
-    if not value.isdecimal() or not 2 <= int(value) <= 1_000:
+    if not value.isdecimal() or not 1 <= int(value) <= 1_000:
         raise ConfigurationError(
-            f"pool_size={value!r} in the URL must be a whole number from 2 to 1000: a worker claims "
-            "and settles at the same time."
+            f"pool_size={value!r} in the URL must be a whole number from 1 to 1000."
         )
     return int(value)
+
+
+def _pool_timeout(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3600:
+        raise ConfigurationError(
+            f"pool_timeout={value!r} in the URL must be a number of seconds from 0.01 to 3600."
+        )
+    return seconds

@@ -11,7 +11,7 @@ from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.rows import as_failure
 from commandbus.engines.postgres.settling import Known, PostgresSettling
-from commandbus.engines.postgres.statements import ORIGIN, Atomic, in_schema
+from commandbus.engines.postgres.statements import ORIGIN, Atomic, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
@@ -37,6 +37,12 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         writes = Writes(outcomes=[outcome], audits=[note])
         known = Known({}, {seq} if keyed else set(), {seq: row[12]})
         yield from self._write(domain, None, writes, known)
+
+    def announce(self, topic: str) -> Op[None]:
+        if self._notify:
+            channel = channel_of(self._schema)
+            yield Statement("select pg_notify($1::text, $2::text)", (channel, f"{topic} "))
+        yield Wake(topic)
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         row = yield from self._standing(domain, command_id)

@@ -98,6 +98,7 @@ def as_facts(row: Any, running: Running) -> Facts:
         causation_id=row[6],
         reply_to=row[7],
         priority=row[8],
+        headers=payload.decode(row[15]) if row[15] else {},
         completed=completed,
         running=now_running,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commandbus.engines.postgres.conduct import Steps, conduct
 from commandbus.engines.postgres.connections import AsyncLine, Line
+from commandbus.engines.postgres.pools import AsyncSource, Source
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
 from commandbus.engines.postgres.statements import Listening, Shared
@@ -21,13 +23,17 @@ T = TypeVar("T")
 class PostgresSession:
     """For threads."""
 
-    def __init__(self, engine: PostgresEngine) -> None:
+    def __init__(self, engine: PostgresEngine, source: Callable[[Op[Any] | None], Source]) -> None:
         self._engine = engine
+        self._source = source
         self._lane = SharedLane(self._run_alone)
+
+    def _line(self, op: Op[Any] | None = None) -> Line:
+        return Line(self._source(op), self._engine)
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         wakes: list[Wake] = []
-        line = Line(self._engine.blocking_pool(op), self._engine)
+        line = self._line(op)
         try:
             result = self._perform(conduct(op, wakes), line)
         finally:
@@ -57,7 +63,7 @@ class PostgresSession:
             steps.close()
 
     def _run_alone(self, statement: Shared) -> Rows:
-        line = Line(self._engine.blocking_pool(), self._engine)
+        line = self._line()
         try:
             return line.execute(statement)
         finally:
@@ -67,16 +73,20 @@ class PostgresSession:
 class AsyncPostgresSession:
     """For asyncio."""
 
-    def __init__(self, engine: PostgresEngine) -> None:
+    def __init__(self, engine: PostgresEngine, source: Callable[[Op[Any] | None], AsyncSource]) -> None:
         self._engine = engine
+        self._source = source
         self._lane = AsyncSharedLane(self._run_alone)
+
+    def _line(self, op: Op[Any] | None = None) -> AsyncLine:
+        return AsyncLine(self._source(op), self._engine)
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self._engine.is_awaiting:
             # The bus was opened for threads, and this is an `async def` handler of one of its workers.
             return await asyncio.to_thread(self._engine.session.run, op, read=read)
         wakes: list[Wake] = []
-        line = AsyncLine(self._engine.awaiting_pool(op), self._engine)
+        line = self._line(op)
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
@@ -109,7 +119,7 @@ class AsyncPostgresSession:
             steps.close()
 
     async def _run_alone(self, statement: Shared) -> Rows:
-        line = AsyncLine(self._engine.awaiting_pool(), self._engine)
+        line = self._line()
         try:
             return await line.execute(statement)
         finally:

@@ -16,5 +16,9 @@ class PostgresStore(
     """Commands in PostgreSQL tables; see sql/0001_schema.sql for what they mean."""
 
     capabilities = Capabilities(
-        durable=True, many_processes=True, caller_transactions=True, needs_migration=True
+        durable=True,
+        many_processes=True,
+        caller_transactions=True,
+        needs_migration=True,
+        handler_transactions=True,
     )

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
-from commandbus.engines.postgres.location import STATEMENT_SECONDS
 from commandbus.engines.postgres.statements import Urgent
+from commandbus.settings import STATEMENT_SECONDS
 from commandbus.store.op import Statement
 
 ANSWER_SECONDS = STATEMENT_SECONDS + 5.0
@@ -58,7 +58,7 @@ class Watch:
             due = list(self._due.items())
             for connection, moment in due:
                 if moment <= now and self._due.pop(connection, None) is not None:
-                    _shut_down(connection)
+                    shut_down(connection)
             if due:
                 idle_since = now
             elif now - idle_since > IDLE_SECONDS:
@@ -70,7 +70,7 @@ class Watch:
                     self._thread = threading.current_thread()
 
 
-def _shut_down(connection: Any) -> None:
+def shut_down(connection: Any) -> None:
     """Whoever waits for this connection sees its end at once; closing it would only remove the file
     from under them."""
     with contextlib.suppress(OSError):

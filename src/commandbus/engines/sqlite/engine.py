@@ -19,6 +19,7 @@ from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.engines.sqlite.watcher import Watcher
 from commandbus.errors import ConfigurationError, InvalidOperationError, StoreUnavailable
 from commandbus.store.op import Op, Wake, drive
+from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ LOCK_SECONDS_MAX = 60.0
 """How long an op may wait for its turn before its caller is told that it did not happen."""
 
 
-class SqliteEngine:
+class SqliteEngine(Serverless):
     """One file, shared by any number of processes on one machine."""
 
     def __init__(self, url: str, *, clock: Clock = system_clock) -> None:
@@ -37,6 +38,7 @@ class SqliteEngine:
         self.store = SqliteStore(clock)
         self.session = SqliteSession(self)
         self.async_session = AsyncSqliteSession(self)
+        self.reserved_session, self.reserved_async_session = self.session, self.async_session
         self._clock = clock
         self._opening = threading.Lock()
         self._writer: WriteLane | None = None

@@ -39,6 +39,9 @@ class SqliteOperators(SqliteReads, SqliteBatches):
         kind = AuditEventType.CANCELED
         yield from self._end_waiting(domain, seq, row[7], row[8], reason, kind, actor, self._clock())
 
+    def announce(self, topic: str) -> Op[None]:
+        yield Wake(topic)
+
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         now = self._clock()
         row = yield from self._standing(domain, command_id)

@@ -238,6 +238,7 @@ def _facts(row: Any, running: Running) -> Facts:
         causation_id=as_optional_id(row[6]),
         reply_to=row[7],
         priority=row[8],
+        headers=payload.decode(row[15]) if row[15] else {},
         completed=completed,
         running=now_running,
     )

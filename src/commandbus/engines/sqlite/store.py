@@ -230,7 +230,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             until = now + int(request.lease_seconds * SECOND)
             lease = (domain, request.worker, now, until, as_json(members))
             lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
-            claimed += [as_claimed(domain, lease_id, row) for row in fit]
+            claimed += [as_claimed(domain, lease_id, row, now) for row in fit]
             if len(fit) == len(head):
                 return
 

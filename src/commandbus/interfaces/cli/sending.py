@@ -97,9 +97,9 @@ def cancel(
     dry_run: options.DryRun = False,
     url: options.Url = None,
 ) -> None:
-    """Cancel a command that waits; it will not be started.
+    """Cancel a command that waits, or ask one that runs to stop.
 
-    One that runs or has ended stays as it is (exit code 1). For a parked one use `tsq cancel`.
+    One that has ended stays as it is (exit code 1); for a parked one use `tsq cancel`.
     """
     with target.opened(url) as bus:
         if dry_run:
@@ -107,5 +107,8 @@ def cancel(
             state = "does not exist" if record is None else f"is {record.status}"
             output.note(f"would cancel {domain}/{command_id}, which {state}")
             return
-        bus.cancel(domain, command_id, reason, actor=options.acting(operator))
-    output.done(f"canceled {domain}/{command_id}")
+        status = bus.cancel(domain, command_id, reason, actor=options.acting(operator))
+    if status == "CANCELED":
+        output.done(f"canceled {domain}/{command_id}")
+    else:
+        output.done(f"asked {domain}/{command_id} to stop; it runs, and `commandbus show` tells")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
     from commandbus.operations.redrive import FailureGroup
     from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.worker.handlers import HandlerRegistry
 
 PAGE = 500
 
@@ -164,6 +165,10 @@ def retry(
     data: Annotated[
         str | None, typer.Option("--data", help="A corrected payload: JSON, @file or -.")
     ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option("--app", help="module:registry, to check --data against the handler's type."),
+    ] = None,
     domain: options.Domain = None,
     command_type: options.Type = None,
     code: Code = None,
@@ -185,7 +190,12 @@ def retry(
         edit["data"] = options.document(data, "--data")
     action = Action("retry", "sent back to work", options.acting(operator), reason, edit)
     chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
+    registry = None
+    if app is not None:
+        from commandbus.interfaces.cli.apps import load_registry
+
+        registry = load_registry(app)
+    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes, registry=registry)
 
 
 def cancel(
@@ -269,6 +279,7 @@ def carry_out(
     *,
     dry_run: bool,
     yes: bool,
+    registry: HandlerRegistry | None = None,
 ) -> None:
     """Act on the commands named, or on all that are chosen; never both, never neither."""
     from commandbus.sync import SyncTroubleshootingQueue
@@ -276,7 +287,7 @@ def carry_out(
     if everything == bool(ids):
         raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
     with target.opened(url) as bus:
-        queue = SyncTroubleshootingQueue(bus)
+        queue = SyncTroubleshootingQueue(bus, registry)
         if everything:
             done, refused = _act_on_all(queue, action, chosen, dry_run=dry_run, yes=yes)
         else:

@@ -9,21 +9,24 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
+    cancelling,
     commands,
     history,
     insight,
     processes,
     queues,
     redrive,
+    restarts,
     retention,
     schedules,
     troubleshooting,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
-from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.store.session import AsyncSession
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.handlers import HandlerRegistry
 
 
 class _Sending:
@@ -36,7 +39,7 @@ class _Sending:
     send = awaiting(commands.send)
     send_many = awaiting(commands.send_many)
     get_command = awaiting(commands.get_command, read=True)
-    cancel = awaiting(commands.cancel)
+    cancel = awaiting(cancelling.cancel)
     get_process = awaiting(processes.get_process, read=True)
     signal_process = awaiting(processes.signal_process)
     cancel_process = awaiting(processes.cancel_process)
@@ -96,6 +99,7 @@ class CommandBus(BusBase, _Sending):
     search_audit = awaiting(actions.search_audit, read=True)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)
+    list_restarts = awaiting(restarts.list_restarts, read=True)
     list_breakers = awaiting(breakers.list_breakers, read=True)
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)
@@ -128,10 +132,11 @@ class BusWithin(_Sending):
 
 
 class TroubleshootingQueue:
-    """Commands that wait for a person, and what a person can do about them."""
+    """Commands that wait for a person, and what a person can do about them. With the `registry` of
+    the handlers, an edited payload is checked against the type of its handler."""
 
-    def __init__(self, bus: CommandBus) -> None:
-        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+    def __init__(self, bus: CommandBus, registry: HandlerRegistry | None = None) -> None:
+        self.scope, self.session, self.hub = scope_with(bus.scope, registry), bus.session, bus.hub
 
     list_troubleshooting = awaiting(troubleshooting.list_troubleshooting, read=True)
     count = awaiting(troubleshooting.count, read=True)

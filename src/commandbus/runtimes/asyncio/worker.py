@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ from commandbus.runtimes.asyncio.facade import awaiting_own
 from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
-from commandbus.runtimes.containment import OverTime, bounded
+from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
@@ -36,6 +37,7 @@ from commandbus.worker.events import (
     Claims,
     Event,
     Finished,
+    Resized,
     Settled,
     SettleFailed,
     StopRequested,
@@ -45,6 +47,7 @@ from commandbus.worker.events import (
 from commandbus.worker.execution import Call
 
 T = TypeVar("T")
+logger = logging.getLogger("commandbus.worker")
 
 FAIR_SECONDS = 0.005
 """Handlers that never wait are run one after another for this long before others get the loop."""
@@ -74,6 +77,8 @@ class Worker(RuntimeWorker):
         self._slots: set[asyncio.Task[None]] = set()
         self._calls: dict[asyncio.Task[None], Call] = {}
         self._interrupting: set[asyncio.Task[None]] = set()
+        self._canceling: set[asyncio.Task[None]] = set()
+        self._left_behind: set[asyncio.Task[None]] = set()
         self._effects: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
@@ -91,6 +96,8 @@ class Worker(RuntimeWorker):
         try:
             while self._another_round():
                 await self._run_once()
+                if self._restart_reason is not None:
+                    await self._engine.replace_async()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -101,6 +108,7 @@ class Worker(RuntimeWorker):
 
     async def _run_once(self) -> None:
         self._begin_anew()
+        await self._engine.meet_async(self._demand)
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
@@ -159,6 +167,8 @@ class Worker(RuntimeWorker):
             self._observe(event)
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
+            if isinstance(event, Resized):
+                self._spawn(self._engine.meet_async(self._demand_of(event.concurrency)))
         self._fit_slots()
 
     def _post(self, event: Event) -> None:
@@ -204,8 +214,10 @@ class Worker(RuntimeWorker):
                 for _ in range(min(len(claimed), len(self._idle_slots))):
                     self._idle_slots.popleft().set_result(None)
             case Settle(batch):
+                self.health_status.asked("settle")
                 self._spawn(self._settle(batch))
             case Claim(limit, sweep):
+                self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
                 self._spawn(self._claim(limit, sweep))
             case Forget() | PassOn():
@@ -218,9 +230,36 @@ class Worker(RuntimeWorker):
                 for slot, call in self._calls.items():
                     if lease_ids is None or call.claimed.lease_id in lease_ids:
                         self._interrupting.add(slot)
-                        slot.cancel()
+                        self._cancel(slot, call)
             case _:
                 assert_never(effect)
+
+    def _cancel(self, slot: asyncio.Task[None], call: Call) -> None:
+        """Cancel what a slot runs; one that does not give way is left behind, after a moment."""
+        assert self._loop is not None
+        slot.cancel()
+        if call.handler.is_async and call.timeout is None:
+            self._loop.call_later(CANCEL_SECONDS, self._leave_behind, slot, call)
+
+    def _leave_behind(self, slot: asyncio.Task[None], call: Call) -> None:
+        """A handler swallows its cancellation: another slot takes the place of its own. One whose
+        sender called it off may still end by itself, and keeps its slot."""
+        if self._calls.get(slot) is not call or slot not in self._interrupting:
+            return
+        logger.warning("%s ignores its cancellation, its slot is replaced", call.handler.command_type)
+        del self._calls[slot]
+        self._interrupting.discard(slot)
+        self._slots.discard(slot)
+        self._left_behind.add(slot)
+        slot.add_done_callback(self._left_behind.discard)
+        self._dropped += 1
+        self._news.set()
+
+    def _stop_calls(self, seqs: frozenset[int]) -> None:
+        for slot, call in self._calls.items():
+            if call.claimed.seq in seqs and call.handler.is_async:
+                self._canceling.add(slot)
+                slot.cancel()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -231,7 +270,7 @@ class Worker(RuntimeWorker):
         began = time.monotonic()
         try:
             op = self._engine.store.claim(self._claim_request(limit, sweep))
-            reply = await self._bus.session.run(op)
+            reply = await self._engine.reserved_async_session.run(op)
         except Exception as error:  # every effect answers; the core backs off
             self._post(ClaimFailed(error))
         else:
@@ -240,7 +279,7 @@ class Worker(RuntimeWorker):
 
     async def _settle(self, batch: list[Settlement]) -> None:
         try:
-            report = await self._bus.session.run(self._engine.store.settle(batch))
+            report = await self._engine.reserved_async_session.run(self._engine.store.settle(batch))
         except Exception as error:  # every effect answers; the core keeps the batch
             self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
@@ -278,7 +317,8 @@ class Worker(RuntimeWorker):
             if isinstance(begun, Call):
                 self._calls[slot] = begun
                 settlement = await self._execute(begun, slot)
-                del self._calls[slot]
+                if self._calls.pop(slot, None) is None:
+                    return  # it was left behind
             else:
                 settlement = begun
             if settlement is None:
@@ -294,7 +334,7 @@ class Worker(RuntimeWorker):
         """Run a handler; None when nothing may be recorded about it."""
         handler, began = call.handler, time.perf_counter()
         limit: asyncio.Timeout | None = None
-        timeout = handler.timeout
+        timeout = call.timeout
         if timeout is None and not handler.is_async:
             timeout = self.settings.stuck_after
         try:
@@ -306,12 +346,12 @@ class Worker(RuntimeWorker):
                 async with asyncio.timeout(timeout) as limit:
                     result = await self._invoke(call)
         except asyncio.CancelledError as error:
+            if slot in self._canceling:
+                return self._execution.canceled(call.claimed, _since(began))
             if slot not in self._interrupting:
                 if slot.cancelling():
                     raise
                 return self._execution.failed(call, error, _since(began))
-            slot.uncancel()
-            self._interrupting.discard(slot)
             # A thread goes on after its slot was cancelled, so its command stays under lease; and
             # one whose lease is gone has no right to be recorded.
             if handler.is_async and self._core.stopping:
@@ -328,7 +368,17 @@ class Worker(RuntimeWorker):
             return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
             return self._execution.failed(call, error, _since(began))
+        finally:
+            if slot in self._canceling or slot in self._interrupting:
+                self._forgive(slot)
         return self._execution.succeeded(call, result, _since(began))
+
+    def _forgive(self, slot: asyncio.Task[None]) -> None:
+        """A cancellation was given way to, or swallowed: it was meant for the call, not the slot."""
+        self._canceling.discard(slot)
+        self._interrupting.discard(slot)
+        while slot.uncancel():
+            pass
 
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
@@ -340,10 +390,11 @@ class Worker(RuntimeWorker):
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
         self._engine.hub.unregister(self._waiter)
-        for slot in self._slots:
+        left = self._slots | self._left_behind
+        for slot in left:
             slot.cancel()
-        if self._slots:
-            await asyncio.wait(self._slots, timeout=1.0)
+        if left:
+            await asyncio.wait(left, timeout=1.0)
         if self._effects:
             await asyncio.wait(self._effects, timeout=5.0)
         if self._timer is not None:

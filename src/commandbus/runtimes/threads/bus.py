@@ -9,21 +9,24 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
+    cancelling,
     commands,
     history,
     insight,
     processes,
     queues,
     redrive,
+    restarts,
     retention,
     schedules,
     troubleshooting,
 )
 from commandbus.operations.scope import Scope
-from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 from commandbus.store.session import Session
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.handlers import HandlerRegistry
 
 
 class _Sending:
@@ -36,7 +39,7 @@ class _Sending:
     send = blocking(commands.send)
     send_many = blocking(commands.send_many)
     get_command = blocking(commands.get_command, read=True)
-    cancel = blocking(commands.cancel)
+    cancel = blocking(cancelling.cancel)
     get_process = blocking(processes.get_process, read=True)
     signal_process = blocking(processes.signal_process)
     cancel_process = blocking(processes.cancel_process)
@@ -96,6 +99,7 @@ class SyncCommandBus(BusBase, _Sending):
     search_audit = blocking(actions.search_audit, read=True)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)
+    list_restarts = blocking(restarts.list_restarts, read=True)
     list_breakers = blocking(breakers.list_breakers, read=True)
     get_breaker = blocking(breakers.get_breaker, read=True)
     open_breaker = blocking(breakers.open_breaker)
@@ -128,10 +132,11 @@ class SyncBusWithin(_Sending):
 
 
 class SyncTroubleshootingQueue:
-    """Commands that wait for a person, and what a person can do about them."""
+    """Commands that wait for a person, and what a person can do about them. With the `registry` of
+    the handlers, an edited payload is checked against the type of its handler."""
 
-    def __init__(self, bus: SyncCommandBus) -> None:
-        self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
+    def __init__(self, bus: SyncCommandBus, registry: HandlerRegistry | None = None) -> None:
+        self.scope, self.session, self.hub = scope_with(bus.scope, registry), bus.session, bus.hub
 
     list_troubleshooting = blocking(troubleshooting.list_troubleshooting, read=True)
     count = blocking(troubleshooting.count, read=True)

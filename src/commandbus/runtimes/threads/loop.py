@@ -7,9 +7,32 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from commandbus.runtimes.containment import contained
+
+
+class Errand:
+    """A coroutine on its way on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._loop = loop
+        self._task: asyncio.Task[Any] | None = None
+        self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(coroutine), loop)
+
+    def cancel(self) -> None:
+        """Ask the coroutine to stop, from any thread; what it does about it is seen in the future."""
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        self._task = asyncio.current_task()
+        return await contained(coroutine)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class LoopThread:
@@ -19,14 +42,14 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Errand:
         """Run a coroutine on the loop; its result is to be read with `uncontained`."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(contained(coroutine), self._loop)
+            return Errand(self._loop, coroutine)
 
     def close(self) -> None:
         """Cancel what still runs and end the loop."""

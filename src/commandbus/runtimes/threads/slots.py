@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from commandbus.runtimes.threads.loop import Errand
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
 from commandbus.worker.execution import Call
@@ -15,13 +16,15 @@ from commandbus.worker.execution import Call
 class Slot:
     """A thread's place. Once abandoned, whatever its thread still does is ignored."""
 
-    __slots__ = ("abandoned", "began", "call", "deadline", "thread")
+    __slots__ = ("abandoned", "began", "call", "deadline", "errand", "thread")
 
     def __init__(self) -> None:
         self.call: Call | None = None
         self.began = 0.0
         self.deadline: float | None = None
         self.abandoned = False
+        self.errand: Errand | None = None
+        """Its handler on the loop, if that is an `async def` one."""
         self.thread: threading.Thread | None = None
 
 
@@ -83,10 +86,19 @@ class Slots:
             ]
             for slot, _ in chosen:
                 slot.abandoned = True
+                if slot.errand is not None:
+                    slot.errand.cancel()
                 self._members.discard(slot)
                 if len(self._members) < self._size:
                     self._spawn()
             return chosen
+
+    def stop_calls(self, seqs: frozenset[int]) -> None:
+        """Ask those to stop that can be asked; `def` handlers look for themselves."""
+        with self._changed:
+            for slot in self._members:
+                if slot.errand is not None and slot.call and slot.call.claimed.seq in seqs:
+                    slot.errand.cancel()
 
     def next_deadline(self) -> float | None:
         with self._changed:

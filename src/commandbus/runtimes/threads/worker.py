@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
 from typing import Any, TypeVar, assert_never
@@ -45,6 +46,8 @@ from commandbus.worker.execution import Call
 
 T = TypeVar("T")
 
+SHORT_PATIENCE = 0.25
+
 
 class SyncWorker(RuntimeWorker):
     """Carries out the commands of one or several domains.
@@ -76,6 +79,8 @@ class SyncWorker(RuntimeWorker):
         try:
             while self._another_round():
                 self._run_once()
+                if self._restart_reason is not None:
+                    self._engine.replace()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -84,15 +89,18 @@ class SyncWorker(RuntimeWorker):
 
     def _run_once(self) -> None:
         self._begin_anew()
+        self._engine.meet(self._demand)
         self._slots = Slots(
             f"worker-{self.domains[0]}",
             self._work,
             finished=lambda: self._inbox.put(None),
             returned=self.health_status.record_thread_back,
         )
+        stuck = self.settings.stuck_after
         self._patience = min(
-            (handler.timeout or self.settings.stuck_after for handler in self.registry),
-            default=self.settings.stuck_after,
+            # What is left of a total may be little.
+            (SHORT_PATIENCE if h.total_timeout else h.timeout or stuck for h in self.registry),
+            default=stuck,
         )
         self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
         self._claims = _Errands("commandbus-claim", self._claim)
@@ -148,6 +156,7 @@ class SyncWorker(RuntimeWorker):
         for effect in self._core.handle(event, time.monotonic()):
             self._perform(effect)
         if isinstance(event, Resized):
+            self._engine.meet(self._demand_of(event.concurrency))
             self._slots.resize(event.concurrency)
 
     def _post_from_anywhere(self, event: Event) -> None:
@@ -176,8 +185,10 @@ class SyncWorker(RuntimeWorker):
             case Start(claimed):
                 self._slots.start(claimed)
             case Settle():
+                self.health_status.asked("settle")
                 self._settles.put(effect)
             case Claim():
+                self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
                 self._claims.put(effect)
             case Forget() | PassOn():
@@ -199,7 +210,7 @@ class SyncWorker(RuntimeWorker):
         began = time.monotonic()
         try:
             request = self._claim_request(effect.limit, effect.sweep)
-            reply = self._bus.session.run(self._engine.store.claim(request))
+            reply = self._engine.reserved_session.run(self._engine.store.claim(request))
         except Exception as error:  # every effect answers; the core backs off
             self._inbox.put(ClaimFailed(error))
         else:
@@ -208,7 +219,7 @@ class SyncWorker(RuntimeWorker):
 
     def _settle(self, effect: Settle) -> None:
         try:
-            report = self._bus.session.run(self._engine.store.settle(effect.batch))
+            report = self._engine.reserved_session.run(self._engine.store.settle(effect.batch))
         except Exception as error:  # every effect answers; the core keeps the batch
             self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
         else:
@@ -222,25 +233,32 @@ class SyncWorker(RuntimeWorker):
         if isinstance(begun, Settlement):
             return begun
         slot.began = time.monotonic()
-        slot.deadline = slot.began + (begun.handler.timeout or self.settings.stuck_after)
+        slot.deadline = slot.began + (begun.timeout or self.settings.stuck_after)
         slot.call = begun
-        return self._execute(begun)
+        return self._execute(begun, slot)
 
-    def _execute(self, call: Call) -> Settlement:
+    def _execute(self, call: Call, slot: Slot) -> Settlement:
         began = time.perf_counter()
         try:
             # A context of its own: what a handler leaves in context variables stays with it.
             outcome = copy_context().run(call.handler.function, call.command, call.context)
             if call.handler.is_async:
-                outcome = self._await(outcome, call.handler.timeout)
+                outcome = self._await(outcome, call.timeout, slot)
         except _AsyncTimeout:
             return self._execution.timed_out(call, _since(began))
+        except FutureCancelled as error:
+            if self._wanted_canceled(call):
+                return self._execution.canceled(call.claimed, _since(began))
+            return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
             return self._execution.failed(call, error, _since(began))
         return self._execution.succeeded(call, outcome, _since(began))
 
-    def _await(self, coroutine: Any, timeout: float | None) -> Any:
-        future = self._loop.submit(coroutine)
+    def _await(self, coroutine: Any, timeout: float | None, slot: Slot) -> Any:
+        slot.errand = self._loop.submit(coroutine)
+        future = slot.errand.future
+        if self._execution.requests:
+            self._stop_calls(frozenset(self._execution.requests))
         try:
             return uncontained(future.result(timeout))
         except FutureTimeout:
@@ -248,6 +266,11 @@ class SyncWorker(RuntimeWorker):
                 future.cancel()
                 raise _AsyncTimeout from None
             raise
+        finally:
+            slot.errand = None
+
+    def _stop_calls(self, seqs: frozenset[int]) -> None:
+        self._slots.stop_calls(seqs)
 
     def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
@@ -256,6 +279,7 @@ class SyncWorker(RuntimeWorker):
         self._claims.close()
         self._settles.close()
         self._loop.close()
+        self._engine.loop_ended()
         self._stop_helpers()
 
 

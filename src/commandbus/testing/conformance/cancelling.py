@@ -1,15 +1,25 @@
-"""Cancelling: what waits may be called off, what runs or has ended may not."""
+"""Cancelling: what waits is called off, what runs is asked to stop, what has ended stays."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.errors import BusinessRuleException, CommandNotFoundError, InvalidOperationError
-from commandbus.testing.conformance.helpers import about, complete, park, together
+from commandbus.errors import (
+    BusinessRuleException,
+    CommandCanceled,
+    CommandNotFoundError,
+    InvalidOperationError,
+)
+from commandbus.testing.conformance.helpers import AT_ONCE, about, complete, park, together
 from commandbus.testing.harness import Harness
+from commandbus.testing.waiting import eventually
+from commandbus.worker.handlers import HandlerRegistry
 
 
 class CancellingSuite:
@@ -42,13 +52,127 @@ class CancellingSuite:
         bus.cancel(first)
         assert bus.take(bus.worker()).command.command_id == second
 
-    def test_a_running_command_goes_on(self, bus: Harness) -> None:
+    def test_a_running_command_is_asked_to_stop_and_may_complete(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()
         taken = bus.take(worker)
-        with pytest.raises(InvalidOperationError, match="IN_PROGRESS"):
-            bus.cancel(command_id)
+        assert bus.call(bus.bus.cancel, "orders", command_id) is CommandStatus.IN_PROGRESS
+        assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
         bus.call(worker.complete, taken)
         assert bus.get(command_id).status is CommandStatus.COMPLETED
+
+    @pytest.mark.parametrize("timeout", [None, 30])
+    def test_a_running_async_handler_is_cancelled(self, bus: Harness, timeout: float | None) -> None:
+        began, ended, registry = threading.Event(), threading.Event(), HandlerRegistry()
+
+        @registry.handler("orders", "ship", timeout=timeout)
+        async def ship(command: Any, context: Any) -> None:
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                assert context.cancelled
+                ended.set()
+
+        with bus.run_worker(registry):
+            command_id = bus.send(reply_to="replies")
+            assert began.wait(10)
+            bus.cancel(command_id, "customer left", actor="ann")
+            record = bus.wait(command_id)
+            assert (record.status, record.reason) == (CommandStatus.CANCELED, "customer left")
+            assert ended.wait(10)
+            assert bus.trail(command_id)[-1].details["actor"] == "ann"
+            reply = bus.take(bus.worker("replies")).command.data
+            assert (reply["outcome"], reply["reason"]) == ("CANCELED", "customer left")
+
+    def test_a_running_def_handler_sees_the_request_and_gives_way(self, bus: Harness) -> None:
+        began, registry = threading.Event(), HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        def ship(command: Any, context: Any) -> None:
+            began.set()
+            eventually(lambda: context.cancelled)
+            context.raise_if_cancelled()
+
+        with bus.run_worker(registry):
+            command_id = bus.send()
+            assert began.wait(10)
+            bus.cancel(command_id, "customer left")
+            record = bus.wait(command_id)
+            assert (record.status, record.reason) == (CommandStatus.CANCELED, "customer left")
+            # Slots go on as before.
+            second = bus.send()
+            eventually(lambda: bus.get(second).status is CommandStatus.IN_PROGRESS)
+            bus.cancel(second)
+            assert bus.wait(second).status is CommandStatus.CANCELED
+
+    def test_a_handler_that_completes_nevertheless_has_completed(self, bus: Harness) -> None:
+        began, registry = threading.Event(), HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        async def ship(command: Any, context: Any) -> str:
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return "too late"
+            return "never"
+
+        with bus.run_worker(registry, concurrency=1):
+            for _ in range(2):
+                command_id = bus.send()
+                assert began.wait(10)
+                began.clear()
+                bus.cancel(command_id)
+                record = bus.wait(command_id)
+                assert (record.status, record.result) == (CommandStatus.COMPLETED, "too late")
+
+    def test_a_failed_attempt_of_a_command_that_is_to_stop_is_not_repeated(self, bus: Harness) -> None:
+        began, registry = threading.Event(), HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        def ship(command: Any, context: Any) -> None:
+            began.set()
+            eventually(lambda: context.cancelled)
+            raise ValueError("busy")
+
+        with bus.run_worker(registry, retry_policy=AT_ONCE):
+            command_id = bus.send()
+            assert began.wait(10)
+            bus.cancel(command_id, "customer left")
+            assert bus.wait(command_id).status is CommandStatus.CANCELED
+
+    def test_a_request_outlives_the_worker_that_ran_the_command(self, bus: Harness) -> None:
+        command_id, registry, runs = bus.send(), HandlerRegistry(), []
+        registry.register("orders", "ship", lambda command, context: runs.append(1))
+        bus.take(bus.worker(name="doomed"), visibility_timeout=30)
+        bus.cancel(command_id, "customer left")
+        bus.advance(31)
+        worker = bus.worker()
+        bus.call(worker.release, bus.take(worker), 3600)
+        with bus.run_worker(registry):
+            record = bus.wait(command_id)
+        assert (record.status, record.reason, runs) == (CommandStatus.CANCELED, "customer left", [])
+
+    def test_a_request_is_forgotten_when_the_command_has_ended(self, bus: Harness) -> None:
+        command_id, worker, registry = bus.send(), bus.worker(), HandlerRegistry()
+        taken = bus.take(worker)
+        bus.cancel(command_id)
+        bus.call(worker.complete, taken)
+        registry.register("orders", "ship", lambda command, context: None)
+        with bus.run_worker(registry):
+            eventually(lambda: not bus.run(bus.store.list_documents("cancellation")))
+        assert bus.get(command_id).status is CommandStatus.COMPLETED
+
+    def test_a_handler_may_cancel_its_own_command(self, bus: Harness) -> None:
+        registry = HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        def ship(command: Any, context: Any) -> None:
+            raise CommandCanceled("nothing to do")
+
+        with bus.run_worker(registry):
+            record = bus.wait(bus.send())
+        assert (record.status, record.reason) == (CommandStatus.CANCELED, "nothing to do")
 
     def test_a_completed_command_stays_completed(self, bus: Harness) -> None:
         command_id = complete(bus)

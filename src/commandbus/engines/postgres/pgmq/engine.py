@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from psycopg_pool import ConnectionPool
 
 from commandbus.engines.postgres.engine import PostgresEngine
 from commandbus.engines.postgres.pgmq import installation
@@ -18,8 +15,8 @@ class PgmqEngine(PostgresEngine):
     store_class = PgmqStore
     store: PgmqStore
 
-    def _start(self, threads: ConnectionPool[Any]) -> None:
-        super()._start(threads)
+    def _start(self) -> None:
+        super()._start()
         self.store.listen_also = None if self._listener is None else self._listener.listen_also
 
     def _check_schema(self) -> None:

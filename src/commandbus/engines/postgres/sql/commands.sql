@@ -144,7 +144,7 @@ leased as (
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
     c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
-    c.expires_at <= m.now
+    c.expires_at <= m.now, m.now - c.due_at
 from taken t cross join leased l cross join moment m
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
 order by t.priority, t.seq

@@ -50,3 +50,18 @@ where n.nspname = $1 and c.relkind in ('r', 'p', 'm')
 
 -- name: autovacuum
 select current_setting('autovacuum')
+
+-- name: connection_budget
+-- What the server allows, keeps back for administrators, and has given out besides this connection;
+-- and what is left to this role and this database where they have limits of their own.
+select current_setting('max_connections')::integer,
+    current_setting('superuser_reserved_connections')::integer
+        + coalesce(current_setting('reserved_connections', true)::integer, 0),
+    (select count(*) - 1 from pg_stat_activity where backend_type in ('client backend', 'walsender')),
+    least(
+        (select case when datconnlimit >= 0 then datconnlimit - (select count(*) - 1
+            from pg_stat_activity a where a.datname = d.datname) else 2147483647 end
+         from pg_database d where d.datname = current_database()),
+        (select case when rolconnlimit >= 0 then rolconnlimit - (select count(*) - 1
+            from pg_stat_activity a where a.usename = r.rolname) else 2147483647 end
+         from pg_roles r where r.rolname = current_user))

@@ -62,7 +62,7 @@ delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
 -- The first commands of a domain. A queue row without its command comes back with nulls.
 select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
 where q.domain = ? order by q.priority, q.seq limit ?
 

@@ -1,0 +1,30 @@
+"""Tells a worker which of its commands are to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from commandbus.operations.cancelling import TOPIC, open_requests
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+from commandbus.store.records import CancelRequest
+
+SWEEP = 300.0
+"""How often requests are looked through that nobody was told of: their worker died, say."""
+
+
+class Cancellations:
+    """Looks when somebody asks, and with every renewal of a lease."""
+
+    name = "cancellations"
+    topic = TOPIC
+
+    def __init__(
+        self, domains: Sequence[str], tell: Callable[[dict[int, CancelRequest]], None]
+    ) -> None:
+        self._domains = domains
+        self._tell = tell
+
+    def work(self, scope: Scope) -> Op[float]:
+        self._tell((yield from open_requests(scope, self._domains)))
+        return SWEEP

@@ -1,0 +1,128 @@
+"""Handlers in a transaction: their effects, their follow-ups and their outcome commit together.
+
+The outcome is recorded by the same settle as any other, inside the handler's transaction and as its
+last statement. It is fenced there like everywhere: when the lease is gone, nothing of it happens, so
+every effect happens once, however often the command is delivered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Protocol
+
+import msgspec
+
+from commandbus.domain.command import Command
+from commandbus.domain.outcome import Succeeded
+from commandbus.errors import LeaseLost
+from commandbus.store.op import Op
+from commandbus.store.records import Settlement, SettleReport
+from commandbus.store.session import Demand, Engine
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """What a transactional handler works with."""
+
+    connection: Any
+    bus: Any
+
+
+class Concluded(msgspec.Struct, frozen=True):
+    """What a transactional call returns to its runtime: it is settled already, or must be."""
+
+    settlement: Settlement
+
+
+class Workshop(Protocol):
+    """What is needed around such a call."""
+
+    engine: Engine
+    demand: Demand
+
+    def bus_within(self, session: Any, is_async: bool) -> Any:
+        """The bus as it is inside a transaction."""
+        ...
+
+    def conclude(self, context: Any, result: Any, ran: int) -> Settlement:
+        """What the handler's result amounts to."""
+        ...
+
+    def connected(self) -> None:
+        """A connection was there in time."""
+        ...
+
+    def settled(self, report: SettleReport) -> None:
+        """It is committed."""
+        ...
+
+
+def _record(shop: Workshop, settlement: Settlement) -> Op[SettleReport]:
+    report = yield from shop.engine.store.settle([settlement])
+    if report.lost:
+        raise LeaseLost("The lease ran out before the handler ended; its effects were undone.")
+    return report
+
+
+def _kept(settlement: Settlement) -> Concluded:
+    return Concluded(msgspec.structs.replace(settlement, recorded=True))
+
+
+def in_transaction(
+    function: Callable[..., Any], shop: Workshop
+) -> Callable[[Command[Any], SyncHandlerContext], Concluded]:
+    """A `def` handler with a transaction around it."""
+
+    @wraps(function)
+    def run(command: Command[Any], context: SyncHandlerContext) -> Concluded:
+        transaction = shop.engine.begin(shop.demand)
+        try:
+            shop.connected()
+            bus = shop.bus_within(transaction.session, is_async=False)
+            context._unit = Unit(transaction.connection, bus)
+            began = time.perf_counter()
+            result = function(command, context)
+            settlement = shop.conclude(context, result, _since(began))
+            if not isinstance(settlement.outcome, Succeeded):
+                return Concluded(settlement)
+            report = transaction.session.run(_record(shop, settlement))
+            transaction.commit()
+        finally:
+            transaction.rollback()
+        shop.settled(report)
+        return _kept(settlement)
+
+    return run
+
+
+def in_async_transaction(
+    function: Callable[..., Awaitable[Any]], shop: Workshop
+) -> Callable[[Command[Any], HandlerContext], Awaitable[Concluded]]:
+    """An `async def` handler with a transaction around it."""
+
+    @wraps(function)
+    async def run(command: Command[Any], context: HandlerContext) -> Concluded:
+        transaction = await shop.engine.begin_async(shop.demand)
+        try:
+            shop.connected()
+            bus = shop.bus_within(transaction.session, is_async=True)
+            context._unit = Unit(transaction.connection, bus)
+            began = time.perf_counter()
+            result = await function(command, context)
+            settlement = shop.conclude(context, result, _since(began))
+            if not isinstance(settlement.outcome, Succeeded):
+                return Concluded(settlement)
+            report = await transaction.session.run(_record(shop, settlement))
+            await transaction.commit()
+        finally:
+            await transaction.rollback()
+        shop.settled(report)
+        return _kept(settlement)
+
+    return run
+
+
+def _since(began: float) -> int:
+    return int((time.perf_counter() - began) * 1_000_000)

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.middleware import MiddlewareSuite
+
+
+class TestMiddleware(MiddlewareSuite):
+    pass

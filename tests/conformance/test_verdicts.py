@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.verdicts import VerdictsSuite
+
+
+class TestVerdicts(VerdictsSuite):
+    pass

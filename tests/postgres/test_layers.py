@@ -1,0 +1,325 @@
+"""The hierarchy of timeouts, layer by layer, and the connections that a worker holds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from commandbus import (
+    CommandStatus,
+    ConfigurationError,
+    HandlerRegistry,
+    HealthState,
+    PoolExhausted,
+    RetryPolicy,
+    SendRequest,
+    StatementTimeout,
+    StoreUnavailable,
+    WorkerWatchdog,
+    create_pool,
+    plan_connections,
+)
+from commandbus.store.records import ClaimRequest
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing import Configuration, Harness
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import empty_url, postgres_configuration, server, shared_url
+from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.postgres
+
+AT_ONCE = RetryPolicy(max_attempts=5, backoff_schedule=[0])
+
+
+@pytest.fixture
+def url() -> str:
+    return empty_url()
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def open_bus(runtime: str, options: str = "") -> Harness:
+    configuration = postgres_configuration()
+    return Configuration("postgres", configuration.url + options).open(runtime)
+
+
+@pytest.fixture
+def bus(runtime: str) -> Iterator[Harness]:
+    harness = open_bus(runtime)
+    yield harness
+    harness.close()
+
+
+def transactional(function: Any, **options: Any) -> HandlerRegistry:
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", function, transactional=True, **options)
+    return registry
+
+
+# Statements.
+
+
+def test_a_statement_must_end_before_its_lease(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        with pytest.raises(ConfigurationError, match=r"statement_timeout \(30 s\).*\(20 s\)"):
+            SyncWorker(bus, "orders", visibility_timeout=20, statement_timeout=30)
+        with pytest.raises(ConfigurationError, match=r"statement_timeout \(25 s\).*\(10 s\)"):
+            SyncWorker(bus, "orders", silence_timeout=10, statement_timeout=25)
+        assert SyncWorker(bus, "orders").settings.statement_seconds == 25
+        assert SyncWorker(bus, "orders", visibility_timeout=6).settings.statement_seconds == 5
+
+
+def test_a_slow_statement_of_a_handler_is_cancelled_and_transient(bus: Harness) -> None:
+    runs: list[int] = []
+
+    def ship(command: Any, context: Any) -> str:
+        runs.append(context.attempt)
+        if len(runs) == 1:
+            context.connection.execute("select pg_sleep(60)")
+        return context.connection.execute("show statement_timeout").fetchone()[0]
+
+    with bus.run_worker(transactional(ship), statement_timeout=0.5, retry_policy=AT_ONCE):
+        command_id = bus.send()
+        record = bus.wait(command_id)
+    assert (record.status, record.attempts, record.result) == (CommandStatus.COMPLETED, 2, "500ms")
+    failed = next(event for event in bus.trail(command_id) if event.event_type == "FAILED")
+    assert failed.details["error"]["code"] == "STATEMENT_TIMEOUT"
+    assert failed.details["error"]["kind"] == "TRANSIENT"
+
+
+def test_the_worker_s_own_statements_have_its_timeout(bus: Harness) -> None:
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with bus.run_worker(registry, statement_timeout=0.5):
+        bus.wait(bus.send())
+        with psycopg.connect(bus.configuration.url) as blocker:
+            blocker.execute("lock table commandbus.queue in access exclusive mode")
+            worker = bus.engine.store
+            op = worker.claim(_request())
+            session = bus.engine.reserved_session
+            with pytest.raises(StatementTimeout, match="statement_timeout"):
+                session.run(op)
+
+
+def _request() -> ClaimRequest:
+    return ClaimRequest(("orders",), 1, "test", 30.0, sweep=False)
+
+
+# The pool.
+
+
+def test_a_pool_smaller_than_the_concurrency_is_refused(url: str) -> None:
+    with SyncCommandBus(url + "&pool_size=4") as bus:
+        worker = SyncWorker(bus, "orders", concurrency=4)
+        with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=5"):
+            SyncWorker(bus, "orders", concurrency=5)
+        with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=16"):
+            worker.set_concurrency(16)
+
+
+@pytest.mark.parametrize("value", ["0", "x", "-1", "1e9"])
+def test_a_strange_pool_timeout_is_refused(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="pool_timeout"):
+        SyncCommandBus(f"postgresql://localhost/x?pool_timeout={value}")
+
+
+def test_a_used_up_pool_is_told_from_a_server_that_is_away(url: str) -> None:
+    with SyncCommandBus(url + "&pool_size=1&pool_timeout=0.2") as bus:
+        pool = bus.engine.blocking_pool()
+        transaction = bus.engine.begin(SyncWorker(bus, "orders", concurrency=1)._demand)
+        with pytest.raises(PoolExhausted, match=r"All 1 connections.*0\.2 s"):
+            bus.stats("orders")
+        transaction.rollback()
+        assert bus.stats("orders").depth == 0
+        assert pool is bus.engine.blocking_pool()
+    with pytest.raises(StoreUnavailable) as away, SyncCommandBus("postgresql://127.0.0.1:1/x"):
+        pass
+    assert not isinstance(away.value, PoolExhausted)
+
+
+def test_a_handler_without_a_connection_waits_1_2_4_seconds(runtime: str) -> None:
+    bus = open_bus(runtime, "&pool_size=1&pool_timeout=0.1")
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None, transactional=True)
+    policy = RetryPolicy(9, [500])
+    try:
+        with (
+            SyncCommandBus(shared_url()) as other,
+            bus.run_worker(registry, concurrency=1, retry_policy=policy) as running,
+        ):
+            held = bus.engine.begin(running.worker._demand)
+            command_id = other.send("orders", "ship").command_id
+
+            def failures() -> list[Any]:
+                trail = other.get_audit_trail(command_id)
+                return [event.details for event in trail if event.event_type == "FAILED"]
+
+            eventually(lambda: len(failures()) == 3, timeout=30)
+            assert {details["error"]["code"] for details in failures()} == {"POOL_TIMEOUT"}
+            assert [details["retry_in"] for details in failures()] == [1.0, 2.0, 4.0]
+            assert running.worker.health_status.report().pool_exhaustions == 3
+            held.rollback()
+            assert other.wait(command_id, 30).status is CommandStatus.COMPLETED
+            assert running.worker.health_status.report().pool_exhaustions == 0
+    finally:
+        bus.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "transactional", "sending"])
+def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: str) -> None:
+    """Ten thousand commands, a pool of 16: no wait in vain, and the server counts the connections."""
+    bus = open_bus(runtime, "&pool_size=16")
+    count = 10_000 if kind == "plain" else 2_000
+    registry, most, over = HandlerRegistry(), [0], threading.Event()
+
+    @registry.handler("orders", "ship", transactional=kind == "transactional")
+    def ship(command: Any, context: Any) -> None:
+        if kind == "sending":
+            context.progress(50)
+
+    def watch() -> None:
+        with psycopg.connect(shared_url(), autocommit=True) as connection:
+            while not over.is_set():
+                found = connection.execute(
+                    "select count(*) from pg_stat_activity where datname = current_database()"
+                    " and application_name like 'commandbus%'"
+                ).fetchone()
+                assert found is not None
+                most[0] = max(most[0], found[0])
+                time.sleep(0.002)
+
+    watching = threading.Thread(target=watch)
+    try:
+        bus.send_many([SendRequest("orders", "ship", n) for n in range(count)])
+        watching.start()
+        with bus.run_worker(registry, concurrency=16) as running:
+            eventually(lambda: bus.stats().completed == count, timeout=120)
+            assert running.worker.health_status.report().pool_exhaustions == 0
+            assert running.metrics.claim_failures + running.metrics.settle_failures == 0
+            held = running.worker.connections
+            assert held.busy <= 16
+            assert held.reserved <= 4
+    finally:
+        over.set()
+        watching.join()
+        bus.close()
+    limit = 16 + 4 + 1
+    # Under asyncio the sender of this test has a connection on the loop, beside the handlers' threads.
+    assert 2 <= most[0] <= limit + (1 if runtime == "asyncio" else 0)
+
+
+# Leases, threads, the watchdog.
+
+
+def test_a_late_outcome_is_refused_after_redelivery(bus: Harness) -> None:
+    """The lease ends while the handler runs: another delivery, and one outcome."""
+    registry, runs, late = HandlerRegistry(), [], threading.Event()
+
+    @registry.handler("orders", "ship")
+    def ship(command: Any, context: Any) -> int:
+        runs.append(context.fence)
+        if len(runs) == 1:
+            with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+                connection.execute("update commandbus.lease set until = 0")
+            late.wait(30)
+        return context.fence
+
+    with bus.run_worker(registry, concurrency=2, visibility_timeout=1) as running:
+        command_id = bus.send()
+        record = bus.wait(command_id, 30)
+        late.set()
+        assert (record.result, record.crashes) == (runs[1], 1)
+        eventually(lambda: running.metrics.leases_lost == 1)
+    assert bus.get(command_id).result == runs[1]
+
+
+def test_connections_that_nobody_answers_are_critical_and_healed(runtime: str) -> None:
+    """Every connection of the pool leads to nowhere; new ones would do."""
+    configuration = postgres_configuration()
+    name = configuration.url.partition("?")[0].rpartition("/")[2]
+    with Proxy(server(os.getpid()).dsn(name, tcp=True)) as proxy:
+        bus = Configuration("postgres", proxy.url + "&notify=off").open(runtime)
+        registry, done = HandlerRegistry(), []
+        registry.register("orders", "ship", lambda command, context: done.append(command.data))
+        try:
+            settings = {"statement_timeout": 0.5, "silence_timeout": 1.5, "poll_interval": 0.2}
+            with bus.run_worker(registry, **settings) as running:
+                health = running.worker.health_status
+                bus.send(data=1)
+                eventually(lambda: done == [1])
+                proxy.half_open()
+                eventually(lambda: health.state is HealthState.CRITICAL)
+                assert "no answer" in health.reasons[0]
+                with (
+                    WorkerWatchdog(running.worker, check_interval=0.05) as watchdog,
+                    SyncCommandBus(configuration.url) as sender,
+                ):
+                    sender.send("orders", "ship", 2)
+                    eventually(lambda: 2 in done, timeout=30)
+                    eventually(lambda: health.state is HealthState.HEALTHY)
+                    assert watchdog.restarts == 1
+                    eventually(lambda: len(sender.list_restarts()) == 1)
+                    (restart,) = sender.list_restarts()
+                    assert restart.worker == running.worker.name
+                    assert "no answer" in restart.reason
+        finally:
+            bus.close()
+
+
+# Pools for handlers, and a plan that fits the server.
+
+
+def test_the_pool_for_handlers_has_sound_sizes(url: str) -> None:
+    pool = create_pool(url, 4)
+    assert (pool.min_size, pool.max_size, pool.timeout) == (4, 8, 30)
+    assert (pool.max_lifetime, pool.max_idle, pool.reconnect_timeout) == (3600, 600, 300)
+    with pool, pool.connection() as connection:
+        assert connection.execute("show statement_timeout").fetchone() == ("25s",)
+        assert connection.execute("show enable_seqscan").fetchone() == ("on",)
+    with pytest.raises(ConfigurationError, match=r"min_size=2.*concurrency=4"):
+        create_pool(url, 4, min_size=2)
+    with pytest.raises(ConfigurationError, match="concurrency"):
+        create_pool(url, 0)
+
+
+def test_a_plan_fits_what_the_server_has_left(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("select current_setting('max_connections')::int").fetchone()
+        assert row is not None
+        allowed = row[0]
+        plan = plan_connections(url, 4)
+        assert (plan.concurrency, plan.per_process) == (4, 9)
+        assert 0 < plan.available < allowed
+        assert f"max_connections {allowed}" in str(plan)
+        capped = plan_connections(url, 10_000, processes=2)
+        assert 1 <= capped.concurrency < allowed // 2
+        assert capped.processes * capped.per_process <= capped.available
+        with pytest.raises(ConfigurationError, match=rf"20010.*{allowed} - "):
+            plan_connections(url, 10_000, processes=2, strict=True)
+        with pytest.raises(ConfigurationError, match="too few connections"):
+            plan_connections(url, 1, processes=allowed)
+        with pytest.raises(ConfigurationError, match="processes"):
+            plan_connections(url, 1, processes=0)
+
+
+def test_a_limit_of_the_database_counts(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"alter database {name} connection limit 12")
+        try:
+            plan = plan_connections(url, 100)
+            assert plan.available <= 12
+            assert plan.concurrency <= 7
+            assert "this role and database may have" in plan.text
+        finally:
+            connection.execute(f"alter database {name} connection limit -1")

@@ -1,0 +1,81 @@
+"""A server that is away for a while under load: ill but live meanwhile, well again by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from commandbus import HandlerRegistry, HealthState
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.probes import livez, readyz
+from commandbus.testing import Configuration
+from commandbus.testing.postgres import PostgresServer, create_database
+from commandbus.testing.waiting import eventually
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
+def test_a_worker_outlives_an_outage_of_its_server(runtime: str) -> None:
+    with PostgresServer.start() as own:
+        url = create_database(own)
+        upgrade(url)
+        outage(own, url, runtime, seconds=1.0)
+
+
+def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float:
+    """Stop the server under load until the worker is ill, for `seconds` at least, and start it again;
+    returns the seconds from its start until the worker was well and at work."""
+    registry, done, over = HandlerRegistry(), [], threading.Event()
+    registry.register("orders", "ship", lambda command, context: done.append(command.data))
+    bus = Configuration("postgres", url + "&pool_timeout=0.5").open(runtime)
+
+    def send() -> None:
+        number = 0
+        while not over.is_set():
+            try:
+                bus.send(data=number)
+            except StoreUnavailable:
+                over.wait(0.2)
+            number += 1
+            time.sleep(0.002)
+
+    sending = threading.Thread(target=send)
+    try:
+        with bus.run_worker(registry) as running:
+            worker: Any = running.worker
+            health = worker.health_status
+            sending.start()
+            eventually(lambda: len(done) > 20)
+            own.halt("immediate")
+            down_at = time.monotonic()
+            eventually(lambda: health.state is HealthState.DEGRADED, timeout=60)
+            assert not readyz(worker)[0]
+            assert livez(worker)[0]
+            assert "failures in a row" in health.reasons[0]
+            while time.monotonic() < down_at + seconds:
+                assert livez(worker)[0]
+                assert health.state is HealthState.DEGRADED
+                time.sleep(0.2)
+            own.restart()
+            began, before = time.monotonic(), len(done)
+            eventually(lambda: health.state is HealthState.HEALTHY and len(done) > before, timeout=30)
+            took = time.monotonic() - began
+            eventually(lambda: readyz(worker)[0])
+            assert worker.is_running
+        over.set()
+        sending.join()
+        # Nothing that was accepted is left behind.
+        with bus.run_worker(registry):
+            eventually(lambda: bus.stats().depth == 0 and bus.stats().running == 0, timeout=60)
+        assert bus.stats().parked == 0
+        return took
+    finally:
+        over.set()
+        if sending.is_alive():
+            sending.join()
+        bus.close()

@@ -1,0 +1,222 @@
+"""Transactional handlers: effects, follow-ups, reply and outcome commit together, once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from commandbus import (
+    BusinessRuleException,
+    CommandStatus,
+    HandlerRegistry,
+    InvalidOperationError,
+    RetryPolicy,
+)
+from commandbus.testing import Configuration, Harness
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import postgres_configuration
+
+pytestmark = pytest.mark.postgres
+
+AT_ONCE = RetryPolicy(max_attempts=5, backoff_schedule=[0])
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def configuration() -> Configuration:
+    return postgres_configuration()
+
+
+@pytest.fixture(params=["def", "async def"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def bus(configuration: Configuration, runtime: str) -> Any:
+    with psycopg.connect(configuration.url, autocommit=True) as connection:
+        connection.execute("create table if not exists effect (n int, fence bigint)")
+        connection.execute("truncate effect")
+    harness = configuration.open(runtime)
+    yield harness
+    harness.close()
+
+
+def effects(bus: Harness) -> list[int]:
+    with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+        return [row[0] for row in connection.execute("select n from effect order by n")]
+
+
+def registry_of(kind: str, then: Any = None, **options: Any) -> HandlerRegistry:
+    """A handler that writes its payload into the table, sends a follow-up, and then does `then`."""
+    registry = HandlerRegistry()
+    insert = "insert into effect (n, fence) values (%s, %s)"
+
+    def work(command: Any, context: Any) -> Any:
+        context.connection.execute(insert, (command.data, context.fence))
+        context.bus.send("audit", "note", command.data)
+        return then(command, context) if then else command.data
+
+    async def work_async(command: Any, context: Any) -> Any:
+        await context.connection.execute(insert, (command.data, context.fence))
+        await context.bus.send("audit", "note", command.data)
+        return then(command, context) if then else command.data
+
+    function = work if kind == "def" else work_async
+    registry.register("orders", "ship", function, transactional=True, **options)
+    return registry
+
+
+def test_effects_outcome_and_follow_ups_commit_together(bus: Harness, kind: str) -> None:
+    with bus.run_worker(registry_of(kind), concurrency=4) as running:
+        ids = [bus.send(data=n, reply_to="replies") for n in range(20)]
+        for command_id in ids:
+            assert bus.wait(command_id).status is CommandStatus.COMPLETED
+        eventually(lambda: running.worker._core.idle)
+        assert running.metrics.commands_settled == 20
+        assert running.metrics.leases_lost == 0
+    assert effects(bus) == list(range(20))
+    assert bus.stats("audit").ready == 20
+    assert bus.stats("replies").ready == 20
+    assert bus.kinds(ids[0]) == ["SENT", "RECEIVED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), BusinessRuleException("NO")])
+def test_a_failure_undoes_the_effects(bus: Harness, kind: str, error: Exception) -> None:
+    def fail(command: Any, context: Any) -> None:
+        raise error
+
+    with bus.run_worker(registry_of(kind, fail), retry_policy=RetryPolicy(max_attempts=1)):
+        status = bus.wait(bus.send(data=1)).status
+    parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    assert status is (parked if isinstance(error, ValueError) else CommandStatus.FAILED)
+    assert effects(bus) == []
+    assert bus.stats("audit").depth == 0
+
+
+def test_a_result_that_cannot_be_kept_undoes_the_effects(bus: Harness, kind: str) -> None:
+    with bus.run_worker(registry_of(kind, lambda command, context: object())):
+        record = bus.wait(bus.send(data=1))
+    assert record.error_code == "RESULT_NOT_JSON"
+    assert effects(bus) == []
+
+
+def test_a_handler_that_lost_its_lease_changes_nothing(bus: Harness, kind: str) -> None:
+    """The second delivery's effects stand, the first one's do not."""
+    runs: list[int] = []
+    lock = threading.Lock()
+
+    def lose_the_first_time(command: Any, context: Any) -> int:
+        with lock:
+            runs.append(context.fence)
+            first = len(runs) == 1
+        if first:
+            with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+                connection.execute("update commandbus.lease set until = 0")
+        return context.fence
+
+    with bus.run_worker(registry_of(kind, lose_the_first_time), retry_policy=AT_ONCE, concurrency=1):
+        record = bus.wait(bus.send(data=1))
+    assert record.status is CommandStatus.COMPLETED
+    assert len(runs) == 2
+    assert record.result == runs[1]
+    assert effects(bus) == [1]
+    assert bus.stats("audit").ready == 1
+
+
+def test_a_commit_that_fails_is_tried_again(bus: Harness, kind: str) -> None:
+    runs: list[int] = []
+
+    def break_the_first_time(command: Any, context: Any) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            pid = context.connection.info.backend_pid
+            with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+                connection.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+
+    with bus.run_worker(registry_of(kind, break_the_first_time), retry_policy=AT_ONCE):
+        assert bus.wait(bus.send(data=1)).status is CommandStatus.COMPLETED
+    assert effects(bus) == [1]
+
+
+def test_nothing_of_a_transaction_leaks_into_the_pool(bus: Harness, kind: str) -> None:
+    with bus.run_worker(registry_of(kind), concurrency=1):
+        bus.wait(bus.send(data=1))
+        for _ in range(10):
+            bus.send("audit", "note")
+    with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+        held = connection.execute(
+            "select count(*) from pg_stat_activity where state like 'idle in%' and datname ="
+            " current_database()"
+        ).fetchone()
+    assert held == (0,)
+
+
+def test_the_user_has_a_connection_as_psycopg_makes_them(bus: Harness) -> None:
+    registry, seen = HandlerRegistry(), []
+
+    @registry.handler("orders", "ship", transactional=True)
+    def ship(command: Any, context: Any) -> None:
+        cursor = context.connection.execute("select %s", [7])
+        seen.append(cursor.fetchone())
+        seen.append(context.connection.execute("select pg_typeof(%s)::text", [7]).fetchone())
+        seen.append(context.connection.execute("show enable_seqscan").fetchone())
+        with context.connection.transaction():
+            context.connection.execute("insert into effect (n) values (1)")
+
+    with bus.run_worker(registry):
+        assert bus.wait(bus.send()).status is CommandStatus.COMPLETED
+    assert seen == [(7,), ("smallint",), ("on",)]
+    assert effects(bus) == [1]
+
+
+def test_a_plain_handler_has_no_transaction(bus: Harness) -> None:
+    registry, told = HandlerRegistry(), []
+
+    @registry.handler("orders", "ship")
+    def ship(command: Any, context: Any) -> None:
+        for name in ("connection", "bus"):
+            with pytest.raises(InvalidOperationError, match="transactional=True"):
+                getattr(context, name)
+        told.append(1)
+
+    with bus.run_worker(registry):
+        assert bus.wait(bus.send()).status is CommandStatus.COMPLETED
+    assert told == [1]
+
+
+def test_a_handler_that_blocks_its_loop_has_one_effect_and_is_named(
+    configuration: Configuration,
+) -> None:
+    """For twice its lease: the lease is kept from another thread, and the guilty line is told."""
+    with psycopg.connect(configuration.url, autocommit=True) as connection:
+        connection.execute("create table if not exists effect (n int, fence bigint)")
+        connection.execute("truncate effect")
+    registry, runs = HandlerRegistry(), []
+
+    @registry.handler("orders", "ship", transactional=True)
+    async def block(command: Any, context: Any) -> None:
+        runs.append(context.fence)
+        await context.connection.execute("insert into effect (n) values (1)")
+        time.sleep(3)
+
+    bus = configuration.open("asyncio")
+    try:
+        with bus.run_worker(registry, visibility_timeout=1.5) as running:
+            record = bus.wait(bus.send(), 30)
+            report = running.worker.health_status.report()
+        assert (record.status, record.attempts, len(runs)) == (CommandStatus.COMPLETED, 1, 1)
+        assert effects(bus) == [1]
+        assert report.loop_stalls >= 1
+        assert "test_transactional.py" in str(report.last_stall)
+        assert str(report.last_stall).endswith("in block")
+    finally:
+        bus.close()
