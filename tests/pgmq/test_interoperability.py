@@ -256,6 +256,7 @@ def test_what_others_send_wakes_a_worker_at_once(bus: Harness) -> None:
         running.wait_until_idle()
         sql("select pgmq.send(%s, %s::jsonb)", QUEUE, '{"command_type": "ship"}')
         eventually(lambda: bus.stats().completed == 1)
+        assert running.metrics.wakeups["notify"] >= 1
 
 
 class TestAdopted:
@@ -314,6 +315,7 @@ class TestAdopted:
             running.wait_until_idle()
             sql("select pgmq.send(%s, '{}'::jsonb)", queue)
             eventually(lambda: bus.stats().completed == 1)
+            assert running.metrics.wakeups["notify"] >= 1
 
     def test_what_cannot_be_adopted_is_refused(self, bus: Harness, queue: str) -> None:
         adopt = bus.bus.adopt_queue
@@ -356,3 +358,4 @@ def test_pgmqs_own_notifications_serve_where_there_is_no_trigger_of_ours() -> No
         finally:
             worker.stop()
             thread.join()
+        assert worker.metrics.wakeups["notify"] >= 1

@@ -215,6 +215,7 @@ def metrics(client: object, queue: str) -> Op[PgmqMetrics]:
 
 
 def metrics_all(client: object) -> Op[list[PgmqMetrics]]:
+    """The same of all queues."""
     return _decoded((yield _rows("metrics_all", "")), PgmqMetrics)
 
 
@@ -224,6 +225,7 @@ def bind_topic(client: object, pattern: str, queue: str) -> Op[None]:
 
 
 def unbind_topic(client: object, pattern: str, queue: str) -> Op[bool]:
+    """Take a binding back; False when there was none."""
     params = as_text(pattern, "pattern"), as_queue(queue)
     return bool((yield _call("unbind_topic", "$1::text, $2::text", *params))[0][0])
 
@@ -255,6 +257,7 @@ def enable_notify(client: object, queue: str, *, throttle: Duration = 0.25) -> O
 
 
 def disable_notify(client: object, queue: str) -> Op[None]:
+    """Take that back."""
     yield _call("disable_notify_insert", "$1::text", as_queue(queue))
 
 

@@ -1,0 +1,121 @@
+"""The SQL of the transport: every statement prepares, and the hot ones go by index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import RawCursor
+
+from commandbus.engines.postgres import location
+from commandbus.engines.postgres.pgmq.names import queue_of
+from commandbus.engines.postgres.pgmq.queues import Queue, Texts, templates
+from commandbus.sync import SyncCommandBus
+from tests.pgmq.database import empty_url
+
+pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def connection() -> Iterator[Any]:
+    url = empty_url()
+    with SyncCommandBus(url, transport="pgmq") as bus:
+        bus.send("orders", "ship")
+        bus.send("orders", "ship", priority="high")
+    place = location.parse(url)
+    with psycopg.connect(place.conninfo, autocommit=True, cursor_factory=RawCursor) as connection:
+        yield connection
+
+
+def queues(connection: Any) -> list[Queue]:
+    rows = connection.execute(templates("commandbus").queues.encode(), ["{orders}", "me"]).fetchall()
+    return [Queue(*row[:-1]) for row in rows]
+
+
+OVER_QUEUES = sorted(
+    name
+    for name, sql in vars(templates("commandbus")).items()
+    if re.search(r"@(each|any|sum) ", sql) and sql.startswith(("with", "select", "@any"))
+)
+PLAIN = sorted(
+    name for name, sql in vars(templates("commandbus")).items() if "@" not in sql and sql[-1] != ","
+)
+
+
+@pytest.mark.parametrize("name", [*OVER_QUEUES, "insert", "settle", "settle locked"])
+def test_every_statement_over_queues_prepares(connection: Any, name: str) -> None:
+    texts = Texts("commandbus", last_read_at=True)
+    if name == "insert":
+        sql = texts.insert(queues(connection))
+    elif name.startswith("settle"):
+        sql = texts.settle(queues(connection), lock=name != "settle")
+    else:
+        sql = texts(name, queues(connection))
+    assert "@" not in sql.replace("@>", "")
+    assert ("for update" in sql) or name != "settle locked"
+    connection.execute(f"prepare checked as {sql}".encode())
+    assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_plain_statement_prepares(connection: Any, name: str) -> None:
+    connection.execute(f"prepare checked as {getattr(templates('commandbus'), name)}".encode())
+    assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (1,)
+
+
+def fill(connection: Any) -> None:
+    connection.execute(
+        "insert into pgmq.q_orders__commands (vt, message, headers)"
+        f" select now(), '{{}}', '{{}}' from generate_series(1, {ROWS})"
+    )
+
+
+@pytest.mark.parametrize("statistics", ["none", "fresh"])
+@pytest.mark.parametrize("name", ["claim", "settle", "renew"])
+def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: str) -> None:
+    fill(connection)
+    if statistics == "fresh":
+        connection.execute("analyze")
+    texts, found = Texts("commandbus", last_read_at=True), queues(connection)
+    if name == "settle":
+        sql, empty = texts.settle(found, lock=False), "{}"
+        count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
+        params: list[Any] = [empty] * count
+        params[5], params[6], params[33], params[34] = None, "w", "me", True
+    elif name == "claim":
+        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000]
+    else:
+        sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
+    rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    assert not re.findall(r"Seq Scan on (?:q_|command\b|outcome\b)", plan), plan
+    walks = re.findall(r"Index (?:Only )?Scan using (q_\w+) on [^\n]*\n(\s+[^\n]*)", plan)
+    assert walks
+    assert all("Index Cond" in following for _, following in walks), plan
+
+
+@pytest.mark.parametrize(
+    ("domain", "priority", "replies", "expected"),
+    [
+        ("orders", 5, False, "orders__commands"),
+        ("orders", 5, True, "orders__replies"),
+        ("orders", 0, False, "orders__commands_p0"),
+        ("orders", -7, False, "orders__commands_n7"),
+    ],
+)
+def test_plain_domains_keep_their_names(
+    domain: str, priority: int, replies: bool, expected: str
+) -> None:
+    assert queue_of(domain, priority, replies=replies) == expected
+
+
+def test_other_domains_get_names_that_pgmq_takes_and_tells_apart() -> None:
+    domains = ["Orders", "oRders", "or.ders", "or-ders", "or:ders", "d" * 63, "d" * 62, "orders"]
+    names = [queue_of(domain, -32_768, replies=False) for domain in domains]
+    assert len(set(names)) == len(domains)
+    assert all(re.fullmatch(r"[a-z_][a-z0-9_]{0,46}", name) for name in names)
