@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -24,14 +24,16 @@ from commandbus.errors import (
 )
 from commandbus.operations.processes import ProcessStart
 from commandbus.operations.routing import route
+from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
-from commandbus.testing.conformance.helpers import registry_of, spy_on, together
+from commandbus.testing.conformance.helpers import registry_of, require, spy_on, together
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import DOMAIN, BookTrip, Choosy, Parallel, Sagas, Trip
 from commandbus.testing.waiting import eventually
 
+T = TypeVar("T")
 NO = BusinessRuleException("NO_ROOM", "everything is taken")
 
 
@@ -248,6 +250,41 @@ class ProcessSuite:
         for process_id in ids:
             assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
 
+    def test_several_loops_share_the_replies_of_steps_that_run_at_once(self, bus: Harness) -> None:
+        names = ("begin", "hotel", "car", "guide", "confirm")
+        handlers = {name: Recorder() for name in names}
+        sagas = Sagas(bus, Parallel)
+        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(30)])
+        with (
+            bus.run_worker(registry_of(DOMAIN, **handlers), DOMAIN),
+            bus.run_router(Parallel, concurrency=4, batch_size=5),
+        ):
+            for process_id in ids:
+                record = bus.call(sagas.manager.wait, process_id, 20)
+                assert record.status is ProcessStatus.COMPLETED
+        assert [len(handler.commands) for handler in handlers.values()] == [30] * 5
+
+    def test_a_crash_at_any_statement_changes_nothing(self, bus: Harness) -> None:
+        require(bus, "durable")
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "test-router", 600.0))
+        claimed = bus.run(claim).claimed
+        before, crashes = sagas.get(process_id), 0
+        while True:
+            op = route(bus.bus.scope, sagas.declarations, claimed, "test-router")
+            try:
+                assert bus.run(cut(op, crashes)).routed == 1
+                break
+            except Crash:
+                crashes += 1
+            assert sagas.get(process_id) == before
+            assert sagas.waiting() == []
+        assert crashes > 3
+        assert sagas.waiting() == ["book_car"]
+        assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
+
     @pytest.mark.parametrize("failure", [StoreUnavailable("gone"), RuntimeError("boom")])
     def test_a_router_outlives_a_failure_and_loses_nothing(
         self, bus: Harness, failure: Exception
@@ -425,6 +462,26 @@ class ProcessSuite:
         bus.call(act, DOMAIN, command_id, "by hand", operator="ann")
         sagas.route()
         assert sagas.status(process_id) == status
+
+
+class Crash(Exception):  # noqa: N818 - an event of the test
+    """The process dies here."""
+
+
+def cut(op: Op[T], statements: int) -> Op[T]:
+    """An op that dies after so many statements, before its commit."""
+    try:
+        wanted = next(op)
+        while True:
+            if isinstance(wanted, Statement):
+                if statements == 0:
+                    raise Crash
+                statements -= 1
+            wanted = op.send((yield wanted))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        op.close()
 
 
 class Foreign(Process[dict[str, Any]]):
