@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.sagas import Plan, run
 
-SAGAS = 300
+SAGAS = 200
 
 
 def check(url: str, seed: int) -> None:

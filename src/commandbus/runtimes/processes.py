@@ -16,7 +16,7 @@ from commandbus.domain.names import as_name
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.process.picture import mermaid, svg
 from commandbus.domain.process.values import ProcessRecord, ProcessStatus
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
 from commandbus.operations.processes import TIMERS, ProcessPage
 from commandbus.services.process_router import (
@@ -43,7 +43,10 @@ class ManagerBase:
     def draw(self, record: ProcessRecord | None = None, format: str = "mermaid") -> str:  # noqa: A002
         """The declaration as a picture, "mermaid" or "svg"; with a record, coloured by how far that
         process is."""
-        return (svg if format == "svg" else mermaid)(self.process, record)
+        painters = {"mermaid": mermaid, "svg": svg}
+        if format not in painters:
+            raise InvalidArgumentError(f"format must be mermaid or svg, not {format!r}.")
+        return painters[format](self.process, record)
 
     def _start(
         self,

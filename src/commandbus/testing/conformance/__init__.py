@@ -45,6 +45,7 @@ SUITES = (
     "priorities",
     "process_operators",
     "process_parts",
+    "process_routing",
     "processes",
     "progress",
     "querying",

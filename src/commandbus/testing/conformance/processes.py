@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -20,18 +20,14 @@ from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
     ProcessNotFoundError,
-    StoreUnavailable,
 )
 from commandbus.operations.processes import ProcessStart
-from commandbus.operations.routing import route
-from commandbus.store.records import ClaimRequest
-from commandbus.testing.conformance.helpers import registry_of, spy_on, together
+from commandbus.testing.conformance.helpers import together
 from commandbus.testing.conformance.transactions import transaction
-from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import DOMAIN, BookTrip, Choosy, Parallel, Sagas, Trip
-from commandbus.testing.waiting import eventually
 
+T = TypeVar("T")
 NO = BusinessRuleException("NO_ROOM", "everything is taken")
 
 
@@ -215,91 +211,6 @@ class ProcessSuite:
         }
         bus.send("book_trip.replies", REPLY_TYPE, data, correlation_id=process_id)
 
-    def test_a_process_of_a_newer_router_is_left_to_it(self, bus: Harness) -> None:
-        sagas, stranger = Sagas(bus, BookTrip), Sagas(bus, Foreign)
-        process_id = sagas.start()
-        sagas.end("book_hotel", "Grand")
-        stranger.route()
-        assert sagas.get(process_id).current_steps == ["hotel"]
-        bus.advance(2)
-        sagas.route()
-        assert sagas.get(process_id).current_steps == ["car"]
-
-    def test_a_router_and_a_worker_carry_it_out(self, bus: Harness) -> None:
-        hotel, car = Recorder(result="Grand"), Recorder()
-        registry = registry_of(DOMAIN, book_hotel=hotel, book_car=car, pay=Recorder())
-        sagas = Sagas(bus, BookTrip)
-        with bus.run_worker(registry, DOMAIN), bus.run_router(BookTrip) as router:
-            ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(20)])
-            for process_id in ids:
-                record = bus.call(sagas.manager.wait, process_id, 20)
-                assert record.status is ProcessStatus.COMPLETED
-            eventually(lambda: router.metrics.routed >= 60)
-        assert len(hotel.commands) == len(car.commands) == 20
-
-    def test_many_routers_at_once_do_nothing_twice(self, bus: Harness) -> None:
-        sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(40)])
-        for _ in ids:
-            sagas.end("book_hotel", "Grand")
-        for result in together(4, lambda _: sagas.route()):
-            assert not isinstance(result, BaseException), result
-        assert sagas.waiting() == ["book_car"] * 40
-        for process_id in ids:
-            assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
-
-    @pytest.mark.parametrize("failure", [StoreUnavailable("gone"), RuntimeError("boom")])
-    def test_a_router_outlives_a_failure_and_loses_nothing(
-        self, bus: Harness, failure: Exception
-    ) -> None:
-        sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
-        for _ in ids:
-            sagas.end("book_hotel", "Grand")
-        with spy_on(bus.store, "lock_processes", failure), bus.run_router(BookTrip) as router:
-            # Long before the lease of what it holds ends.
-            eventually(lambda: sagas.waiting() == ["book_car"] * 2)
-            eventually(lambda: router.metrics.routed == 2)
-        assert bus.stats("book_trip.replies").parked == 0
-
-    def test_a_reply_that_cannot_be_routed_is_parked_alone(self, bus: Harness) -> None:
-        sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
-        for _ in ids:
-            sagas.end("book_hotel", "Grand")
-        errors = (RuntimeError("boom"), RuntimeError("boom"))
-        with spy_on(bus.store, "lock_processes", *errors), bus.run_router(BookTrip):
-            eventually(lambda: sagas.waiting() == ["book_car"])
-            eventually(lambda: bus.stats("book_trip.replies").parked == 1)
-        waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
-        assert len(waiting) == 1
-        bus.call(bus.bus.retry_process, waiting[0].process_id)
-        sagas.route()
-        assert sagas.waiting() == ["book_car"] * 2
-
-    def test_a_router_that_died_before_its_commit_changed_nothing(self, bus: Harness) -> None:
-        sagas = Sagas(bus, BookTrip)
-        process_id = sagas.start()
-        sagas.end("book_hotel", "Grand")
-        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "doomed", 5.0))
-        assert len(bus.run(claim).claimed) == 1
-        assert sagas.route() == 0
-        bus.advance(6)
-        assert sagas.route() == 1
-        assert sagas.get(process_id).current_steps == ["car"]
-
-    def test_a_router_whose_lease_was_taken_over_changes_nothing(self, bus: Harness) -> None:
-        sagas = Sagas(bus, BookTrip)
-        process_id = sagas.start()
-        sagas.end("book_hotel", "Grand")
-        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "slow", 5.0))
-        claimed = bus.run(claim).claimed
-        bus.advance(6)
-        sagas.route()
-        assert bus.run(route(bus.bus.scope, sagas.declarations, claimed, "slow")).routed == 0
-        assert sagas.waiting() == ["book_car"]
-        assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
-
     def test_a_taken_id_is_refused(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
@@ -425,16 +336,6 @@ class ProcessSuite:
         bus.call(act, DOMAIN, command_id, "by hand", operator="ann")
         sagas.route()
         assert sagas.status(process_id) == status
-
-
-class Foreign(Process[dict[str, Any]]):
-    """Another process whose replies come to the same queue."""
-
-    reply_to = "book_trip.replies"
-
-    @step
-    def only(self, state: dict[str, Any]) -> SendRequest:
-        return SendRequest(DOMAIN, "foreign")
 
 
 class Broken(Process[dict[str, Any]]):

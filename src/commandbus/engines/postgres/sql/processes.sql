@@ -93,15 +93,6 @@ where ($1::text is null or process_type = $1::text)
     and ($5::bigint is null or created_at >= $5::bigint)
     and ($6::bigint is null or created_at < $6::bigint)
     and ($7::bigint is null or seq < $7::bigint)
-
--- name: of_open_processes
--- What cannot be said of a process that has ended is looked for among the others, by their index.
-and finished_at is null
-
--- name: of_ended_processes
-and status = $2::text
-
--- name: newest_processes
 order by seq desc limit $8::bigint
 
 -- name: process_events

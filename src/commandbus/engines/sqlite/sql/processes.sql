@@ -54,15 +54,6 @@ where (:process_type is null or process_type = :process_type)
     and (:created_after is null or created_at >= :created_after)
     and (:created_before is null or created_at < :created_before)
     and (:before is null or p.seq < :before)
-
--- name: of_open
--- What cannot be said of a process that has ended is looked for among the others, by their index.
-and finished_at is null
-
--- name: of_ended
-and status = :status
-
--- name: newest
 order by p.seq desc limit :limit
 
 -- name: one

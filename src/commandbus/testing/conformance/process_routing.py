@@ -1,0 +1,174 @@
+"""Routers: many at once, failing, dying, and never doing anything twice."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from commandbus.domain.command import SendRequest
+from commandbus.domain.process.declaration import Process, step
+from commandbus.domain.process.values import ProcessStatus
+from commandbus.errors import StoreUnavailable
+from commandbus.operations.routing import route
+from commandbus.store.op import Op, Statement
+from commandbus.store.records import ClaimRequest
+from commandbus.testing.conformance.helpers import registry_of, require, spy_on, together
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import Harness
+from commandbus.testing.sagas import DOMAIN, BookTrip, Parallel, Sagas, Trip
+from commandbus.testing.waiting import eventually
+
+T = TypeVar("T")
+
+
+class RoutingSuite:
+    def test_a_process_of_a_newer_router_is_left_to_it(self, bus: Harness) -> None:
+        sagas, stranger = Sagas(bus, BookTrip), Sagas(bus, Foreign)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        stranger.route()
+        assert sagas.get(process_id).current_steps == ["hotel"]
+        bus.advance(2)
+        sagas.route()
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_router_and_a_worker_carry_it_out(self, bus: Harness) -> None:
+        hotel, car = Recorder(result="Grand"), Recorder()
+        registry = registry_of(DOMAIN, book_hotel=hotel, book_car=car, pay=Recorder())
+        sagas = Sagas(bus, BookTrip)
+        with bus.run_worker(registry, DOMAIN), bus.run_router(BookTrip) as router:
+            ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(20)])
+            for process_id in ids:
+                record = bus.call(sagas.manager.wait, process_id, 20)
+                assert record.status is ProcessStatus.COMPLETED
+            eventually(lambda: router.metrics.routed >= 60)
+        assert len(hotel.commands) == len(car.commands) == 20
+
+    def test_many_routers_at_once_do_nothing_twice(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(40)])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        for result in together(4, lambda _: sagas.route()):
+            assert not isinstance(result, BaseException), result
+        assert sagas.waiting() == ["book_car"] * 40
+        for process_id in ids:
+            assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
+
+    def test_several_loops_share_the_replies_of_steps_that_run_at_once(self, bus: Harness) -> None:
+        names = ("begin", "hotel", "car", "guide", "confirm")
+        handlers = {name: Recorder() for name in names}
+        sagas = Sagas(bus, Parallel)
+        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(30)])
+        with (
+            bus.run_worker(registry_of(DOMAIN, **handlers), DOMAIN),
+            bus.run_router(Parallel, concurrency=4, batch_size=5),
+        ):
+            for process_id in ids:
+                record = bus.call(sagas.manager.wait, process_id, 20)
+                assert record.status is ProcessStatus.COMPLETED
+        assert [len(handler.commands) for handler in handlers.values()] == [30] * 5
+
+    def test_a_crash_at_any_statement_changes_nothing(self, bus: Harness) -> None:
+        require(bus, "durable")
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "test-router", 600.0))
+        claimed = bus.run(claim).claimed
+        before, crashes = sagas.get(process_id), 0
+        while True:
+            op = route(bus.bus.scope, sagas.declarations, claimed, "test-router")
+            try:
+                assert bus.run(cut(op, crashes)).routed == 1
+                break
+            except Crash:
+                crashes += 1
+            assert sagas.get(process_id) == before
+            assert sagas.waiting() == []
+        assert crashes > 3
+        assert sagas.waiting() == ["book_car"]
+        assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
+
+    @pytest.mark.parametrize("failure", [StoreUnavailable("gone"), RuntimeError("boom")])
+    def test_a_router_outlives_a_failure_and_loses_nothing(
+        self, bus: Harness, failure: Exception
+    ) -> None:
+        sagas = Sagas(bus, BookTrip)
+        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        with spy_on(bus.store, "lock_processes", failure), bus.run_router(BookTrip) as router:
+            # Long before the lease of what it holds ends.
+            eventually(lambda: sagas.waiting() == ["book_car"] * 2)
+            eventually(lambda: router.metrics.routed == 2)
+        assert bus.stats("book_trip.replies").parked == 0
+
+    def test_a_reply_that_cannot_be_routed_is_parked_alone(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        errors = (RuntimeError("boom"), RuntimeError("boom"))
+        with spy_on(bus.store, "lock_processes", *errors), bus.run_router(BookTrip):
+            eventually(lambda: sagas.waiting() == ["book_car"])
+            eventually(lambda: bus.stats("book_trip.replies").parked == 1)
+        waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
+        assert len(waiting) == 1
+        bus.call(bus.bus.retry_process, waiting[0].process_id)
+        sagas.route()
+        assert sagas.waiting() == ["book_car"] * 2
+
+    def test_a_router_that_died_before_its_commit_changed_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "doomed", 5.0))
+        assert len(bus.run(claim).claimed) == 1
+        assert sagas.route() == 0
+        bus.advance(6)
+        assert sagas.route() == 1
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_router_whose_lease_was_taken_over_changes_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        claim = bus.store.claim(ClaimRequest(("book_trip.replies",), 10, "slow", 5.0))
+        claimed = bus.run(claim).claimed
+        bus.advance(6)
+        sagas.route()
+        assert bus.run(route(bus.bus.scope, sagas.declarations, claimed, "slow")).routed == 0
+        assert sagas.waiting() == ["book_car"]
+        assert sagas.happened(process_id).count("STEP_COMPLETED hotel") == 1
+
+
+class Crash(Exception):  # noqa: N818 - an event of the test
+    """The process dies here."""
+
+
+def cut(op: Op[T], statements: int) -> Op[T]:
+    """An op that dies after so many statements, before its commit."""
+    try:
+        wanted = next(op)
+        while True:
+            if isinstance(wanted, Statement):
+                if statements == 0:
+                    raise Crash
+                statements -= 1
+            wanted = op.send((yield wanted))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        op.close()
+
+
+class Foreign(Process[dict[str, Any]]):
+    """Another process whose replies come to the same queue."""
+
+    reply_to = "book_trip.replies"
+
+    @step
+    def only(self, state: dict[str, Any]) -> SendRequest:
+        return SendRequest(DOMAIN, "foreign")

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.process_routing import RoutingSuite
+
+
+class TestRouting(RoutingSuite):
+    pass
