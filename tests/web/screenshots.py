@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 import tempfile
 import time
@@ -17,8 +18,8 @@ from tests.web.server import Served, served
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "screenshots"
-SIZES = {"wide": (1_280, 800), "phone": (390, 844)}
-HEIGHTS = {"wide": 1_000, "phone": 1_300}
+SIZES = {"wide": (1_200, 800), "phone": (390, 844)}
+HEIGHTS = {"wide": 800, "phone": 1_200}
 """Long pages are cut there."""
 PAGES = {
     "overview": "/",
@@ -83,12 +84,43 @@ def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
                     continue
                 page.goto(place.url + path)
                 length = page.evaluate("document.documentElement.scrollHeight")
-                page.screenshot(
-                    path=folder / f"{name}-{theme}-{size}.png",
+                taken = page.screenshot(
                     full_page=True,
                     clip={"x": 0, "y": 0, "width": width, "height": min(length, HEIGHTS[size])},
                 )
+                (folder / f"{name}-{theme}-{size}.png").write_bytes(smaller(opened, taken))
             context.close()
+
+
+SMALLER = """async (source) => {
+  const image = new Image();
+  image.src = source;
+  await image.decode();
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  const pixels = context.getImageData(0, 0, image.width, image.height);
+  const bytes = pixels.data;
+  for (let i = 0; i < bytes.length; i++) bytes[i] = Math.round(bytes[i] / 17) * 17;
+  context.putImageData(pixels, 0, 0);
+  const blob = await canvas.convertToBlob({ type: "image/png" });
+  const reader = new FileReader();
+  return new Promise((done) => {
+    reader.onload = () => done(reader.result);
+    reader.readAsDataURL(blob);
+  });
+}"""
+
+
+def smaller(opened: Any, picture: bytes) -> bytes:
+    """The same picture in fewer shades, which compress better; nobody sees the difference."""
+    page = opened.new_page()
+    try:
+        source = "data:image/png;base64," + base64.b64encode(picture).decode()
+        made: str = page.evaluate(SMALLER, source)
+        return base64.b64decode(made.partition(",")[2])
+    finally:
+        page.close()
 
 
 def main(arguments: list[str]) -> int:
