@@ -12,7 +12,7 @@ from typing import Any
 
 from commandbus import CommandBus
 from commandbus.domain import failure
-from tests.web import scene
+from tests.web import saga, scene
 from tests.web.browser import CHROMIUM, browser
 from tests.web.server import Served, served
 
@@ -28,6 +28,7 @@ PAGES = {
     "commands": "/commands",
     "troubleshooting": "/troubleshooting",
     "batches": "/batches",
+    "processes": "/processes",
     "schedules": "/schedules",
     "workers": "/workers",
     "breakers": "/breakers",
@@ -43,6 +44,7 @@ async def fill(bus: CommandBus) -> None:
     clean = failure._clean
     failure._clean = lambda text, *rest: clean(text.replace(f"{ROOT}/", ""), *rest)
     await scene.fill(bus)
+    await saga.drive(bus)
     await scene.present(bus)
 
 
@@ -67,6 +69,8 @@ def links(place: Served) -> dict[str, str]:
     found["command"] = f"/commands/{parked.domain}/{parked.command_id}"
     batches = place.run(place.bus.list_batches("orders", newest_first=True))
     found["batch"] = f"/batches/orders/{batches.batches[0].batch_id}"
+    undone = place.run(place.bus.list_processes(status="COMPENSATED")).processes[0]
+    found["process"] = f"/processes/{undone.process_id}"
     groups = f"/troubleshooting/bulk?action=retry&domain={parked.domain}"
     return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
 
@@ -101,7 +105,7 @@ SMALLER = """async (source) => {
   context.drawImage(image, 0, 0);
   const pixels = context.getImageData(0, 0, image.width, image.height);
   const bytes = pixels.data;
-  for (let i = 0; i < bytes.length; i++) bytes[i] = Math.round(bytes[i] / 17) * 17;
+  for (let i = 0; i < bytes.length; i++) bytes[i] = Math.round(bytes[i] / 5) * 5;
   context.putImageData(pixels, 0, 0);
   const blob = await canvas.convertToBlob({ type: "image/png" });
   const reader = new FileReader();

@@ -24,6 +24,7 @@ PARTS = {
     "domain": "orders",
     "command_id": "0f0e0d0c-0b0a-4908-8706-050403020100",
     "batch_id": "1f1e1d1c-1b1a-4918-9716-151413121110",
+    "process_id": "2f2e2d2c-2b2a-4928-a726-252423222120",
     "name": "nightly",
     "target": "bank",
     "change": "pause",
