@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -75,12 +76,14 @@ def create_dashboard(
         text = render_store(samples, found[0].breakers, found[1].workers, engine)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    async def nowhere(request: Request) -> Response:
+    async def nowhere(request: Request, error: Exception | None = None) -> Response:
+        """Whoever is not let in does not learn what there is."""
+        status = error.status_code if isinstance(error, HTTPException) else 404
         try:
             await admit(doorkeeper, request, Role.VIEWER)
-            raise Refused(404, "There is no such page.")
-        except Refused as error:
-            return pages.problem(request, error)
+            raise Refused(status, "There is no such page, or it cannot be used like this.")
+        except Refused as refused:
+            return pages.problem(request, refused)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -98,6 +101,7 @@ def create_dashboard(
             *pages.routes(),
             Route("/{rest:path}", nowhere, methods=["GET", "POST"]),
         ],
+        exception_handlers={404: nowhere, 405: nowhere},
         middleware=[Middleware(SecureHeaders)],
         lifespan=lifespan,
     )
