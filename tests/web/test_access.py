@@ -24,6 +24,7 @@ PARTS = {
     "domain": "orders",
     "command_id": "0f0e0d0c-0b0a-4908-8706-050403020100",
     "batch_id": "1f1e1d1c-1b1a-4918-9716-151413121110",
+    "process_id": "2f2e2d2c-2b2a-4928-a726-252423222120",
     "name": "nightly",
     "target": "bank",
     "change": "pause",
@@ -215,3 +216,13 @@ def test_a_secret_in_the_clear_is_refused() -> None:
 def test_the_table_of_endpoints_names_each_once() -> None:
     names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_other_methods_and_odd_paths_ask_who_is_there(
+    client: httpx.AsyncClient, method: str
+) -> None:
+    for path in ("/", "/commands", f"{PREFIX}/commands", "/line%0Abreak", "/static/style.css"):
+        assert (await client.request(method, path)).status_code == 401, path
+        known = await client.request(method, path, headers=basic("vera", "viewer-secret"))
+        assert known.status_code in (404, 405), path

@@ -222,3 +222,28 @@ def _part(chance: random.Random) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.postgres
+async def test_pages_read_on_sessions_that_cannot_write() -> None:
+    from commandbus.interfaces.web.stores import STATEMENT_MS, reading_url
+    from commandbus.store.op import Statement
+    from tests.postgres.database import postgres_configuration
+
+    url = postgres_configuration().url
+    async with CommandBus(url, migrate=True):
+        pass
+    reading = reading_url(url)
+    assert reading is not None
+
+    def ask(sql: str) -> Any:
+        return (yield Statement(sql))[0][0]
+
+    async with CommandBus(reading) as bus:
+        assert await bus.session.run(ask("show default_transaction_read_only")) == "on"
+        assert await bus.session.run(ask("show statement_timeout")) == f"{STATEMENT_MS // 1000}s"
+        with pytest.raises(Exception, match="read-only"):
+            await bus.send("orders", "ship")
+        assert await bus.list_domains() == []
+    assert reading_url("sqlite:///bus.db") is None
+    assert reading_url(f"{url}&pooler=on" if "?" in url else f"{url}?pooler=on") is None

@@ -27,8 +27,8 @@ CORPUS = [
     "&lt;b&gt; &amp; %00 %0d%0aset-cookie: a=b",
     "line\nbreak\r\ttab",
 ]
-PAGES = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/schedules", "/workers",
-         "/breakers", "/audit", "/audit?view=actions", "/system"]  # fmt: skip
+PAGES = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/processes",
+         "/schedules", "/workers", "/breakers", "/audit", "/audit?view=actions", "/system"]  # fmt: skip
 
 
 async def fill(bus: CommandBus, text: str) -> str:

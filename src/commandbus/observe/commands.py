@@ -29,6 +29,8 @@ WORDS: dict[type, str] = {
     RetryLater: "retried",
     Released: "released",
 }
+ENDS = frozenset({"completed", "failed", "canceled"})
+NOTED_MAX = 256
 TYPES_MAX = 500
 """Further types are counted together, so that names from outside cannot grow a worker."""
 
@@ -44,33 +46,46 @@ class _Kind:
 
 
 class CommandFigures:
-    """Called once for every run that ended."""
+    """Called once for every run that ended: it only notes it down, and adds up what was noted now and
+    then, for a worker at full speed has no time for more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._noted: list[tuple[Claimed, Outcome, int, float]] = []
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        seconds = ran / 1_000_000
-        word = WORDS[type(outcome)]
-        with self._lock:
-            key = (claimed.domain, claimed.command_type)
-            kind = self._kinds.get(key)
-            if kind is None:
-                key = key if len(self._kinds) < TYPES_MAX else (claimed.domain, "other")
-                kind = self._kinds.setdefault(key, _Kind())
+        self._noted.append((claimed, outcome, ran, time.time()))
+        if len(self._noted) >= NOTED_MAX:
+            with self._lock:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        # Others may note something meanwhile: exactly what was read is taken away.
+        noted = self._noted[:]
+        del self._noted[: len(noted)]
+        for claimed, outcome, ran, now in noted:
+            kind = self._kinds.get((claimed.domain, claimed.command_type)) or self._kind(claimed)
+            word = WORDS[type(outcome)]
             kind.outcomes[word] = kind.outcomes.get(word, 0) + 1
-            if isinstance(outcome, Parked):
-                kind.reasons[outcome.reason] = kind.reasons.get(outcome.reason, 0) + 1
+            seconds = ran / 1_000_000
             kind.ran[bisect_left(BOUNDS, seconds)] += 1
             kind.ran_seconds += seconds
-            if word in ("completed", "failed", "canceled"):
-                lasted = max(0.0, time.time() - claimed.created_at / 1_000_000)
+            if word in ENDS:
+                lasted = max(0.0, now - claimed.created_at / 1_000_000)
                 kind.lasted[bisect_left(BOUNDS, lasted)] += 1
                 kind.lasted_seconds += lasted
+            elif isinstance(outcome, Parked):
+                kind.reasons[outcome.reason] = kind.reasons.get(outcome.reason, 0) + 1
+
+    def _kind(self, claimed: Claimed) -> _Kind:
+        known = len(self._kinds) < TYPES_MAX
+        key = (claimed.domain, claimed.command_type if known else "other")
+        return self._kinds.setdefault(key, _Kind())
 
     def write(self, exposition: Exposition) -> None:
         with self._lock:
+            self._add_up()
             kinds = [
                 ({"domain": domain, "type": command_type}, kind)
                 for (domain, command_type), kind in sorted(self._kinds.items())

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace import (
+    Link,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    SpanKind,
+    Status,
+    StatusCode,
+)
 
 from commandbus.domain.command import SendRequest
 from commandbus.settings import VERSION
@@ -22,13 +29,23 @@ from commandbus.worker.handlers import Handler
 CARRIED = ("traceparent", "tracestate", "baggage")
 
 
+@cache
 def _tracer() -> trace.Tracer:
+    """Made once: an SDK takes longer for it than for a span, and one that is set up later is found."""
     return trace.get_tracer("commandbus", VERSION)
+
+
+def _nobody_listens() -> bool:
+    """Whether no SDK is set up, so that spans would be empty."""
+    return isinstance(trace.get_tracer_provider(), ProxyTracerProvider | NoOpTracerProvider)
 
 
 def carry(request: SendRequest) -> dict[str, Any]:
     """The headers of a request with the context of a new span `send …`."""
     headers = dict(request.headers or {})
+    if _nobody_listens():
+        propagate.inject(headers)
+        return headers
     attributes = {
         "messaging.system": "commandbus",
         "messaging.operation.name": "send",
@@ -55,6 +72,8 @@ def traced(mode: str) -> Callable[[Handler], Handler]:
 
             @wraps(function)
             async def run(command: Any, context: Any) -> Any:
+                if _nobody_listens():
+                    return await function(command, context)
                 with _processing(command, context, mode):
                     return await function(command, context)
 
@@ -63,6 +82,8 @@ def traced(mode: str) -> Callable[[Handler], Handler]:
 
             @wraps(function)
             def call(command: Any, context: Any) -> Any:
+                if _nobody_listens():
+                    return function(command, context)
                 with _processing(command, context, mode):
                     return function(command, context)
 

@@ -82,10 +82,11 @@ def take_samples(scope: Scope) -> Op[list[DomainHistory]]:
     return found
 
 
-def record_history(scope: Scope) -> Op[int]:
-    """Keep a sample of every domain, once a minute whoever asks; returns how many were kept."""
+def record_history(scope: Scope, taken: Sequence[DomainHistory] | None = None) -> Op[int]:
+    """Keep a sample of every domain, once a minute whoever asks: those given, or fresh ones. Returns
+    how many were kept."""
     kept = 0
-    for domain in (yield from take_samples(scope)):
+    for domain in (yield from take_samples(scope)) if taken is None else taken:
         for grain in Grain:
             kept += yield from _keep(scope, domain.domain, domain.samples[0], grain)
             for document in (yield from scope.store.due_documents(_kind(grain, domain.domain))):

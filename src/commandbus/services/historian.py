@@ -5,6 +5,8 @@ A fleet without work takes samples ever more rarely: nothing changes, and idle s
 
 from __future__ import annotations
 
+import msgspec
+
 from commandbus.operations.history import record_history, take_samples
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
@@ -22,14 +24,14 @@ class Historian:
 
     def work(self, scope: Scope) -> Op[float]:
         yield TOGETHER
+        taken = yield from take_samples(scope)
         figures = [
-            (d.domain, d.samples[0].completed, d.samples[0].failed, d.samples[0].ready)
-            for d in (yield from take_samples(scope))
-        ]
+            msgspec.structs.astuple(history.samples[0])[1:8] for history in taken
+        ]  # without the moment, the age and the percentiles, which change by themselves
         if figures == self._last:
             self._pause = min(IDLE_MAX, self._pause * 2)
         else:
             self._pause = BUSY
-            yield from record_history(scope)
+            yield from record_history(scope, taken)
         self._last = figures
         return self._pause

@@ -63,12 +63,12 @@ def dev(
         listener = bind(host, port)
     except ConfigurationError as error:
         raise CliError(str(error), Exit.USAGE) from error
-    arguments = ["worker", name, "--concurrency", str(concurrency), "--url", store]
+    arguments = ["worker", name, "--concurrency", str(concurrency)]
     output.done(f"store      {target.shown_url(store)}")
     output.done(f"dashboard  http://{host}:{listener.getsockname()[1]}/")
     board = create_dashboard(store, registry=registry)
     with suppress(KeyboardInterrupt):  # the ordinary end
-        asyncio.run(_serve(create_server(board), listener, WorkerProcess(arguments), reload))
+        asyncio.run(_serve(create_server(board), listener, WorkerProcess(arguments, store), reload))
 
 
 async def _serve(server: object, listener: object, worker: WorkerProcess, reload: bool) -> None:
@@ -114,8 +114,10 @@ def _python_files(folder: Path) -> Iterator[Path]:
 class WorkerProcess:
     """A worker in a process of its own, so that fresh code is all it knows."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], url: str) -> None:
         self._arguments = arguments
+        # Not on the command line, where everyone on the machine could read a password in it.
+        self._environment = {"COMMANDBUS_URL": url}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -128,7 +130,7 @@ class WorkerProcess:
         # A group of its own: Ctrl-C reaches this process, which then lets the worker drain.
         self._process = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "commandbus", *self._arguments],
-            env={**os.environ, SUPERVISOR: str(os.getpid())},
+            env={**os.environ, **self._environment, SUPERVISOR: str(os.getpid())},
             start_new_session=True,
         )
 

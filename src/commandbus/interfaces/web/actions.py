@@ -113,6 +113,24 @@ class Desk(Reads):
         await bus.record_action(who.name, "cancel_batch", f"{domain} {batch_id}", body.reason)
         return self._done(f"{plural(count, 'command')} canceled")
 
+    async def cancel_process(self, process_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.cancel_process(process_id, body.reason, actor=who.name)
+        await bus.record_action(who.name, "cancel_process", str(process_id), body.reason)
+        return self._done("called off")
+
+    async def retry_process(self, process_id: UUID, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.retry_process(process_id, operator=who.name)
+        await bus.record_action(who.name, "retry_process", str(process_id))
+        return self._done("retried")
+
+    async def skip_compensation(self, process_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
+        bus = await self.stores.acting()
+        await bus.skip_compensation(process_id, body.reason, operator=who.name)
+        await bus.record_action(who.name, "skip_compensation", str(process_id), body.reason)
+        return self._done("told to go on")
+
     async def change_schedule(self, name: str, change: str, who: Account) -> v.Done:
         bus = await self.stores.acting()
         match change:

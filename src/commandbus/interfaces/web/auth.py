@@ -6,6 +6,7 @@ loopback, so that neither another machine nor a web page that rebinds its name g
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -109,24 +110,25 @@ class Doorkeeper:
             if account is None:
                 raise Refused(401, "Log in first.")
             return account
-        account = self._by_header(request.headers.get("authorization", ""))
+        header = request.headers.get("authorization", "")
+        # Proving a secret takes long on purpose, so it is done beside the loop, and what was proven is
+        # remembered by its digest.
+        digest = hashlib.sha256(header.encode()).digest()
+        account = self._known.get(digest)
+        if account is None and (account := await asyncio.to_thread(self._by_header, header)):
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[digest] = account
         if account is None:
             raise Refused(401, "A name and password, or a token, is needed.")
         return account
 
     def _by_header(self, header: str) -> Account | None:
-        # Proving a secret takes long on purpose, so what was proven is remembered by its digest.
-        digest = hashlib.sha256(header.encode()).digest()
-        if digest in self._known:
-            return self._known[digest]
         name, secret = _credentials(header)
         if not secret:
             return None
         for account in self._accounts:
             if name in (None, account.name) and _proves(secret, account.secret):
-                if len(self._known) >= _KNOWN_MAX:
-                    self._known.clear()
-                self._known[digest] = account
                 return account
         return None
 

@@ -13,7 +13,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 460, 170
-LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 54, 8, 10, 24
 POINTS_MAX = 120
 
 
@@ -38,6 +38,8 @@ def plain(value: float) -> str:
 
 
 def seconds(value: float) -> str:
+    if value == 0:
+        return "0"
     if value < 1:
         return f"{value * 1000:.3g} ms"
     if value < 120:

@@ -45,6 +45,7 @@ class Forms:
             "/commands/{domain}/{command_id}/{change}": self.command,
             "/troubleshooting/bulk": self.bulk,
             "/batches/{domain}/{batch_id}/cancel": self.batch,
+            "/processes/{process_id}/{change}": self.process,
             "/schedules/{name}/{change}": self.schedule,
             "/breakers": self.open_breaker,
             "/breakers/{target}/reset": self.reset_breaker,
@@ -125,6 +126,22 @@ class Forms:
         body = v.CancelBody(_optional(form, "reason") or "the batch was canceled")
         done = await self._desk.cancel_batch(domain, batch_id, body, who)
         return self._pages.redirect(request, f"/batches/{segment(domain)}/{batch_id}", done.done)
+
+    async def process(self, request: Request, form: Form, who: Account) -> Response:
+        process_id = msgspec.convert(request.path_params["process_id"], UUID)
+        body = v.CancelBody(_optional(form, "reason") or "decided in the dashboard")
+        match request.path_params["change"]:
+            case "retry":
+                done = await self._desk.retry_process(process_id, who)
+            case "skip":
+                done = await self._desk.skip_compensation(process_id, body, who)
+            case "cancel":
+                done = await self._desk.cancel_process(process_id, body, who)
+            case other:
+                raise Refused(404, f"A process cannot be asked to {other[:40]}.")
+        return self._pages.redirect(
+            request, f"/processes/{process_id}", f"The process was {done.done}."
+        )
 
     async def schedule(self, request: Request, form: Form, who: Account) -> Response:
         change = request.path_params["change"]

@@ -14,11 +14,13 @@ from starlette.routing import Route
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
+from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Account, Doorkeeper, Role
+from commandbus.interfaces.web.drawings import draw_process
 from commandbus.interfaces.web.figures import SPANS, Point
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
@@ -36,6 +38,7 @@ MENU = (
     ("/commands", "Commands", "commands"),
     ("/troubleshooting", "Troubleshooting", "troubleshooting"),
     ("/batches", "Batches", "batches"),
+    ("/processes", "Processes", "processes"),
     ("/schedules", "Schedules", "schedules"),
     ("/workers", "Workers", "workers"),
     ("/breakers", "Breakers", "breakers"),
@@ -67,6 +70,8 @@ class Pages:
             "/troubleshooting/bulk": self.bulk,
             "/batches": self.batches,
             "/batches/{domain}/{batch_id}": self.batch,
+            "/processes": self.processes,
+            "/processes/{process_id}": self.process,
             "/schedules": self.schedules,
             "/workers": self.workers,
             "/breakers": self.breakers,
@@ -229,6 +234,22 @@ class Pages:
         query = _query(request, v.BatchesQuery)
         detail = await self.desk.batch(request.path_params["domain"], _id(request, "batch_id"), query)
         return "batch.html", {"batch": detail.batch, "page": detail, "bar": batch_bar(detail.batch)}
+
+    async def processes(self, request: Request, who: Account) -> Content:
+        query = _query(request, v.ProcessesQuery)
+        return "processes.html", {
+            "query": query,
+            "page": await self.desk.processes(query),
+            "statuses": list(ProcessStatus),
+        }
+
+    async def process(self, request: Request, who: Account) -> Content:
+        detail = await self.desk.process(_id(request, "process_id"))
+        return "process.html", {
+            "process": detail.process,
+            "trail": detail.trail,
+            "drawing": draw_process(detail.process),
+        }
 
     async def schedules(self, request: Request, who: Account) -> Content:
         return "schedules.html", {"schedules": (await self.desk.schedules()).schedules}

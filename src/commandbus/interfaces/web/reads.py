@@ -14,6 +14,7 @@ from commandbus.connect import create_administration
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.process.values import ProcessRecord
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.errors import (
     BatchNotFoundError,
@@ -21,6 +22,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     ConfigurationError,
     InvalidOperationError,
+    ProcessNotFoundError,
 )
 from commandbus.interfaces.cli.target import shown_url
 from commandbus.interfaces.web import values as v
@@ -207,6 +209,34 @@ class Reads:
         return v.BatchDetail(
             self._batch(batch), [self.redaction.record(record) for record in page], page.next
         )
+
+    async def processes(self, query: v.ProcessesQuery) -> v.Processes:
+        bus = await self.stores.reading()
+        page = await bus.list_processes(
+            status=query.status,
+            process_type=query.process_type,
+            after=query.after,
+            limit=query.limit,
+        )
+        return v.Processes([self._process(record) for record in page.processes], page.next)
+
+    async def process(self, process_id: UUID) -> v.ProcessDetail:
+        bus = await self.stores.reading()
+        record = await bus.get_process(process_id)
+        if record is None:
+            raise ProcessNotFoundError(process_id)
+        trail = [
+            msgspec.structs.replace(event, details=self.redaction.hide(event.details))
+            for event in await bus.get_process_audit(process_id)
+        ]
+        return v.ProcessDetail(self._process(record), trail)
+
+    def _process(self, record: ProcessRecord) -> ProcessRecord:
+        error = record.error
+        if error is not None and error.details is not None:
+            error = msgspec.structs.replace(error, details=self.redaction.hide(error.details))
+        state = self.redaction.hide(record.state)
+        return msgspec.structs.replace(record, state=state, error=error)
 
     async def schedules(self) -> v.Schedules:
         bus = await self.stores.reading()

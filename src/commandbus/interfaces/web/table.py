@@ -45,7 +45,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return "_".join([self.method.lower(), *words])
 
 
-PATH_TYPES: dict[str, Any] = {"command_id": UUID, "batch_id": UUID}
+PATH_TYPES: dict[str, Any] = {"command_id": UUID, "batch_id": UUID, "process_id": UUID}
 """Parts of a path that are more than text."""
 
 
@@ -102,6 +102,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              query=v.BatchesQuery),
     Endpoint("POST", f"{BATCH}/cancel", "Cancel what has not begun of a batch.", v.Done,
              lambda d, a: d.cancel_batch(a.path["domain"], a.path["batch_id"], a.body, a.who),
+             body=v.CancelBody),
+    Endpoint("GET", "/processes", "Processes, newest first.", v.Processes,
+             lambda d, a: d.processes(a.query), query=v.ProcessesQuery),
+    Endpoint("GET", "/processes/{process_id}", "A process and its trail.", v.ProcessDetail,
+             lambda d, a: d.process(a.path["process_id"])),
+    Endpoint("POST", "/processes/{process_id}/cancel", "Call a process off.", v.Done,
+             lambda d, a: d.cancel_process(a.path["process_id"], a.body, a.who), body=v.CancelBody),
+    Endpoint("POST", "/processes/{process_id}/retry", "Let a process that is stuck try again.", v.Done,
+             lambda d, a: d.retry_process(a.path["process_id"], a.who)),
+    Endpoint("POST", "/processes/{process_id}/skip", "Go on without a compensation that failed.",
+             v.Done, lambda d, a: d.skip_compensation(a.path["process_id"], a.body, a.who),
              body=v.CancelBody),
     Endpoint("GET", "/schedules", "Every schedule, with its next and last run.", v.Schedules,
              lambda d, a: d.schedules()),

@@ -14,6 +14,7 @@ from commandbus.domain.batch import BatchRecord
 from commandbus.domain.breaker import BreakerSnapshot
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.presence import Why, WorkerInfo
+from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.interfaces.web.figures import Point
 from commandbus.operations.redrive import FailureGroup
@@ -59,6 +60,13 @@ class AuditQuery(Struct, frozen=True):
 
 
 class ActionsQuery(Struct, frozen=True):
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class ProcessesQuery(Struct, frozen=True):
+    status: Text | None = None
+    process_type: Text | None = None
     after: Cursor | None = None
     limit: Limit = 50
 
@@ -239,6 +247,16 @@ class BatchDetail(Struct, frozen=True):
     batch: BatchRecord
     commands: list[CommandRecord]
     next: str | None
+
+
+class Processes(Struct, frozen=True):
+    processes: list[ProcessRecord]
+    next: str | None
+
+
+class ProcessDetail(Struct, frozen=True):
+    process: ProcessRecord
+    trail: list[ProcessEvent]
 
 
 class Schedules(Struct, frozen=True):

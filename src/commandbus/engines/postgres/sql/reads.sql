@@ -124,8 +124,7 @@ from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
--- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What an
--- operator sends back to work at the same time is left out: its outcome is locked or gone.
+-- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
 with seen as materialized (
     select o.seq, o.status, o.finished_at, c.created_at
     from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o

@@ -136,7 +136,7 @@
   }
 
   // Keys: / goes to the filter; g and a letter to a page; j and k move along the rows.
-  const PAGES = { o: 0, d: 1, c: 2, t: 3, b: 4, s: 5, w: 6, k: 7, a: 8, y: 9 };
+  const PAGES = { o: 0, d: 1, c: 2, t: 3, b: 4, p: 5, s: 6, w: 7, k: 8, a: 9, y: 10 };
   let going = false;
 
   function move(step) {

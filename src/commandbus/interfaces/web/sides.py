@@ -1,0 +1,62 @@
+"""Neither page nor API: static files, hints, metrics, and the answer for everything else."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.api import answering
+from commandbus.interfaces.web.auth import Doorkeeper, Refused, Role
+from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.pages import Pages
+from commandbus.interfaces.web.stream import Stream
+from commandbus.interfaces.web.views import HERE
+from commandbus.observe.store import render_store
+from commandbus.observe.text import CONTENT_TYPE
+
+STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+class Sides:
+    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper) -> None:
+        self._desk = desk
+        self._pages = pages
+        self._doorkeeper = doorkeeper
+        self._stream = Stream(desk.figures)
+
+    def routes(self) -> list[Route]:
+        asked = {"/static/{name}": self.static, "/stream": self.hints, "/metrics": self.metrics}
+        return [Route(path, answering(serve, self._doorkeeper)) for path, serve in asked.items()]
+
+    async def static(self, request: Request) -> Response:
+        await admit(self._doorkeeper, request, Role.VIEWER)
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise Refused(404, "There is no such file.")
+        headers = {"cache-control": "private, max-age=3600"}
+        return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers=headers)
+
+    async def hints(self, request: Request) -> Response:
+        await admit(self._doorkeeper, request, Role.VIEWER)
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(self._stream.events(), 200, headers, "text/event-stream")
+
+    async def metrics(self, request: Request) -> Response:
+        await admit(self._doorkeeper, request, Role.VIEWER)
+        breakers, workers = await self._desk.breakers(), await self._desk.workers()
+        engine = self._desk.stores.url.partition(":")[0]
+        samples = await self._desk.figures.now()
+        text = render_store(samples, breakers.breakers, workers.workers, engine)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    async def nowhere(self, request: Request, error: Exception | None = None) -> Response:
+        """Whoever is not let in does not learn what there is."""
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        try:
+            await admit(self._doorkeeper, request, Role.VIEWER)
+            raise Refused(status, "There is no such page, or it cannot be used like this.")
+        except Refused as refused:
+            return self._pages.problem(request, refused)

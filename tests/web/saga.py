@@ -1,0 +1,91 @@
+"""Processes for pages to show: one that goes well, one that is undone, one that is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from commandbus import (
+    BusinessRuleException,
+    CommandBus,
+    HandlerRegistry,
+    PermanentCommandError,
+    Process,
+    ProcessManager,
+    ProcessReplyRouter,
+    SendRequest,
+    Worker,
+    step,
+)
+
+
+@dataclass
+class Order:
+    article: str
+    price: int
+    card_token: str = "tok_77"
+    reservation: str | None = None
+
+
+class PlaceOrder(Process[Order]):
+    @step
+    def reserve(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "reserve", {"article": state.article})
+
+    @reserve.reply
+    def reserved(self, state: Order, reply: Any) -> None:
+        state.reservation = reply.result
+
+    @reserve.compensation
+    def release(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "release", {"reservation": state.reservation})
+
+    @step
+    def charge(self, state: Order) -> SendRequest:
+        return SendRequest("bank", "charge", {"amount": state.price})
+
+    @step
+    def dispatch(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "dispatch", {"article": state.article})
+
+
+handlers = HandlerRegistry()
+
+
+@handlers.handler("stock", "reserve")
+async def reserve(command: Any, context: Any) -> str:
+    return f"R-{command.data['article']}"
+
+
+@handlers.handler("stock", "release")
+@handlers.handler("stock", "dispatch")
+async def move(command: Any, context: Any) -> None:
+    if command.data.get("article") == "piano":
+        raise PermanentCommandError("TOO_HEAVY", "no van carries a piano")
+
+
+@handlers.handler("bank", "charge")
+async def charge(command: Any, context: Any) -> None:
+    if command.data["amount"] > 1_000:
+        raise BusinessRuleException("NO_MONEY", "the account is empty")
+
+
+async def drive(bus: CommandBus) -> dict[str, UUID]:
+    """The ids of three processes, each as far as it goes by itself."""
+    worker = Worker(bus, ["stock", "bank"], handlers)
+    router = ProcessReplyRouter(bus, PlaceOrder)
+    running = [asyncio.create_task(worker.run()), asyncio.create_task(router.run())]
+    manager = ProcessManager(bus, PlaceOrder)
+    ids = {
+        "good": await manager.start(Order("pen", 2)),
+        "undone": await manager.start(Order("car", 20_000)),
+        "stuck": await manager.start(Order("piano", 900)),
+    }
+    for process_id in ids.values():
+        await manager.wait(process_id, timeout=20)
+    await router.stop()
+    await worker.stop()
+    await asyncio.gather(*running)
+    return ids

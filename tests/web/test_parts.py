@@ -1,0 +1,137 @@
+"""The parts of the dashboard by themselves: the filter, the charts, the judgement of health."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from commandbus import CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
+from commandbus.interfaces.web import charts
+from commandbus.interfaces.web.health import attention_of, domain_view
+from commandbus.interfaces.web.redaction import MASK, Redaction
+from commandbus.interfaces.web.search import parse_search
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
+
+
+def conditions(text: str) -> dict[str, Any]:
+    return parse_search(text, Redaction(), NOW).conditions
+
+
+def test_a_filter_becomes_conditions() -> None:
+    assert conditions("") == {}
+    assert conditions("status:parked domain:orders") == {
+        "status": CommandStatus.IN_TROUBLESHOOTING_QUEUE,
+        "domain": "orders",
+    }
+    assert conditions('type:ship tag:"two words" error:TimeoutError') == {
+        "command_type": "ship",
+        "tag": "two words",
+        "error": "TimeoutError",
+    }
+    assert conditions("data.account:42 data.owner.city:Oslo") == {
+        "data": {"account": "42", "owner.city": "Oslo"}
+    }
+    assert conditions("age:<2h") == {"created_after": NOW - timedelta(hours=2)}
+    assert conditions("age:>30m") == {"created_before": NOW - timedelta(minutes=30)}
+    assert conditions(f"batch:{ID}") == {"batch_id": UUID(ID)}
+
+
+def test_a_word_alone_is_an_id_a_status_or_a_type() -> None:
+    assert parse_search(ID, Redaction()).command_id == UUID(ID)
+    assert conditions("failed") == {"status": CommandStatus.FAILED}
+    assert conditions("ship") == {"command_type": "ship"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("status:lost", "Unknown status"),
+        ("colour:red", "not something to filter by"),
+        ("age:soon", "age is written as"),
+        ("batch:7", "takes an id"),
+        ("domain:", "followed by a value"),
+        ('type:"open', "quote is not closed"),
+        ("data.password:x", "secret"),
+        ("data.user.api_key:x", "secret"),
+    ],
+)
+def test_what_is_not_understood_is_said(text: str, told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        conditions(text)
+
+
+def test_masks_hide_and_are_lifted() -> None:
+    redaction = Redaction()
+    data = {"Password": "a", "list": [{"API-Key": "b", "n": 1}], "token": None, "note": MASK}
+    hidden = redaction.hide(data)
+    assert hidden == {
+        "Password": MASK,
+        "list": [{"API-Key": MASK, "n": 1}],
+        "token": None,
+        "note": MASK,
+    }
+    assert redaction.restore(hidden, data) == data
+    assert redaction.restore({"Password": "new"}, data) == {"Password": "new"}
+
+
+def test_a_chart_has_axes_values_and_a_table() -> None:
+    times = [NOW + timedelta(seconds=s) for s in range(0, 50, 10)]
+    drawn = charts.line_chart(
+        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, 9])]
+    )
+    tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
+    titles = [node.text or "" for node in tree.iter("title")]
+    assert len(titles) == 5
+    assert "ended & done: 12" in titles[3]
+    assert len(list(tree.iter("polyline"))) == 2, "what is not known is a gap"
+    ticks = [node.text for node in tree.iter("text")]
+    assert ticks[:4] == ["0", "5", "10", "15"]
+    assert "a &lt;b&gt;" in drawn
+    assert str(drawn).count("<tr>") == 6
+    assert "collecting" in charts.line_chart("empty", [], [])
+
+
+def stats(**changes: Any) -> QueueStats:
+    plain: dict[str, Any] = {
+        "domain": "orders", "ready": 0, "scheduled": 0, "running": 0, "parked": 0, "completed": 0,
+        "failed": 0, "canceled": 0, "oldest_ready_age": None, "paused": False,
+    }  # fmt: skip
+    return QueueStats(**plain | changes)
+
+
+WORKER = WorkerInfo("w", "h", 1, "asyncio", ("orders",), (), 8, NOW, NOW, "0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "health"),
+    [
+        ({}, "idle"),
+        ({"ready": 5, "oldest_ready_age": 2.0}, "ok"),
+        ({"ready": 5, "oldest_ready_age": 90.0}, "warning"),
+        ({"ready": 5, "oldest_ready_age": 900.0}, "critical"),
+        ({"parked": 1}, "warning"),
+        ({"paused": True, "paused_reason": "because", "ready": 5}, "paused"),
+    ],
+)
+def test_health_in_one_word(changes: dict[str, Any], health: str) -> None:
+    assert domain_view(stats(**changes), [WORKER], 0.0).health == health
+
+
+def test_work_without_workers_is_critical_and_comes_first() -> None:
+    alone = domain_view(stats(ready=5, oldest_ready_age=1.0), [], 0.0)
+    parked = domain_view(stats(domain="mail", parked=2), [WORKER], 0.0)
+    assert alone.health == "critical"
+    found = attention_of([parked, alone], [])
+    assert [item.level for item in found] == ["critical", "warning"]
+
+
+def test_the_time_to_drain_is_what_waits_by_the_rate() -> None:
+    assert domain_view(stats(ready=500), [WORKER], 20.0).drain_seconds == 25.0
+    assert domain_view(stats(ready=500), [WORKER], 0.0).drain_seconds is None
+    assert domain_view(stats(), [WORKER], 20.0).drain_seconds is None
