@@ -367,5 +367,5 @@ def claims_do_not_lock_what_they_take() -> None:
 
 
 @on_postgres
-def a_settle_takes_any_version_of_a_lease() -> None:
-    in_queries("settle", "and l.version = w.version and l.until > m.now", "")
+def a_sweep_takes_what_is_almost_due() -> None:
+    in_queries("sweep", "due_at <= m.now", "due_at <= m.now + 300000")

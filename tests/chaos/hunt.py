@@ -12,7 +12,10 @@ from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
 
-STAYS_MAX = 3
+STAYS_MAX = 4
+TYPES = {"note": 500, "flaky": 150, "slow": 250, "reject": 40, "permanent": 40, "exit": 5}
+FAULTS = {"kill worker": 5.0, "freeze worker": 6.0, "stop worker": 3.0, "kill sender": 2.0}
+"""Rougher than usual, and with more commands that outlive a freeze: a stay is short."""
 
 
 @dataclass
@@ -41,6 +44,8 @@ def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
                 calm=0.4,
                 drain_seconds=5.0 + 5.0 * (stay - 1),
                 bug=bug,
+                types=TYPES,
+                faults=FAULTS,
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)
