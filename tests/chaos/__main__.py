@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.chaos.bugs import BUGS
 from tests.chaos.case import Violation
 from tests.chaos.checker import check
-from tests.chaos.hunt import Catch, hunt
+from tests.chaos.hunt import NO_BUG, Catch, hunt
 from tests.chaos.laboratory import Findings, Laboratory, Plan
 from tests.chaos.picture import page
 from tests.chaos.places import place_named
@@ -108,7 +108,9 @@ def stay_at(name: str, options: argparse.Namespace, seed: int, seconds: float) -
 
 
 def hunt_all(names: list[str], seed: int) -> list[Catch]:
-    catches = []
+    catches: list[Catch] = []
+    if names and (control := hunt(NO_BUG, seed)).promises:
+        raise SystemExit(f"without any bug the checker objects: {control.witness}")
     for name in names:
         catches.append(hunt(name, seed))
         print(catches[-1], flush=True)

@@ -7,6 +7,7 @@ rest. Then every command that was acknowledged has ended, and nothing is left ov
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -21,7 +22,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from commandbus import HandlerRegistry, RetryPolicy, SendRequest, TransientCommandError
+from commandbus import (
+    CommandBus,
+    HandlerRegistry,
+    RetryPolicy,
+    SendRequest,
+    TransientCommandError,
+    Worker,
+)
 from commandbus.errors import CommandBusError, DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.processes.journal import Journal, read
@@ -66,6 +74,43 @@ def life(url: str, journal: Journal) -> None:
             journal.write("dead")
         worker.stop(1)
         thread.join(10)
+
+
+class Awaited:
+    """The send that is awaited right now, for whoever wants to cancel it, from any thread."""
+
+    task: asyncio.Task[Any] | None = None
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+async def life_of_awaiting(url: str, journal: Journal, awaited: Awaited) -> None:
+    """The same for asyncio, where callers may be cancelled in the middle."""
+    registry = HandlerRegistry()
+
+    @registry.handler(DOMAIN, "work")
+    async def work(command: Any, context: Any) -> None:
+        await asyncio.sleep(0)
+
+    async with CommandBus(url) as bus:
+        worker = Worker(bus, DOMAIN, registry, visibility_timeout=LEASE, poll_interval=0.1)
+        running = asyncio.create_task(worker.run())
+        for group in _groups():
+            ids = [str(request.command_id) for request in group]
+            awaited.task = asyncio.create_task(bus.send_many(group))
+            await asyncio.wait([awaited.task])
+            sent = not awaited.task.cancelled() and awaited.task.exception() is None
+            journal.write("acknowledged" if sent else "unknown", ids=ids)
+            awaited.task = None
+        # Connections that were cancelled in the middle must be as good as new.
+        for _ in range(12):
+            await bus.stats(DOMAIN)
+        if running.done():
+            journal.write("dead")
+        await worker.stop(1)
+        await running
 
 
 def _groups() -> Iterator[list[SendRequest]]:
@@ -121,8 +166,12 @@ def child() -> None:
     """In a process of its own: a life with a failpoint."""
     config = json.loads(sys.argv[1])
     point = Failpoint(config["when"], config["statement"], config["action"], config["nth"])
-    with installed(springing(point)):
-        life(config["url"], Journal(config["history"]))
+    journal, awaited = Journal(config["history"]), Awaited()
+    with installed(springing(point, awaited.cancel)):
+        if point.action == "cancel":
+            asyncio.run(life_of_awaiting(config["url"], journal, awaited))
+        else:
+            life(config["url"], journal)
     Journal(config["history"]).write("ended", sprung=point.sprung.is_set())
     os._exit(0)
 

@@ -6,7 +6,6 @@ while `installed()` lasts, so in production there is not even a question whether
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -128,8 +127,8 @@ class _Connection:
         return answer
 
 
-def springing(point: Failpoint) -> Callable[[Passing], None]:
-    """Does what a failpoint says, once."""
+def springing(point: Failpoint, cancel: Callable[[], None]) -> Callable[[Passing], None]:
+    """Does what a failpoint says, once. `cancel` cancels what the caller awaits right now."""
 
     def meet(passing: Passing) -> None:
         if (passing.when, passing.statement) != (point.when, point.statement):
@@ -146,7 +145,7 @@ def springing(point: Failpoint) -> Callable[[Passing], None]:
                 if point.when == "after":
                     raise passing.lost()
             case "cancel":
-                raise asyncio.CancelledError
+                cancel()
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "freeze":
