@@ -49,3 +49,8 @@ def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[
     ran = cli(*command, "--url", "postgresql://ada:secret@127.0.0.1:1/none", code=4)
     assert len(ran.err.splitlines()) == 1
     assert "secret" not in ran.err
+
+
+def test_roles_are_printed_without_a_connection(cli: Cli) -> None:
+    printed = cli("db", "roles", url="postgresql://nobody@127.0.0.1:1/x?schema=second").stdout
+    assert 'grant usage on schema "second" to second_sender' in printed
