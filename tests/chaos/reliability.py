@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.hunt import Catch
@@ -40,7 +40,7 @@ def remember(file: Path, runs: list[Run], catches: list[Catch]) -> tuple[list[Ru
     """Add to what a file has, and return all of it; of a bug that was hunted again, the last hunt."""
     with file.open("a", encoding="utf-8") as lines:
         for found in (*runs, *catches):
-            lines.write(json.dumps({type(found).__name__: asdict(found)}) + "\n")
+            lines.write(json.dumps({type(found).__name__: vars(found)}) + "\n")
     all_runs: list[Run] = []
     all_catches: dict[str, Catch] = {}
     for line in file.read_text(encoding="utf-8").splitlines():

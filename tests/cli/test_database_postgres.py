@@ -52,5 +52,9 @@ def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[
 
 
 def test_roles_are_printed_without_a_connection(cli: Cli) -> None:
-    printed = cli("db", "roles", url="postgresql://nobody@127.0.0.1:1/x?schema=second").stdout
-    assert 'grant usage on schema "second" to second_sender' in printed
+    out = cli("db", "roles", "--url", "postgresql://nobody@nowhere.invalid/none?schema=second").out
+    assert 'grant usage on schema "second" to second_sender' in out
+
+
+def test_roles_of_a_file_are_refused_in_words(cli: Cli) -> None:
+    assert "no roles" in cli("db", "roles", "--url", "sqlite:///x.db", code=4).err
