@@ -31,7 +31,8 @@ grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit
     commandbus.domain to :worker;
 grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, commandbus.lease,
     commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.tally,
-    commandbus.document, commandbus.batch_count to :worker;
+    commandbus.document, commandbus.batch_count, commandbus.process, commandbus.process_step,
+    commandbus.recorded_step to :worker;
 
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
