@@ -3,6 +3,9 @@
 python -m tests.chaos --seconds 60 --seed 3 --on postgres     one stay
 python -m tests.chaos --bugs                                  the checker's own test
 python -m tests.chaos --all --write docs/reliability.md       all of it, as `make chaos` does
+
+With --record FILE what was found is kept there, and --write tells of all that the file has: long
+experiments can be made in pieces, on several days.
 """
 
 import argparse
@@ -15,11 +18,11 @@ from pathlib import Path
 from tests.chaos.bugs import BUGS
 from tests.chaos.case import Violation
 from tests.chaos.checker import check
-from tests.chaos.hunt import Catch, hunt
+from tests.chaos.hunt import NO_BUG, Catch, hunt
 from tests.chaos.laboratory import Findings, Laboratory, Plan
 from tests.chaos.picture import page
 from tests.chaos.places import place_named
-from tests.chaos.reliability import Run, document
+from tests.chaos.reliability import Run, document, remember
 
 SHOWN_MAX = 10
 SHARES = {"sqlite": 1.0, "postgres": 1.0, "failover": 0.25}
@@ -31,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=180, help="how long faults last")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
-    parser.add_argument("--on", default="sqlite", help="sqlite, postgres or failover")
+    parser.add_argument("--on", default="sqlite", help="sqlite, postgres, failover or nothing")
     parser.add_argument("--all", action="store_true", help="on all of them, then hunt every bug")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--senders", type=int, default=2)
@@ -39,6 +42,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the histories and the report")
     parser.add_argument("--bugs", nargs="*", metavar="NAME", help="hunt seeded bugs (all, or these)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write what was found as Markdown")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep what was found in a file")
     options = parser.parse_args()
 
     runs: list[Run] = []
@@ -46,13 +50,16 @@ def main() -> int:
         for place, share in SHARES.items():
             for stay in range(STAYS.get(place, 1)):
                 runs.append(stay_at(place, options, options.seed + stay, options.seconds * share))
-    elif options.bugs is None:
+    elif options.bugs is None and options.on != "nothing":
         runs.append(stay_at(options.on, options, options.seed, options.seconds))
     names = list(BUGS) if options.all or options.bugs == [] else options.bugs or []
     catches = hunt_all(names, options.seed)
+    failed = any(run.broken for run in runs) or not all(catch.promises for catch in catches)
+    if options.record:
+        runs, catches = remember(options.record, runs, catches)
     if options.write:
         options.write.write_text(document(runs, catches), encoding="utf-8")
-    return 1 if any(run.broken for run in runs) or not all(c.promises for c in catches) else 0
+    return 1 if failed else 0
 
 
 def stay_at(name: str, options: argparse.Namespace, seed: int, seconds: float) -> Run:
@@ -101,7 +108,9 @@ def stay_at(name: str, options: argparse.Namespace, seed: int, seconds: float) -
 
 
 def hunt_all(names: list[str], seed: int) -> list[Catch]:
-    catches = []
+    catches: list[Catch] = []
+    if names and (control := hunt(NO_BUG, seed)).promises:
+        raise SystemExit(f"without any bug the checker objects: {control.witness}")
     for name in names:
         catches.append(hunt(name, seed))
         print(catches[-1], flush=True)

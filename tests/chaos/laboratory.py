@@ -37,6 +37,10 @@ class Plan:
     drain_seconds: float = 90.0
     bug: str | None = None
     """A mistake that every process makes, see bugs.py."""
+    types: dict[str, int] | None = None
+    """Kinds of commands and how often each is sent, if not as usual."""
+    faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
+    """What is done to processes, and how often in proportion."""
 
 
 @dataclass
@@ -101,6 +105,7 @@ class Laboratory:
             "role": role,
             "url": self.plan.place.url,
             "bug": self.plan.bug,
+            "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
             "concurrency": 8,
@@ -126,7 +131,7 @@ class Laboratory:
         self.plan.place.mend(all_of_them=True)
 
     def _harm(self) -> None:
-        faults = FAULTS | self.plan.place.faults
+        faults = self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
         if fault in self.plan.place.faults:
             self._note(fault)

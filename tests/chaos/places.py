@@ -160,7 +160,8 @@ class PostgresPlace(Place):
         self._terminate("application_name = 'commandbus listen'", chance)
 
     def _terminate(self, which: str, chance: random.Random) -> None:
-        with self._admin() as connection:
+        # In a storm there may be no place for us either.
+        with contextlib.suppress(psycopg.OperationalError), self._admin() as connection:
             rows = connection.execute(
                 f"select pid from pg_stat_activity where {which} and pid <> pg_backend_pid()".encode()
             ).fetchall()

@@ -130,6 +130,7 @@ class Sender:
         self._chance = random.Random(f"{config['seed']}-{config['number']}-{os.getpid()}")
         self._stop = threading.Event()
         self._pause = config["pause"]
+        self._types: dict[str, int] = config.get("types") or TYPES
         self._open = unanswered(config["history"])
 
     def run(self) -> None:
@@ -147,7 +148,7 @@ class Sender:
 
     def _new_command(self) -> dict[str, Any]:
         chance = self._chance
-        (command_type,) = chance.choices(list(TYPES), list(TYPES.values()))
+        (command_type,) = chance.choices(list(self._types), list(self._types.values()))
         seconds = chance.uniform(1.0, 2.5) if command_type == "slow" else chance.uniform(0, 0.02)
         return {
             "id": str(UUID(int=chance.getrandbits(128), version=4)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections import Counter
 from dataclasses import dataclass, field
@@ -33,6 +34,23 @@ class Run:
             f"{self.drained_in:.1f} s", self.broken or "none",
         ]  # fmt: skip
         return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def remember(file: Path, runs: list[Run], catches: list[Catch]) -> tuple[list[Run], list[Catch]]:
+    """Add to what a file has, and return all of it; of a bug that was hunted again, the last hunt."""
+    with file.open("a", encoding="utf-8") as lines:
+        for found in (*runs, *catches):
+            lines.write(json.dumps({type(found).__name__: vars(found)}) + "\n")
+    all_runs: list[Run] = []
+    all_catches: dict[str, Catch] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        ((kind, facts),) = json.loads(line).items()
+        if kind == "Run":
+            all_runs.append(Run(**facts | {"faults": Counter(facts["faults"])}))
+        else:
+            catch = Catch(**facts | {"promises": Counter(facts["promises"])})
+            all_catches[catch.bug] = catch
+    return all_runs, list(all_catches.values())
 
 
 def document(runs: list[Run], catches: list[Catch]) -> str:

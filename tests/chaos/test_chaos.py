@@ -6,8 +6,23 @@ import pytest
 
 from tests.chaos.__main__ import report
 from tests.chaos.checker import check
+from tests.chaos.hunt import hunt
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "a_retry_comes_at_once",
+        "an_error_is_taken_for_success",
+        "a_claim_deletes_other_rows_than_it_took",
+    ],
+)
+def test_a_seeded_bug_is_caught(bug: str) -> None:
+    """Some of them with every run; `make chaos` hunts all."""
+    assert hunt(bug, seed=7).promises
 
 
 @pytest.mark.timeout(180)

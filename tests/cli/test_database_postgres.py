@@ -49,3 +49,12 @@ def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[
     ran = cli(*command, "--url", "postgresql://ada:secret@127.0.0.1:1/none", code=4)
     assert len(ran.err.splitlines()) == 1
     assert "secret" not in ran.err
+
+
+def test_roles_are_printed_without_a_connection(cli: Cli) -> None:
+    out = cli("db", "roles", "--url", "postgresql://nobody@nowhere.invalid/none?schema=second").out
+    assert 'grant usage on schema "second" to second_sender' in out
+
+
+def test_roles_of_a_file_are_refused_in_words(cli: Cli) -> None:
+    assert "no roles" in cli("db", "roles", "--url", "sqlite:///x.db", code=4).err

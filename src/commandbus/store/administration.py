@@ -43,6 +43,11 @@ class Administration(Protocol):
         """The statements that `upgrade` would run on an empty store, for other migration tools."""
         ...
 
+    def roles(self) -> str:
+        """The statements that create roles with few rights, for programs that only send, work or look.
+        Raises ConfigurationError where the store has no roles."""
+        ...
+
     def doctor(self) -> list[Finding]:
         """Look at everything that could hurt, and say what to do about it."""
         ...

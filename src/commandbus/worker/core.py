@@ -295,7 +295,9 @@ class WorkerCore:
             self._progress_at = now
         starting, back = self._suspects.sort(reply.claimed, self.concurrency)
         # Counted, so that this comes to an end.
-        self.unsettled += [_release(one, APART, spread(place), True) for place, one in enumerate(back)]
+        self.unsettled += [
+            _release(one, APART, spread(place, one.releases), True) for place, one in enumerate(back)
+        ]
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:

@@ -92,6 +92,6 @@ class Suspects:
             self.waiting = None
 
 
-def spread(position: int) -> float:
-    """How long the n-th of those that go back stays away."""
-    return min(SPREAD_MAX, SPREAD_SECONDS * (position + 1))
+def spread(position: int, releases: int) -> float:
+    """How long the n-th of those that go back stays away, longer each time."""
+    return min(SPREAD_MAX, SPREAD_SECONDS * (position + 1) * (releases + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commandbus.engines.postgres import location, schema
 from commandbus.engines.postgres.doctor import doctor
+from commandbus.engines.postgres.roles import roles_sql
 from commandbus.store.administration import Finding
 
 
@@ -23,6 +24,9 @@ class PostgresAdministration:
 
     def sql(self) -> str:
         return schema.migration_sql(self._place.schema)
+
+    def roles(self) -> str:
+        return roles_sql(self._place.schema)
 
     def doctor(self) -> list[Finding]:
         return doctor(self._url)

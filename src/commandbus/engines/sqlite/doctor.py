@@ -12,7 +12,7 @@ from pathlib import Path
 from commandbus.engines.sqlite import location, schema
 from commandbus.engines.sqlite.engine import SqliteEngine
 from commandbus.engines.sqlite.failures import translate
-from commandbus.errors import CommandBusError, SchemaOutdated, StoreUnavailable
+from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.store.administration import Finding, Level
 from commandbus.store.sql_files import read_text
 
@@ -66,6 +66,12 @@ class SqliteAdministration:
 
     def sql(self) -> str:
         return "\n".join(read_text("commandbus.engines.sqlite.sql", name) for name in schema.MIGRATIONS)
+
+    def roles(self) -> str:
+        raise ConfigurationError(
+            "SQLite has no roles: whoever may write the file may do everything. Use the rights of the "
+            "file, or PostgreSQL."
+        )
 
     def doctor(self) -> list[Finding]:
         findings = [self._library(), self._filesystem(), *self._sizes(), self._schema()]

@@ -81,7 +81,7 @@ GROUPS = {
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
-    "db": ("upgrade", "verify", "sql", "doctor", "prune", "install-pgmq"),
+    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "install-pgmq"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(

@@ -83,6 +83,14 @@ def install_pgmq(
     output.done(f"the database has PGMQ ({found})")
 
 
+def roles(url: options.Url = None) -> None:
+    """Print the statements that create database roles for senders, workers, viewers and admins.
+
+    Needs no connection; for the owner of the tables to run, again after every upgrade.
+    """
+    print(_carry_out(_administration(url).roles))
+
+
 def doctor(url: options.Url = None, json: options.Json = False) -> None:
     """Look at everything that could hurt the store, and say what to do about it.
 

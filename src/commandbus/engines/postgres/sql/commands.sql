@@ -68,12 +68,12 @@ select k.domain, k.unique_key, c.command_id
 from unnest($1::text::text[], $2::text::text[]) as wanted (domain, unique_key)
 cross join lateral (select * from commandbus.unique_key u
     where u.domain = wanted.domain and u.unique_key = wanted.unique_key limit 1) k
-cross join lateral (select * from commandbus.command c where c.seq = k.seq limit 1) c
+cross join lateral (select c.command_id from commandbus.command c where c.seq = k.seq limit 1) c
 
 -- name: known_ids
 -- Only asked about commands that were left out.
 select c.command_id, c.domain from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
-cross join lateral (select * from commandbus.command c
+cross join lateral (select c.command_id, c.domain from commandbus.command c
     where c.command_id = w.command_id and c.domain = w.domain limit 1) c
 
 -- name: hold_keys

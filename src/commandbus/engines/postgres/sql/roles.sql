@@ -1,0 +1,42 @@
+-- Roles that own nothing and cannot log in; grant them to the users of your programs:
+--     grant :worker to my_service;
+-- Repeating all of this is harmless. Run it again after every upgrade.
+do $$
+declare
+    role text;
+begin
+    foreach role in array array['sender', 'worker', 'viewer', 'admin'] loop
+        if not exists (select 1 from pg_roles where rolname = :prefix || '_' || role) then
+            execute format('create role %I nologin', :prefix || '_' || role);
+        end if;
+    end loop;
+end $$;
+
+revoke all on all tables in schema :schema from :sender, :worker, :viewer, :admin;
+revoke all on all sequences in schema :schema from :sender, :worker, :viewer, :admin;
+grant usage on schema :schema to :sender, :worker, :viewer, :admin;
+grant execute on all functions in schema :schema to :sender, :worker, :admin;
+grant usage on all sequences in schema :schema to :sender, :worker, :admin;
+grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
+
+-- A sender adds commands. It cannot read payloads, its own included, nor take or end anything.
+grant insert on commandbus.command, commandbus.queue, commandbus.scheduled, commandbus.unique_key,
+    commandbus.domain to :sender;
+grant select (seq, command_id, domain, batch_id, priority, due_at) on commandbus.command to :sender;
+grant select on commandbus.queue, commandbus.scheduled, commandbus.unique_key, commandbus.domain,
+    commandbus.sleeper to :sender;
+
+-- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
+grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
+    commandbus.domain to :worker;
+grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, commandbus.lease,
+    commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.tally,
+    commandbus.document, commandbus.batch_count, commandbus.process, commandbus.process_step,
+    commandbus.recorded_step to :worker;
+
+-- A viewer reads everything and changes nothing.
+grant select on all tables in schema :schema to :viewer;
+
+-- An admin is an operator: may change and purge all data, but no table.
+grant select, insert, update, delete, truncate on all tables in schema :schema to :admin;
+revoke insert, update, delete, truncate on commandbus.migration from :admin;

@@ -1,0 +1,171 @@
+"""What each database role can do, and what it is denied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from commandbus import CommandStatus, DuplicateCommandError, PermanentCommandError, SendRequest
+from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.errors import ConfigurationError
+from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+from commandbus.testing.postgres import create_database
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import server
+from tests.support.working import DOMAIN, working
+
+pytestmark = pytest.mark.postgres
+
+READ_PAYLOADS = "select data from commandbus.command"
+SEND = "select commandbus.send('orders', 'ship', '{}')"
+TAKE = "delete from commandbus.queue"
+END = "insert into commandbus.outcome (seq) values (1)"
+PAUSE = "update commandbus.domain set paused_at = 1"
+REWRITE_AUDIT = "update commandbus.audit set at = 0"
+FORGET_AUDIT = "delete from commandbus.audit"
+FORGET_COMMANDS = "delete from commandbus.command"
+CHANGE_PAYLOADS = "update commandbus.command set data = '{}'"
+CHANGE_OUTCOMES = "update commandbus.outcome set status = 'COMPLETED'"
+CHANGE_TABLES = "alter table commandbus.queue add column x int"
+DROP = "drop table commandbus.queue"
+CREATE = "create table commandbus.mine (x int)"
+FAKE_MIGRATION = "update commandbus.migration set checksum = ''"
+READ_AUDIT = "select * from commandbus.audit"
+READ_OUTCOMES = "select result from commandbus.outcome"
+STAY_A_LEASE = "update commandbus.lease set until = 0"
+
+TABLES = [CHANGE_TABLES, DROP, CREATE, FAKE_MIGRATION]
+HISTORY = [REWRITE_AUDIT, FORGET_AUDIT, FORGET_COMMANDS, CHANGE_PAYLOADS, CHANGE_OUTCOMES]
+DENIED = {
+    "sender": [
+        READ_PAYLOADS,
+        READ_AUDIT,
+        READ_OUTCOMES,
+        TAKE,
+        END,
+        PAUSE,
+        STAY_A_LEASE,
+        *HISTORY,
+        *TABLES,
+    ],
+    "worker": [PAUSE, *HISTORY, *TABLES],
+    "viewer": [SEND, TAKE, END, PAUSE, STAY_A_LEASE, *HISTORY, *TABLES],
+    "admin": TABLES,
+}
+
+
+@pytest.fixture(scope="module")
+def owner() -> str:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(2):  # repeating is harmless
+            connection.execute(roles_sql("commandbus").encode())
+        for role in ROLES:
+            connection.execute(f"drop role if exists test_{role}".encode())
+            connection.execute(
+                f"create role test_{role} login in role {role_named(role, 'commandbus')}".encode()
+            )
+    return url
+
+
+@pytest.fixture
+def as_role(owner: str) -> Iterator[dict[str, str]]:
+    yield {role: owner.replace("postgres@", f"test_{role}@", 1) for role in ROLES}
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(
+            "truncate commandbus.command, commandbus.queue, commandbus.scheduled, commandbus.lease,"
+            " commandbus.outcome, commandbus.audit, commandbus.unique_key"
+        )
+
+
+@pytest.mark.parametrize(
+    ("role", "statement"),
+    [(role, statement) for role, denied in DENIED.items() for statement in denied],
+)
+def test_a_role_is_denied_what_it_does_not_need(
+    as_role: dict[str, str], role: str, statement: str
+) -> None:
+    with (
+        psycopg.connect(as_role[role], autocommit=True) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())
+
+
+def test_a_sender_sends_in_every_way(as_role: dict[str, str], owner: str) -> None:
+    with SyncCommandBus(as_role["sender"]) as bus:
+        sent = bus.send(DOMAIN, "ship", {"n": 1}, unique_key="a").command_id
+        assert bus.send(DOMAIN, "ship", unique_key="a").command_id == sent
+        with pytest.raises(DuplicateCommandError):
+            bus.send(DOMAIN, "ship", command_id=sent)
+        bus.send(DOMAIN, "ship", delay=5)
+        for count in (3, 300):
+            bus.send_many([SendRequest(DOMAIN, "ship") for _ in range(count)])
+        with pytest.raises(ConfigurationError, match="may not"):
+            bus.get_command(DOMAIN, sent)
+        with pytest.raises(ConfigurationError, match="may not"):
+            SyncWorker(bus, DOMAIN).receive(1)
+    with SyncCommandBus(owner) as bus:
+        assert bus.stats(DOMAIN).depth == 305
+
+
+@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
+def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None:
+    failed: set[object] = set()
+
+    def fail_once(command: object, context: object) -> None:
+        if command.command_id not in failed:  # type: ignore[attr-defined]
+            failed.add(command.command_id)  # type: ignore[attr-defined]
+            raise ValueError("once")
+
+    with (
+        SyncCommandBus(as_role["sender"]) as bus,
+        working(as_role["worker"], runtime, fail_once, visibility_timeout=1.0) as done,
+    ):
+        ids = [bus.send(DOMAIN, "ship", unique_key=f"{n}").command_id for n in range(5)]
+        eventually(lambda: done.has(ids), 20)
+        with SyncCommandBus(as_role["viewer"]) as viewer:
+            eventually(
+                lambda: all(
+                    viewer.get_command(DOMAIN, i).status is CommandStatus.COMPLETED  # type: ignore[union-attr]
+                    for i in ids
+                )
+            )
+
+
+def test_an_abandoned_lease_is_taken_back_by_a_worker_role(as_role: dict[str, str]) -> None:
+    with SyncCommandBus(as_role["worker"]) as bus:
+        bus.send(DOMAIN, "ship")
+        lost = SyncWorker(bus, DOMAIN, visibility_timeout=0.2)
+        assert len(lost.receive(1)) == 1
+        eventually(lambda: lost.receive(1))
+
+
+def test_a_viewer_looks(as_role: dict[str, str]) -> None:
+    with SyncCommandBus(as_role["admin"]) as admin:
+        sent = admin.send(DOMAIN, "ship").command_id
+    with SyncCommandBus(as_role["viewer"]) as bus:
+        assert bus.stats(DOMAIN).ready == 1
+        assert [record.command_id for record in bus.query_commands(domain=DOMAIN)] == [sent]
+        assert bus.get_audit_trail(sent, DOMAIN)
+        with pytest.raises(ConfigurationError, match="may not"):
+            bus.send(DOMAIN, "ship")
+
+
+def test_an_admin_operates(as_role: dict[str, str]) -> None:
+    with SyncCommandBus(as_role["admin"]) as bus:
+        parked = bus.send(DOMAIN, "ship").command_id
+        worker = SyncWorker(bus, DOMAIN)
+        (received,) = worker.receive(1)
+        worker.fail(received, PermanentCommandError("NO"))
+        SyncTroubleshootingQueue(bus).operator_retry(DOMAIN, parked)
+        record = bus.get_command(DOMAIN, parked)
+        assert record is not None
+        assert record.status is CommandStatus.PENDING
+        bus.pause(DOMAIN)
+        bus.resume(DOMAIN)
