@@ -12,7 +12,8 @@ import pytest
 
 from commandbus import CommandBus, SendRequest
 from commandbus.engines.postgres import watch
-from commandbus.errors import DuplicateCommandError, StoreUnavailable
+from commandbus.engines.postgres.connections import Line
+from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url, tcp
@@ -232,11 +233,13 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
         bus.send(DOMAIN, "ship")
         pool = bus.engine.blocking_pool()
         monkeypatch.setattr(pool, "timeout", 0.2)
-        held = [pool.getconn(), pool.getconn()]
-        with pytest.raises(StoreUnavailable, match="pool_size"):
+        held = [Line(pool, bus.engine), Line(pool, bus.engine)]
+        for line in held:
+            line.take()
+        with pytest.raises(PoolExhausted, match="pool_size"):
             bus.send(DOMAIN, "ship")
-        for connection in held:
-            pool.putconn(connection)
+        for line in held:
+            line.release()
         bus.send(DOMAIN, "ship")
         assert bus.stats(DOMAIN).ready == 2
 
@@ -247,7 +250,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
 def test_a_plan_that_a_migration_made_stale_is_made_anew(url: str) -> None:
     """ "cached plan must not change result type": the statement has done nothing, and is repeated."""
     with SyncCommandBus(url + "&pool_size=2") as bus, psycopg.connect(url, autocommit=True) as admin:
-        worker = SyncWorker(bus, DOMAIN)
+        worker = SyncWorker(bus, DOMAIN, concurrency=2)
         bus.send(DOMAIN, "ship")
         assert len(worker.receive(1)) == 1
         # A column that claims return becomes another type, as a migration may do it.

@@ -144,6 +144,8 @@ class RuntimeWorker(WorkerBase):
 
     def _stop_helpers(self) -> None:
         """Let go of them, the lease keeper last; blocks for a moment."""
+        if self._restart_reason is not None:
+            self._engine.leave_behind()
         self._services.stop()
         with suppress(CommandBusError):  # the store may be the reason for stopping
             self._engine.reserved_session.run(forget_worker(self._bus.scope, self.name))

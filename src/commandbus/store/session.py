@@ -118,10 +118,18 @@ class Engine(Protocol):
         ...
 
     def replace(self) -> None:
-        """Begin anew with fresh connections; those in use are thrown away when they come back."""
+        """Go on with fresh connections; those in use are thrown away when they come back. From any
+        thread."""
         ...
 
-    async def replace_async(self) -> None: ...
+    async def replace_async(self) -> None:
+        """The rest of it, which only the event loop can do."""
+        ...
+
+    def leave_behind(self) -> None:
+        """Break what is still in use of the connections that were replaced: transactions of handlers
+        that are left behind, and whoever waits for an answer in vain."""
+        ...
 
     def loop_ended(self) -> None:
         """The event loop that `async def` handlers have under the thread runtime is gone."""

@@ -199,6 +199,8 @@ class WorkerBase:
         logger.error("restarting worker %s: %s", self.name, reason)
         self._restart_reason = reason
         self._engine.cut(self.settings.statement_seconds + CUT_GRACE)
+        # What is idle may be as dead as what was cut, and whoever drains must not find it.
+        self._engine.replace()
         self._post_from_anywhere(StopRequested(patience))
 
     def _presence(self, runtime: str) -> WorkerInfo:

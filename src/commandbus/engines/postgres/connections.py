@@ -56,11 +56,12 @@ class Traffic:
         with self._lock:
             return sum(line.source is source for line in self._lines)
 
-    def cut_transactions(self, source: Any) -> None:
-        """Break the transactions that are held on connections of a source that is no longer used."""
+    def cut_all_but(self, *current: Any) -> None:
+        """Break what is held or waits on connections of sources that are no longer used."""
         with self._lock:
             for line in self._lines:
-                if line.source is source and line.held:
+                busy = line.held or line.asked_at is not None
+                if busy and not any(line.source is source for source in current):
                     shut_down(line.connection)
 
     def cut(self, seconds: float) -> int:
@@ -144,7 +145,7 @@ class Line(_Line):
             self.asked_at = time.monotonic()
             if self.connection is None:
                 self.take()
-            connection: psycopg.Connection[Any] = self.connection
+            connection: Any = self.connection
             self._watch.begin(connection, statement)
             return run_blocking(connection.cursor(), statement, self._origin)
         except CommandBusError:
@@ -199,7 +200,7 @@ class AsyncLine(_Line):
             self.asked_at = time.monotonic()
             if self.connection is None:
                 await self.take()
-            connection: psycopg.AsyncConnection[Any] = self.connection
+            connection: Any = self.connection
             self._watch.begin(connection, statement)
             return await run_awaiting(connection.cursor(), statement, self._origin)
         except CommandBusError:

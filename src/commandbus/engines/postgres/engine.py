@@ -151,21 +151,24 @@ class PostgresEngine:
                 return
             old, self._blocking = self._blocking, pools.blocking_pool(self.location, self._size)
             reserve, self._reserve = self._reserve, Reserve(self._reserve.location)
-        self.traffic.cut_transactions(old)
-        old.close(timeout=1.0)
+            waiting, self._async_reserve = (
+                self._async_reserve,
+                AsyncReserve(self._async_reserve.location),
+            )
         reserve.close()
+        waiting.drop()
+        old.close(timeout=1.0)
 
     async def replace_async(self) -> None:
-        await asyncio.to_thread(self.replace)
         old = self._awaiting
-        if old is None:
-            return
-        self._awaiting = pools.awaiting_pool(self.location, self._size)
-        await self._awaiting.open()
-        reserve, self._async_reserve = self._async_reserve, AsyncReserve(self._async_reserve.location)
-        self.traffic.cut_transactions(old)
-        await old.close(timeout=1.0)
-        await reserve.close()
+        if old is not None:
+            self._awaiting = pools.awaiting_pool(self.location, self._size)
+            await self._awaiting.open()
+            await old.close(timeout=1.0)
+
+    def leave_behind(self) -> None:
+        current = (self._blocking, self._awaiting, self._reserve, self._async_reserve)
+        self.traffic.cut_all_but(*current)
 
     def loop_ended(self) -> None:
         if not self.is_awaiting:

@@ -98,6 +98,7 @@ class Worker(RuntimeWorker):
                 await self._run_once()
                 if self._restart_reason is not None:
                     await self._engine.replace_async()
+                    self._engine.leave_behind()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.

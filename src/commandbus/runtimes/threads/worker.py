@@ -79,8 +79,6 @@ class SyncWorker(RuntimeWorker):
         try:
             while self._another_round():
                 self._run_once()
-                if self._restart_reason is not None:
-                    self._engine.replace()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
