@@ -28,12 +28,14 @@ from commandbus.errors import (
     PoolExhausted,
     ProcessNotFoundError,
     QueueFull,
+    RateLimited,
     RetryAfter,
     SchemaOutdated,
     Snooze,
     StatementTimeout,
     StoreUnavailable,
     TransientCommandError,
+    UniqueKeyHeld,
 )
 from commandbus.settings import VERSION
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
     from commandbus.domain.failure import Failure, FailureKind
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+    from commandbus.domain.limits import Limit
     from commandbus.domain.mapping import QueueMapping
     from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from commandbus.domain.reply import REPLY_TYPE, Reply
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
+    from commandbus.domain.unique import Unique
     from commandbus.engines.memory.queue import PriorityDelayQueue
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
@@ -88,6 +92,7 @@ _HOMES = {
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
+    "commandbus.domain.limits": "Limit",
     "commandbus.domain.mapping": "QueueMapping",
     "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
     "commandbus.domain.process.declaration": "END Process StartProcess WaitFor step",
@@ -97,6 +102,7 @@ _HOMES = {
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
+    "commandbus.domain.unique": "Unique",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
@@ -225,4 +231,8 @@ __all__ = [
     "none",
     "plan_connections",
     "step",
+    "Limit",
+    "RateLimited",
+    "Unique",
+    "UniqueKeyHeld",
 ]

@@ -55,6 +55,22 @@ class DuplicateCommandError(CommandBusError):
         return type(self), (self.domain, self.command_id)
 
 
+class UniqueKeyHeld(DuplicateCommandError):  # noqa: N818 - a fact, not a mistake
+    """A unique key is held, and its send was to be refused then. `holder` is who holds it."""
+
+    def __init__(self, domain: str, unique_key: str, holder: UUID) -> None:
+        CommandBusError.__init__(
+            self,
+            f"The unique key {unique_key!r} is held in domain {domain!r} by command {holder}; nothing "
+            'was sent. With on_conflict="return" or "replace" a send is not refused.',
+        )
+        self.domain, self.unique_key, self.holder = domain, unique_key, holder
+        self.command_id = holder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.unique_key, self.holder)
+
+
 class CommandNotFoundError(CommandBusError, LookupError):
     """No command with this id exists (in this domain)."""
 
@@ -126,6 +142,21 @@ class QueueFull(CommandBusError):  # noqa: N818 - public name
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RateLimited(QueueFull):
+    """A sender sends faster than it may; nothing was accepted. `retry_after` is when it may again."""
+
+    def __init__(self, domain: str, sender: str, retry_after: float) -> None:
+        super().__init__(
+            f"Sender {sender!r} sends faster to domain {domain!r} than its limit allows; nothing was "
+            f"sent. Try again in {retry_after:.3g} s.",
+            retry_after=retry_after,
+        )
+        self.domain, self.sender = domain, sender
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.domain, self.sender, self.retry_after)
 
 
 class HandlerNotFoundError(CommandBusError, LookupError):

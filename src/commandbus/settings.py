@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.payload import PAYLOAD_BYTES_MAX
 from commandbus.domain.priority import LABELS, as_priority
@@ -102,6 +103,11 @@ class WorkerSettings:
     ours to record."""
     silence_timeout: float = 60.0
     """A claim or settle without an answer for this long makes the worker CRITICAL."""
+    tags: tuple[str, ...] = ()
+    """What this worker has; only such a worker takes commands that require it."""
+    min_concurrency: int | None = None
+    max_concurrency: int | None = None
+    """With both, `concurrency` is only the beginning: it follows the measured load between them."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -115,6 +121,8 @@ class WorkerSettings:
             problems.append(f"retry_policy must be a RetryPolicy, not {self.retry_policy!r}")
         if self.recycle_after is not None and self.recycle_after < 1:
             problems.append(f"recycle_after must be None or at least 1, not {self.recycle_after!r}")
+        _collect(problems, lambda: as_required_tags(self.tags), "tags: ")
+        _collect(problems, lambda: check_bounds(self.min_concurrency, self.max_concurrency))
         for name, minimum in (
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),
@@ -160,6 +168,17 @@ def check_concurrency(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"concurrency must be a whole number of at least 1, not {value!r}.")
     return value
+
+
+def check_bounds(low: int | None, high: int | None) -> None:
+    if low is None and high is None:
+        return
+    if low is None or high is None:
+        raise ConfigurationError("Give both min_concurrency and max_concurrency, or none of them.")
+    if check_concurrency(low) > check_concurrency(high):
+        raise ConfigurationError(
+            f"min_concurrency must not be above max_concurrency, but {low} is above {high}."
+        )
 
 
 def check_poll_interval(value: float) -> float:

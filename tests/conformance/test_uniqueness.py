@@ -1,5 +1,9 @@
-from commandbus.testing.conformance.uniqueness import UniquenessSuite
+from commandbus.testing.conformance.uniqueness import UniquenessSuite, UniqueOptionsSuite
 
 
 class TestUniqueness(UniquenessSuite):
+    pass
+
+
+class TestUniqueOptions(UniqueOptionsSuite):
     pass

@@ -16,7 +16,8 @@ from commandbus.testing.postgres import PostgresServer, create_database
 
 TABLES = (
     "audit, batch_count, command, document, domain, lease, outcome, progress, queue, scheduled,"
-    " sleeper, tally, unique_key, process, process_step, recorded_step"
+    " sleeper, tally, unique_key, process, process_step, recorded_step, limit_rule, held, slot, touch,"
+    " bucket, place"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),
@@ -30,6 +31,9 @@ TIMES = {
     "document": ("due_at",),
     "process": ("created_at", "updated_at", "due_at", "finished_at"),
     "process_step": ("at",),
+    "held": ("available_at",),
+    "touch": ("at",),
+    "bucket": ("full_at",),
 }
 
 

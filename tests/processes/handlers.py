@@ -48,6 +48,13 @@ def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime
     async def note_blocking(command: Any, context: Any) -> None:
         note_sync(command, context)
 
+    async def member(command: Any, context: Any) -> None:
+        facts = {"id": str(command.command_id), "worker": context.worker, "data": command.data}
+        effects.write("began", type=command.command_type, **facts)
+        await asyncio.sleep(0.005)
+        effects.write("ended", type=command.command_type, **facts)
+
+    registry.register(domain, "member", member)
     registry.register(domain, "note_blocking", note_blocking)
     native, foreign = (note_async, note_sync) if runtime == "asyncio" else (note_sync, note_async)
     registry.register(domain, "note", native)

@@ -230,6 +230,7 @@ class Lab:
                 """select count(*) from commandbus_command c where
                    (select count(*) from commandbus_queue q where q.seq = c.seq)
                  + (select count(*) from commandbus_scheduled s where s.seq = c.seq)
+                 + (select count(*) from commandbus_held h where h.seq = c.seq)
                  + (select count(*) from commandbus_outcome o where o.seq = c.seq)
                  + (select count(*) from commandbus_lease l, json_each(l.members) m
                     where json_extract(m.value, '$[0]') = c.seq) <> 1"""

@@ -37,13 +37,13 @@ class Bench:
         assert limit in (None, claim.limit)  # type: ignore[union-attr]
         return self
 
-    def claims(self, count: int, crashes: int = 0) -> list[Effect]:
+    def claims(self, count: int, crashes: int = 0, priority: int = 5) -> list[Effect]:
         """The claim in flight finds so many commands, under one lease."""
         self._lease += 1
         found = []
         for _ in range(count):
             self._seq += 1
-            found.append(_claimed(self._seq, self._lease, crashes))
+            found.append(_claimed(self._seq, self._lease, crashes, priority))
         return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
@@ -67,7 +67,7 @@ class Bench:
         return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def _claimed(seq: int, lease_id: int, crashes: int) -> Claimed:
+def _claimed(seq: int, lease_id: int, crashes: int, priority: int) -> Claimed:
     command_id = UUID(int=seq)
     return Claimed(
         seq=seq,
@@ -79,7 +79,7 @@ def _claimed(seq: int, lease_id: int, crashes: int) -> Claimed:
         correlation_id=command_id,
         causation_id=None,
         reply_to=None,
-        priority=5,
+        priority=priority,
         max_attempts=None,
         created_at=0,
         tags=None,

@@ -201,6 +201,13 @@ def test_how_much_is_claimed_ahead_follows_the_handler_time(ran: int, claimed: i
     assert bench.kinds(bench.finish(1, ran), Claim) == [Claim(claimed, False)]
 
 
+@pytest.mark.parametrize(("priority", "claimed"), [(5, 21), (0, 5)])
+def test_less_is_claimed_ahead_among_urgent_commands(priority: int, claimed: int) -> None:
+    bench = Bench(concurrency=2, prefetch_budget=0.05).begun()
+    bench.claims(2, priority=priority)
+    assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(claimed, False)]
+
+
 def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken_again() -> None:
     bench = Bench(concurrency=1, prefetch=4).begun(limit=5)
     bench.claims(5)

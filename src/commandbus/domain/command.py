@@ -11,6 +11,7 @@ import msgspec
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.priority import Priority
+from commandbus.domain.unique import Unique
 
 T = TypeVar("T")
 
@@ -51,6 +52,10 @@ class SendRequest(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] | list[str] = ()
     headers: dict[str, Any] | None = None
     batch_id: UUID | str | None = None
+    group_key: str | None = None
+    requires: tuple[str, ...] | list[str] = ()
+    unique: Unique | None = None
+    sender: str | None = None
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +105,8 @@ class CommandRecord(msgspec.Struct, frozen=True):
     progress: Progress | None
     sequence: int
     batch_id: UUID | None = None
+    group_key: str | None = None
+    requires: tuple[str, ...] = ()
 
     @property
     def error_code(self) -> str | None:

@@ -21,6 +21,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     started_at: datetime
     seen_at: datetime
     version: str
+    tags: tuple[str, ...] = ()
 
 
 class WorkerRestart(msgspec.Struct, frozen=True):

@@ -16,18 +16,22 @@ from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
+from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
 from commandbus.domain.names import as_name, as_tags, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.reply import Reply, reply_outcome
 from commandbus.domain.retry import check_max_attempts
+from commandbus.domain.unique import Unique
 from commandbus.errors import (
     CommandNotFoundError,
     InvalidArgumentError,
     InvalidOperationError,
+    RateLimited,
 )
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.operations.uniqueness import insert_unique
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
@@ -56,13 +60,20 @@ def send(
     tags: Iterable[str] = (),
     headers: dict[str, Any] | None = None,
     batch_id: UUID | str | None = None,
+    group_key: str | None = None,
+    requires: Iterable[str] = (),
+    unique: Unique | None = None,
+    sender: str | None = None,
 ) -> Op[SendResult]:
     """Send a command to a domain. When this returns, the command is durable and will be carried out.
 
     `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. With
     `unique_key`, while a command with that key is alive in the domain, nothing is added and the
     result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
-    started any more. Raises PayloadError, InvalidArgumentError, QueueFull, StoreUnavailable.
+    started any more. Commands with one `group_key` run one at a time, in order within a priority;
+    those with `requires` run on workers that have all these tags. `unique` says more about the
+    unique key; `sender` is who is counted where sends per second are limited. Raises PayloadError,
+    InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
     request = SendRequest(
         domain,
@@ -81,6 +92,10 @@ def send(
         tags if isinstance(tags, tuple | list) else list(as_tags(tags)),
         headers,
         batch_id,
+        group_key,
+        requires if isinstance(requires, tuple | list) else list(as_tags(requires)),
+        unique,
+        sender,
     )
     return _first(send_many(scope, [request]))
 
@@ -90,17 +105,50 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
 
     Results come in the order of the requests. Each domain is woken once.
     """
-    commands = [encode_request(scope, request) for request in as_items(requests, "requests")]
+    wanted = list(as_items(requests, "requests"))
+    commands = [encode_request(scope, request) for request in wanted]
+    insert = _insert(scope, commands, Extras.of(wanted))
     if any(command.batch_id is not None for command in commands):
-        return join_batches(scope, commands, _insert(scope, commands))
-    return _insert(scope, commands)
+        return join_batches(scope, commands, insert)
+    return insert
 
 
-def _insert(scope: Scope, commands: list[NewCommand]) -> Op[list[SendResult]]:
+class Extras(msgspec.Struct, frozen=True):
+    """What few sends have, and all sends are spared."""
+
+    uniques: list[Unique | None] = []
+    senders: dict[tuple[str, str], int] = {}
+    """How many commands each sender sends to a domain."""
+
+    @classmethod
+    def of(cls, requests: list[SendRequest]) -> Extras | None:
+        if all(request.unique is None and request.sender is None for request in requests):
+            return None
+        senders: dict[tuple[str, str], int] = {}
+        for request in requests:
+            if request.sender is not None:
+                key = (request.domain, as_text(request.sender, "sender"))
+                senders[key] = senders.get(key, 0) + 1
+        uniques = [r.unique.checked(r.unique_key) if r.unique else None for r in requests]
+        return cls(uniques if any(uniques) else [], senders)
+
+
+def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> Op[list[SendResult]]:
     """Checked and encoded before, in the caller's thread: an op runs while it holds the write lock."""
     if not commands:
         return []
-    inserted = yield from scope.store.insert(commands, Capacity(scope.settings.max_pending))
+    capacity = Capacity(scope.settings.max_pending)
+    if extras is not None:
+        yield TOGETHER
+        for (domain, sender), count in sorted(extras.senders.items()):
+            wait = yield from scope.store.take_tokens(domain, sender, count)
+            if wait > 0:
+                raise RateLimited(domain, sender, wait)
+    if extras is not None and extras.uniques:
+        insertion = insert_unique(scope, commands, extras.uniques, capacity, reply_to_sender)
+    else:
+        insertion = scope.store.insert(commands, capacity)
+    inserted = yield from insertion
     if scope.settings.warn_depth is not None:
         for command, row in zip(commands, inserted, strict=True):
             scope.watch_depth(command.domain, row.pending)
@@ -148,6 +196,8 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         if headers
         else None,
         None if request.batch_id is None else as_id(request.batch_id, "batch_id"),
+        None if request.group_key is None else as_text(request.group_key, "group_key"),
+        ",".join(as_required_tags(request.requires)) if request.requires else None,
     )
 
 

@@ -10,11 +10,13 @@ import msgspec
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.presence import Reason, Why, WorkerInfo
 from commandbus.operations.commands import only_one
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
+from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op
 
 KIND = "worker"
@@ -91,10 +93,17 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     serving = [worker for worker in workers if record.domain in worker.domains]
     if not serving:
         reasons.append(Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}"))
+    elif record.requires and not any(set(record.requires) <= set(w.tags) for w in serving):
+        tags = ", ".join(record.requires)
+        text = f"none of {len(serving)} live workers has the tags it requires ({tags})"
+        reasons.append(Reason("NO_TAGS", text))
     elif not any((record.domain, record.command_type) in w.command_types for w in serving):
         text = f"none of {len(serving)} live workers has a handler for {record.command_type!r}"
         reasons.append(Reason("NO_HANDLER", text))
     if record.due_at <= now:
+        held = yield from scope.store.held_at(record.domain, record.sequence)
+        if held is not None:
+            reasons.append((yield from _why_held(scope, record, held)))
         ahead = yield from scope.store.count_ahead(
             record.domain, record.priority, record.sequence, AHEAD_MAX
         )
@@ -104,6 +113,17 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     if not reasons:
         reasons.append(Reason("NEXT", "nothing is in its way: it is next"))
     return reasons
+
+
+def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
+    limits = yield from scope.store.limits(record.domain)
+    limit = limit_at({limit.gate: limit for limit in limits}, record.domain, held.gate)
+    full = limit.concurrency is not None and held.running >= limit.concurrency
+    if held.gate.startswith(KEY_PREFIX) and full and limit.concurrency == 1:
+        return Reason("GROUP_BLOCKED", f"its group {record.group_key!r} is blocked by {held.holder}")
+    if full or limit.rate is not None:
+        return Reason("LIMIT_REACHED", f"the limit is reached: {limit}; {held.running} passed it")
+    return Reason("HELD", "it is let through with the next claim")
 
 
 def _why_not_waiting(record: CommandRecord) -> Reason:

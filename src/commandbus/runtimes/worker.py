@@ -33,6 +33,7 @@ from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
+from commandbus.worker.sizing import Sizer
 
 
 class RuntimeWorker(WorkerBase):
@@ -59,6 +60,9 @@ class RuntimeWorker(WorkerBase):
         statement_timeout: Duration | None = None,
         silence_timeout: Duration = 60.0,
         name: str | None = None,
+        tags: Iterable[str] = (),
+        min_concurrency: int | None = None,
+        max_concurrency: int | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         settings = settings_from(
@@ -73,6 +77,9 @@ class RuntimeWorker(WorkerBase):
             shutdown_timeout,
             statement_timeout,
             silence_timeout,
+            tags,
+            min_concurrency,
+            max_concurrency,
         )
         self._bus = bus
         super().__init__(
@@ -139,6 +146,9 @@ class RuntimeWorker(WorkerBase):
             self.settings.visibility_timeout,
             self._bus.settings.retention,
         )
+        low, high = self.settings.min_concurrency, self.settings.max_concurrency
+        if low is not None and high is not None:
+            services.append(Sizer(self, low, high))
         self._services = ServiceRunner(self._engine, self._bus.scope, services)
         self._services.start()
 

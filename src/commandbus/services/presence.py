@@ -1,10 +1,11 @@
-"""Reports a worker to the fleet, and forgets those that are gone."""
+"""Reports a worker to the fleet, and forgets those that are gone, and other things that are over."""
 
 from __future__ import annotations
 
 from commandbus.domain.presence import WorkerInfo
 from commandbus.operations.insight import HEARTBEAT, forget_dead_workers, report_worker
 from commandbus.operations.scope import Scope
+from commandbus.operations.uniqueness import forget_windows
 from commandbus.store.op import Op
 
 SWEEP_EVERY = 10
@@ -24,5 +25,6 @@ class Presence:
         self._version = yield from report_worker(scope, self._info, self._version)
         if self._reports % SWEEP_EVERY == 0:
             yield from forget_dead_workers(scope)
+            yield from forget_windows(scope)
         self._reports += 1
         return HEARTBEAT

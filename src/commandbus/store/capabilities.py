@@ -16,5 +16,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The schema is not created at open; `commandbus db upgrade` or migrate=True does it."""
     adopted_queues: bool = False
     """Queues of other programs can be bound to a domain with `adopt_queue`."""
+    gates: bool = True
+    """Commands can be held back: by groups, limits and required tags."""
     handler_transactions: bool = False
     """A handler may be transactional: its effects and its outcome commit together."""

@@ -40,6 +40,8 @@ class Wake(msgspec.Struct, frozen=True):
 
     domain: str
     due_in: float | None = None
+    everyone: bool = False
+    """All who wait, because not everybody can take it."""
 
 
 class Together(msgspec.Struct, frozen=True):

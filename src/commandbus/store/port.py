@@ -18,6 +18,7 @@ from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.documents import DocumentStore
+from commandbus.store.limiting import LimitStore
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessStore, RecordedStore
 from commandbus.store.records import (
@@ -53,7 +54,8 @@ class CommandStore(Protocol):
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         """Take up to `limit` commands under one new lease, atomically across processes.
 
-        Eligible: due, not expired, domain not paused. Order within a domain: priority, then
+        Eligible: due, not expired, domain not paused, past its gates (limits, group), and asking for
+        no tag that the worker lacks. Order within a domain: priority, then
         sequence; several domains take turns. Attempts are counted here. Expired commands end
         CANCELED with reason EXPIRED instead of being returned. An empty reply means that nothing
         was eligible. With `sweep`, due work is promoted and expired leases are taken back first.
@@ -185,6 +187,7 @@ class Store(
     BatchStore,
     ProcessStore,
     RecordedStore,
+    LimitStore,
     CheckStore,
     Protocol,
 ):

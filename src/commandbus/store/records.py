@@ -36,6 +36,9 @@ class NewCommand(msgspec.Struct, frozen=True, gc=False):
     tags: str | None
     headers: str | None
     batch_id: UUID | None = None
+    group_key: str | None = None
+    requires: str | None = None
+    """Tags that a worker must have, sorted and joined by commas."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     worker: str
     lease_seconds: float
     sweep: bool = True
+    tags: tuple[str, ...] = ()
+    """What the worker has; it may take what requires some of them, and what requires nothing."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -235,6 +240,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     paused: bool
     paused_reason: str | None = None
     paused_at: datetime | None = None
+    held: int = 0
+    """How many of the ready ones wait for their group, a limit, or to be let through to the queue."""
 
     @property
     def depth(self) -> int:

@@ -59,18 +59,27 @@ class WakeHub:
         self._listened.set()
 
     def wake(
-        self, domain: str, due_in: float | None, source: str, *, besides: Waiter | None = None
+        self,
+        domain: str,
+        due_in: float | None,
+        source: str,
+        *,
+        besides: Waiter | None = None,
+        everyone: bool = False,
     ) -> bool:
-        """Wake one armed waiter of the domain, `besides` the one who says so; news of a later due
-        time goes to all of them, since each keeps its own timer. Returns whether anyone was told."""
+        """Wake one armed waiter of the domain, or `everyone`, `besides` the one who says so; news of a
+        later due time goes to all of them, since each keeps its own timer. Returns whether anyone
+        was told."""
         chosen: list[Waiter] = []
         with self._lock:
             for position, waiter in enumerate(self._waiters):
                 if not waiter.armed or domain not in waiter.domains or waiter is besides:
                     continue
                 chosen.append(waiter)
-                if not due_in:
-                    waiter.armed = False
+                if due_in:
+                    continue
+                waiter.armed = False
+                if not everyone:
                     # The next event goes to another one, so that all share the load.
                     self._waiters.append(self._waiters.pop(position))
                     break

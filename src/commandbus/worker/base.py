@@ -17,6 +17,7 @@ from commandbus.domain.command import Command
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
+from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.outcome import Outcome, Released, as_result
@@ -217,6 +218,7 @@ class WorkerBase:
             started_at=now,
             seen_at=now,
             version=VERSION,
+            tags=self.settings.tags,
         )
 
     @property
@@ -237,6 +239,11 @@ class WorkerBase:
     def in_flight_count(self) -> int:
         """Commands that this worker holds and has not finished."""
         return self._core.held
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether more was waiting at the last claim than could be taken."""
+        return self._core.backlog
 
     @property
     def is_running(self) -> bool:
@@ -318,7 +325,8 @@ class WorkerBase:
             )
 
     def _claim_request(self, limit: int, sweep: bool) -> ClaimRequest:
-        return ClaimRequest(self.domains, limit, self.name, self.settings.visibility_timeout, sweep)
+        seconds = self.settings.visibility_timeout
+        return ClaimRequest(self.domains, limit, self.name, seconds, sweep, self.settings.tags)
 
     def _receive(
         self,
@@ -331,7 +339,7 @@ class WorkerBase:
         seconds = self.settings.visibility_timeout
         if visibility_timeout is not None:
             seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
-        request = ClaimRequest(self.domains, batch_size, self.name, seconds)
+        request = ClaimRequest(self.domains, batch_size, self.name, seconds, tags=self.settings.tags)
         reply = yield from self._engine.store.claim(request)
         return [self._received(claimed) for claimed in reply.claimed]
 
@@ -393,6 +401,9 @@ def settings_from(
     shutdown_timeout: Duration,
     statement_timeout: Duration | None,
     silence_timeout: Duration,
+    tags: Iterable[str] = (),
+    min_concurrency: int | None = None,
+    max_concurrency: int | None = None,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
     return WorkerSettings(
@@ -407,6 +418,9 @@ def settings_from(
         shutdown_timeout=_in_seconds(shutdown_timeout),
         statement_timeout=None if statement_timeout is None else _in_seconds(statement_timeout),
         silence_timeout=_in_seconds(silence_timeout),
+        tags=as_required_tags(tags),
+        min_concurrency=min_concurrency,
+        max_concurrency=max_concurrency,
     )
 
 

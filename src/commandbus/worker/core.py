@@ -17,6 +17,7 @@ from math import inf
 from typing import assert_never
 
 from commandbus.domain.outcome import POOL_BACKOFF, Released
+from commandbus.domain.priority import LABELS
 from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
@@ -59,6 +60,9 @@ SLOW_HANDLER = 0.01
 """Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
 
 
+URGENT = LABELS["high"]
+URGENT_SHARE = 5
+"""Among urgent commands, so much less is claimed ahead."""
 STOPPING = "the worker is stopping"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
@@ -75,7 +79,8 @@ class WorkerCore:
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self.metrics = metrics or WorkerMetrics()
-        self.concurrency = settings.concurrency
+        low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
+        self.concurrency = int(min(high, max(low, settings.concurrency)))
         self.poll_interval = settings.poll_interval
         self._settings = settings
         self._uniform = uniform
@@ -91,6 +96,10 @@ class WorkerCore:
         self._taken = 0
         self._claiming = False
         self._may_wait = True
+        self.backlog = False
+        """The last claim took all that was asked for, so more may be waiting."""
+        self._urgent = False
+        """The last claim had commands of high priority, so others may follow."""
         self._woken_meanwhile = False
         self._due_meanwhile = inf
         self._look_at = -inf
@@ -265,7 +274,9 @@ class WorkerCore:
         seconds = self._handler_seconds
         if seconds is None or seconds > SLOW_HANDLER:
             return 0
-        fitting = self.concurrency * settings.prefetch_budget / max(seconds, 1e-6)
+        # What is claimed ahead stands before what comes later, however urgent that is.
+        budget = settings.prefetch_budget / (URGENT_SHARE if self._urgent else 1)
+        fitting = self.concurrency * budget / max(seconds, 1e-6)
         return min(settings.prefetch_max, int(fitting))
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
@@ -274,6 +285,8 @@ class WorkerCore:
         self._claim_failures = 0
         metrics.fetch_seconds += event.took
         metrics.rescued += reply.rescued
+        self.backlog = len(reply.claimed) >= event.limit
+        self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if not reply.claimed:
             metrics.empty_receives += 1
             self._sweep_at = now

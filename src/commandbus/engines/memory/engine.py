@@ -31,7 +31,7 @@ class MemorySession:
         with self._lock:
             result = drive(op, _refuse, wakes)
         for wake in wakes:
-            self._hub.wake(wake.domain, wake.due_in, "notify")
+            self._hub.wake(wake.domain, wake.due_in, "notify", everyone=wake.everyone)
         if not read:
             self._hub.committed()
         return result

@@ -168,6 +168,7 @@ class MemoryReads:
             paused=state.pause is not None,
             paused_reason=state.pause.reason if state.pause else None,
             paused_at=as_datetime(state.pause.at) if state.pause else None,
+            held=sum(item[1] in state.waiting for heap in state.held.values() for item in heap),
         )
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
@@ -271,4 +272,6 @@ class MemoryReads:
             progress=stored.progress,
             sequence=stored.seq,
             batch_id=command.batch_id,
+            group_key=command.group_key,
+            requires=tuple(command.requires.split(",")) if command.requires else (),
         )

@@ -9,6 +9,7 @@ from uuid import UUID
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.limits import Limit
 from commandbus.engines.memory.heaps import TwoHeaps
 from commandbus.store.documents import Document
 from commandbus.store.processes import ProcessEventRow, ProcessRow
@@ -65,6 +66,19 @@ class Domain:
     waiting: dict[int, Entry] = field(default_factory=dict)
     tally: dict[CommandStatus, int] = field(default_factory=dict)
     pause: Pause | None = None
+    limits: dict[str, Limit] = field(default_factory=dict)
+    held: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
+    """What waits at gates, in order, by gate."""
+    slots: dict[str, set[int]] = field(default_factory=dict)
+    """Who passed a gate and has not ended."""
+    passed: dict[int, list[str]] = field(default_factory=dict)
+    """The same, by command."""
+    touched: dict[str, int] = field(default_factory=dict)
+    """When a gate is to be looked at."""
+    full_at: dict[str, int] = field(default_factory=dict)
+    """When the bucket of a gate is full."""
+    places: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
+    """Ready work for workers with certain tags."""
 
     def drop_canceled(self) -> None:
         """Nobody need wake up for a command that was canceled before it was due."""

@@ -7,6 +7,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop
 from uuid import UUID
 
 import msgspec
@@ -18,6 +19,7 @@ from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after,
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
+from commandbus.engines.memory.gates import MemoryGates
 from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
@@ -43,7 +45,7 @@ from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_los
 from commandbus.store.trail import Kept
 
 
-class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
+class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, MemoryGates):
     capabilities = Capabilities(
         durable=False, many_processes=False, caller_transactions=False, needs_migration=False
     )
@@ -81,8 +83,9 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
             due_in = self._add(command, now)
             known = wakes.get(command.domain, due_in)
             wakes[command.domain] = None if not due_in or not known else min(due_in, known)
+        everyone = {command.domain for command in new if command.requires is not None}
         for domain, soonest in wakes.items():
-            yield Wake(domain, soonest)
+            yield Wake(domain, soonest, domain in everyone)
         return with_pending(results, commands, pending)
 
     def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> dict[str, int]:
@@ -116,7 +119,10 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         command = self._state.commands[seq].command
         domain = self._state.domain(command.domain)
         domain.waiting[seq] = entry
-        domain.heaps.push(command.priority, seq, entry, entry.due_at, now)
+        if entry.due_at <= now:
+            self._route(domain, self._state.commands[seq], entry, now)
+        else:
+            domain.heaps.push(command.priority, seq, entry, entry.due_at, now)
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         now = self._clock()
@@ -135,12 +141,14 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         domain = self._state.look_at(name)
         if domain.pause is not None:
             return
-        domain.heaps.promote(now)
+        self._promote(domain, now)
+        self._admit(name, domain, now)
+        heaps = self._heaps_for(domain, request.tags)
         lease_id = self._state.last_lease + 1
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
-        while len(claimed) < request.limit and domain.heaps.ready:
-            entry = domain.heaps.pop()
+        while len(claimed) < request.limit and (heap := min(filter(None, heaps), default=None)):
+            entry = heappop(heap)[2]
             if domain.waiting.get(entry.seq) is not entry:
                 continue
             del domain.waiting[entry.seq]
@@ -153,7 +161,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
                     yield Wake(BATCHES)
                 continue
             stored.lease_id = lease_id
-            keyed = stored.command.unique_key is not None
+            keyed = stored.command.unique_key is not None or entry.seq in domain.passed
             member = Member(entry.seq, entry.attempts + 1, entry.crashes, entry.releases, keyed)
             members[entry.seq] = member
             claimed.append(_claimed(stored, member, lease_id, now))
@@ -171,8 +179,10 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
             domain = self._state.look_at(name)
             domain.drop_canceled()
             due = domain.heaps.next_due()
-            if due is not None and domain.pause is None:
-                moments.append(due)
+            if domain.pause is None:
+                moments += domain.touched.values()
+                if due is not None:
+                    moments.append(due)
         return max(0.0, (min(moments) - now) / SECOND) if moments else None
 
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
@@ -216,21 +226,29 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
             details = msgspec.to_builtins(audit.details)
             self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, details))
         for outcome in writes.outcomes:
-            self._end(self._state.commands[outcome.seq], outcome, now)
+            if self._end(self._state.commands[outcome.seq], outcome, now):
+                yield Wake(self._state.commands[outcome.seq].command.domain)
         for row in writes.requeues:
             stored = self._state.commands[row.seq]
             stored.lease_id = None
+            if self._leave_gates(stored, now):
+                yield Wake(stored.command.domain)
             entry = Entry(row.seq, row.attempts, row.crashes, row.releases, now + row.delay)
             self._enqueue(row.seq, entry, now)
-            yield Wake(stored.command.domain, row.delay / SECOND if row.delay else None)
+            due_in, everyone = row.delay / SECOND or None, stored.command.requires is not None
+            yield Wake(stored.command.domain, due_in, everyone)
 
-    def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> None:
+    def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> bool:
+        """Record an outcome; whether that let others pass a gate."""
         stored.outcome, stored.finished_at, stored.lease_id = outcome, now, None
         domain = self._state.domain(stored.command.domain)
         domain.tally[outcome.status] = domain.tally.get(outcome.status, 0) + 1
         self._count(stored, outcome.status)
         if stored.command.unique_key is not None and outcome.status in FINAL:
-            self._state.unique.pop((stored.command.domain, stored.command.unique_key), None)
+            key = (stored.command.domain, stored.command.unique_key)
+            if self._state.unique.get(key) == stored.seq:
+                del self._state.unique[key]
+        return self._leave_gates(stored, now)
 
     def _count(self, stored: Stored, status: CommandStatus, sign: int = 1) -> None:
         for batch_id, added in tally([(stored.command.batch_id, status)], sign).items():
@@ -245,7 +263,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         kind: AuditEventType,
         actor: str | None,
         now: int,
-    ) -> None:
+    ) -> bool:
         details = {"reason": reason} | ({"actor": actor} if actor else {})
         stored.audit.append(Kept(kind, now, details))
         outcome = OutcomeRow(
@@ -258,7 +276,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
             0,
             reason=reason,
         )
-        self._end(stored, outcome, now)
+        return self._end(stored, outcome, now)
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         yield from ()
@@ -280,13 +298,13 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses):
         return True
 
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
-        yield from ()
         stored = self._require(domain, command_id)
         status = self._status(stored)
         if status is not CommandStatus.PENDING:
             refuse_cancel(status)
         entry = self._state.domain(domain).waiting.pop(stored.seq)
-        self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock())
+        if self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock()):
+            yield Wake(domain)
 
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)

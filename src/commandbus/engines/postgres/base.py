@@ -30,4 +30,6 @@ class PostgresBase:
         self._monotonic = monotonic
         self._leases = Leases()
         self._bounds = Bounds()
+        self._gated: frozenset[str] = frozenset()
+        """Domains that have gates, as far as this process knows."""
         self.sleepers = Sleepers()

@@ -32,7 +32,13 @@ class PostgresClaiming(PostgresSettling):
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         rescued = (yield from self._sweep(request)) if request.sweep else 0
-        claimed = yield from self._claim_in_turn(request)
+        gated = [domain for domain in request.domains if domain in self._gated]
+        busy = (yield from self._open_gates(gated, patient=False)) if gated else False
+        places = (yield from self._tagged_places(gated, request.tags)) if gated else []
+        claimed = yield from self._claim_in_turn(request, places)
+        if not claimed and busy:
+            yield from self._open_gates(gated, patient=True)
+            claimed = yield from self._claim_in_turn(request, places)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
             return ClaimReply(claimed, None, rescued)
@@ -41,28 +47,32 @@ class PostgresClaiming(PostgresSettling):
             fell_asleep, look_in = yield from self._fall_asleep(request)
             if fell_asleep:
                 # Whatever was sent before senders could know of us is visible to this claim.
-                claimed = yield from self._claim_in_turn(request)
+                if gated:
+                    yield from self._open_gates(gated, patient=True)
+                claimed = yield from self._claim_in_turn(request, places)
                 if claimed:
                     return ClaimReply(claimed, None, rescued)
-        moment = yield from self._next_moment(request)
+        moment = yield from self._next_moment(request, [place for _, place in places])
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
         return ClaimReply([], due_in, rescued)
 
-    def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
+    def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         """In how many microseconds an idle worker should look again."""
-        rows = yield Atomic(self._sql.next_moment, (texts(request.domains), request.worker))
+        wanted = texts([*request.domains, *places])
+        rows = yield Atomic(self._sql.next_moment, (wanted, request.worker))
         return rows[0][0]  # type: ignore[no-any-return]
 
-    def _claim_in_turn(self, request: ClaimRequest) -> Op[list[Claimed]]:
-        """From all domains of a request, beginning with another one each time."""
+    def _claim_in_turn(self, request: ClaimRequest, places: list[tuple[str, str]]) -> Op[list[Claimed]]:
+        """From all domains of a request, beginning with another one each time; before them from the
+        places that few can take from."""
         claimed: list[Claimed] = []
         self._turn += 1
         count = len(request.domains)
-        for position in range(count):
-            domain = request.domains[(self._turn + position) % count]
+        turns = [request.domains[(self._turn + position) % count] for position in range(count)]
+        for domain, place in [*places, *((domain, domain) for domain in turns)]:
             try:
-                yield from self._claim_from(domain, request, claimed)
+                yield from self._claim_from(domain, place, request, claimed)
             except StoreUnavailable as error:
                 # What was claimed before is ours, and must not wait for its lease to end.
                 if not claimed:
@@ -72,24 +82,26 @@ class PostgresClaiming(PostgresSettling):
                 break
         return claimed
 
-    def _claim_from(self, domain: str, request: ClaimRequest, claimed: list[Claimed]) -> Op[None]:
+    def _claim_from(
+        self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
+    ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         while (wanted := request.limit - len(claimed)) > 0:
             began = self._monotonic()
-            ranges = self._bounds.ranges(domain, began)
+            ranges = self._bounds.ranges(place, began)
             rows = yield Atomic(
                 self._sql.claim,
-                (domain, wanted, request.worker, *(ranges or EVERYTHING), duration),
+                (place, wanted, request.worker, *(ranges or EVERYTHING), duration, domain),
             )
             if ranges is None:
                 now = self._monotonic()
-                self._bounds.walked(domain, now, now - began)
+                self._bounds.walked(place, now, now - began)
             if not rows:
-                self._bounds.forget(domain)
+                self._bounds.forget(place)
                 if ranges is None:
                     return
                 continue
-            self._bounds.took(domain, [(row[3], row[0]) for row in rows])
+            self._bounds.took(place, [(row[3], row[0]) for row in rows])
             ended = self._admit(domain, request.worker, rows, claimed)
             if ended:
                 yield from self._end_unclaimable(domain, request.worker, rows[0], ended)
@@ -158,9 +170,10 @@ class PostgresClaiming(PostgresSettling):
             logger.warning("could not end %d expired commands: %s", len(refused), error)
 
     def _sweep(self, request: ClaimRequest) -> Op[int]:
-        rows = yield Atomic(self._sql.sweep, (texts(request.domains),))
+        expired, gated = (yield Atomic(self._sql.sweep, (texts(request.domains),)))[0]
+        self._gated = (self._gated - set(request.domains)) | set(gated)
         rescued = 0
-        if rows[0][0]:
+        if expired:
             for _ in range(_RESCUE_ROUNDS):
                 count = yield from self._rescue()
                 rescued += count

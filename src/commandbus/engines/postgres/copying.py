@@ -27,6 +27,8 @@ def command_line(row: Row) -> str:
         f"\t{_NULL if c.tags is None else _text(c.tags)}"
         f"\t{_NULL if c.headers is None else _text(c.headers)}"
         f"\t{_NULL if c.batch_id is None else c.batch_id.hex}"
+        f"\t{_NULL if c.group_key is None else _text(c.group_key)}"
+        f"\t{_NULL if c.requires is None else c.requires}"
     )
 
 
@@ -36,9 +38,19 @@ def queue_line(row: Row) -> str:
     return f"{command.domain}\t{command.priority}\t{seq}\t{due_at}\t{keyed}"
 
 
+def held_line(item: tuple[str, Row]) -> str:
+    gate, (seq, command, _, due_at) = item
+    return f"{command.domain}\t{_text(gate)}\t{command.priority}\t{seq}\t{due_at}"
+
+
+def plain_line(row: tuple[str, str, int]) -> str:
+    domain, gate, at = row
+    return f"{domain}\t{_text(gate)}\t{at}"
+
+
 def scheduled_line(row: Row) -> str:
     seq, command, _, due_at = row
-    keyed = command.unique_key is not None
+    keyed = any(key is not None for key in (command.unique_key, command.group_key, command.requires))
     return f"{command.domain}\t{due_at}\t{seq}\t{command.priority}\t{keyed}"
 
 

@@ -252,6 +252,6 @@ class PostgresEngine:
     def told(self, wakes: list[Wake], read: bool) -> None:
         """Something was committed here: wake who waits in this process."""
         for wake in wakes:
-            self.hub.wake(wake.domain, wake.due_in, "notify")
+            self.hub.wake(wake.domain, wake.due_in, "notify", everyone=wake.everyone)
         if not read:
             self.hub.committed()

@@ -135,11 +135,13 @@ class Listener:
         connection.execute(self._sql.forget_sleepers, [self._process])
 
     def _hear(self, payload: str) -> None:
-        """A payload is the domain, the process that sent, and the microseconds until it is due."""
+        """A payload is the domain, the process that sent, and the microseconds until it is due. A star
+        after the process means that not everybody can take it."""
         domain, _, rest = payload.partition(" ")
         origin, _, due_in = rest.partition(" ")
         if origin != self._process:
-            self._hub.wake(domain, int(due_in) / SECOND if due_in.isdecimal() else None, "notify")
+            later = int(due_in) / SECOND if due_in.isdecimal() else None
+            self._hub.wake(domain, later, "notify", everyone=origin.endswith("*"))
 
     def _listen_to_others(self, connection: psycopg.Connection[Any]) -> None:
         if select.select([self._door], [], [], 0)[0] and not self._stopping:

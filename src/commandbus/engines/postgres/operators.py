@@ -19,14 +19,15 @@ from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 
 _TABLES_BY_SEQ = (
-    "queue", "scheduled", "outcome", "audit", "unique_key", "progress", "recorded_step", "command",
+    "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
+    "command",
 )  # fmt: skip
 
 
 class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         row = yield from self._standing(domain, command_id)
-        seq, priority, keyed, waiting, scheduled = row[0], row[1], row[3], row[10], row[11]
+        seq, priority, waiting, scheduled = row[0], row[1], row[10], row[11]
         if not waiting and not scheduled:
             refuse_cancel(_status_of(row))
         yield Statement(self._sql.delete_waiting, (domain, priority, seq))
@@ -35,8 +36,9 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         outcome = OutcomeRow(seq, canceled, row[8], row[9], None, None, ran=0, reason=reason)
         note = AuditRow(seq, AuditEventType.CANCELED, details)
         writes = Writes(outcomes=[outcome], audits=[note])
-        known = Known({}, {seq} if keyed else set(), {seq: row[12]})
+        known = Known({}, {seq}, {seq: row[12]})
         yield from self._write(domain, None, writes, known)
+        yield Wake(domain)
 
     def announce(self, topic: str) -> Op[None]:
         if self._notify:
@@ -46,7 +48,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         row = yield from self._standing(domain, command_id)
-        seq, priority, data, keyed = row[:4]
+        seq, priority, data = row[:3]
         transition = Transition(f"operator_{action.kind}")
         status = after(_status_of(row), transition)
         yield Statement(self._sql.delete_outcome, (seq, domain))
@@ -72,7 +74,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
                     reason=action.reason,
                 )
             )
-        known = Known({seq: priority}, {seq} if keyed else set(), {seq: row[12]})
+        known = Known({seq: priority}, {seq}, {seq: row[12]})
         yield from self._write(domain, None, writes, known)
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
@@ -95,7 +97,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         count = (yield self._in_schema(f"select count(*) from ({chosen}) c", domain))[0][0]
         for table in _TABLES_BY_SEQ:
             yield self._in_schema(f"delete from commandbus.{table} where seq in ({chosen})", domain)
-        for table in ("lease", "tally", "domain"):
+        for table in ("lease", "tally", "domain", "limit_rule", "touch", "bucket", "place"):
             yield self._in_schema(
                 f"delete from commandbus.{table} where $1::text is null or domain = $1::text", domain
             )

@@ -35,7 +35,7 @@ FEW = 2_000
 
 
 class PostgresReads(PostgresBase):
-    _is_waiting = "o.seq is null and (q.seq is not null or s.seq is not null)"
+    _is_waiting = "o.seq is null and coalesce(q.seq, s.seq, h.seq) is not null"
     """Of a row of the query `records`: its command waits."""
 
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
@@ -141,11 +141,12 @@ class PostgresReads(PostgresBase):
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         row = yield from self._stats_row(domain, cap)
         tally = dict((yield Atomic(self._sql.tally, (domain,))))
-        now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
+        now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row[:9]
+        held, tagged = row[9:]
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
         return QueueStats(
             domain=domain,
-            ready=ready + due,
+            ready=ready + due + held + tagged,
             scheduled=scheduled,
             running=running,
             parked=tally.get(PARKED, 0),
@@ -156,6 +157,7 @@ class PostgresReads(PostgresBase):
             paused=paused_at is not None,
             paused_reason=paused_reason,
             paused_at=as_optional_datetime(paused_at),
+            held=held,
         )
 
     def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:

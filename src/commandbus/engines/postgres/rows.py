@@ -36,7 +36,7 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
         status, attempts, crashes, _lease_id, worker, started_at, finished_at, result, error, reason,
         waiting_attempts, waiting_crashes, waiting_until, percent, message, reported_at, last_note,
-        batch_id,
+        batch_id, group_key, requires,
     ) = row  # fmt: skip
     if status is None and waiting_attempts is not None:
         status, attempts, crashes = CommandStatus.PENDING, waiting_attempts, waiting_crashes
@@ -75,6 +75,8 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
         sequence=seq,
         batch_id=batch_id,
+        group_key=group_key,
+        requires=tuple(requires.split(",")) if requires else (),
     )
 
 

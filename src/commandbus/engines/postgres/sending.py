@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
-from commandbus.engines.postgres.base import PostgresBase
-from commandbus.engines.postgres.copying import Row, command_line, queue_line, scheduled_line
+from commandbus.engines.postgres.copying import (
+    Row,
+    command_line,
+    held_line,
+    plain_line,
+    queue_line,
+    scheduled_line,
+)
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
+from commandbus.engines.postgres.gates import PostgresGates
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.op import Op, Statement, Wake
@@ -20,7 +28,7 @@ COPY_MIN = 120
 """From this many commands on, COPY is faster than arrays; measured, see bench/postgres.py."""
 
 
-class PostgresSending(PostgresBase):
+class PostgresSending(PostgresGates):
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         if len(commands) == 1 and commands[0].unique_key is None and capacity.pending_max is None:
             return self._insert_plain(commands)
@@ -36,7 +44,9 @@ class PostgresSending(PostgresBase):
         except UniqueViolation as error:
             raise _duplicate(error, commands) from error
         command, due_in = commands[0], rows[0][1]
-        yield Wake(command.domain, due_in / SECOND if due_in > 0 else None)
+        yield Wake(
+            command.domain, due_in / SECOND if due_in > 0 else None, command.requires is not None
+        )
         return [Inserted(command.command_id, duplicate=False)]
 
     def _insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
@@ -71,8 +81,7 @@ class PostgresSending(PostgresBase):
             if kind is not Shared:
                 raise
             rows = yield self._insert_statement(commands, False, kind)
-        for domain, due_in in _soonest(commands, [(row[0], row[1]) for row in rows]).items():
-            yield Wake(domain, due_in / SECOND if due_in > 0 else None)
+        yield from _wakes(commands, _soonest(commands, [(row[0], row[1]) for row in rows]))
         return [row[0] is not None for row in rows]
 
     def _insert_statement(
@@ -149,7 +158,8 @@ class PostgresSending(PostgresBase):
         return free
 
     def _copy(self, commands: list[NewCommand]) -> Op[list[bool]]:
-        now, seqs = (yield Statement(self._sql.draw_sequences, (len(commands),)))[0]
+        now, seqs, limited = (yield Statement(self._sql.draw_sequences, (len(commands),)))[0]
+        gates = (yield from self._gates_of({c.domain for c in commands})) if limited else {}
         keyed = [pair for pair in zip(seqs, commands, strict=True) if pair[1].unique_key is not None]
         left_out: set[int] = set()
         if keyed:
@@ -165,6 +175,8 @@ class PostgresSending(PostgresBase):
         kept: list[Row] = []
         ready: list[Row] = []
         later: list[Row] = []
+        held: list[tuple[str, Row]] = []
+        gated: set[tuple[str, str | None]] = set()
         due_ins: list[tuple[int | None, int]] = []
         for seq, command in zip(seqs, commands, strict=True):
             if seq in left_out:
@@ -174,15 +186,36 @@ class PostgresSending(PostgresBase):
             due_ins.append((seq, due_at - now))
             row = (seq, command, now, due_at)
             kept.append(row)
-            (ready if due_at <= now else later).append(row)
+            gate = first_gate(
+                gates.get(command.domain, ()), command.command_type, command.group_key, command.requires
+            )
+            if gate is not None:
+                gated.add((command.domain, command.requires))
+            if gate is not None and due_at <= now:
+                held.append((gate, row))
+            else:
+                (ready if due_at <= now else later).append(row)
         yield Copy(self._sql.copy_commands, kept, render=command_line)
         yield from self._copy_places(ready, later)
+        if gated:
+            yield from self._copy_held(held, gated, now)
         soonest = _soonest(commands, due_ins)
         waits = integers([max(0, due_in) for due_in in soonest.values()])
-        yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify))
-        for domain, due_in in soonest.items():
-            yield Wake(domain, due_in / SECOND if due_in > 0 else None)
+        tagged = any(requires is not None for _, requires in gated)
+        yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify, tagged))
+        yield from _wakes(commands, soonest)
         return [seq is not None for seq, _ in due_ins]
+
+    def _copy_held(
+        self, held: list[tuple[str, Row]], gated: set[tuple[str, str | None]], now: int
+    ) -> Op[None]:
+        """What waits at gates, and that these are to be looked at."""
+        marks = texts([domain for domain, _ in gated]), texts([requires for _, requires in gated])
+        yield Statement(self._sql.mark_gated, marks)
+        if held:
+            yield Copy(self._sql.copy_held, held, render=held_line)
+            touches = sorted({(row[1].domain, gate, now) for gate, row in held})
+            yield Copy(self._sql.copy_touch, touches, render=plain_line)
 
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
         """Where commands that were copied wait: now, or for their time."""
@@ -241,6 +274,8 @@ def _values(command: NewCommand) -> tuple[Any, ...]:
         command.tags,
         command.headers,
         command.batch_id,
+        command.group_key,
+        command.requires,
     )
 
 
@@ -266,7 +301,16 @@ def _columns(commands: Sequence[NewCommand]) -> tuple[str, ...]:
         unless(None, [c.tags for c in commands], texts),
         unless(None, [c.headers for c in commands], texts),
         unless(None, [c.batch_id for c in commands]),
+        unless(None, [c.group_key for c in commands], texts),
+        unless(None, [c.requires for c in commands], texts),
     )
+
+
+def _wakes(commands: Sequence[NewCommand], soonest: dict[str, int]) -> Op[None]:
+    """Tell this process, and all in it where not everybody can take what came."""
+    everyone = {command.domain for command in commands if command.requires is not None}
+    for domain, due_in in soonest.items():
+        yield Wake(domain, due_in / SECOND if due_in > 0 else None, domain in everyone)
 
 
 def _soonest(commands: Sequence[NewCommand], added: Sequence[tuple[int | None, int]]) -> dict[str, int]:

@@ -133,6 +133,9 @@ class PostgresSettling(PostgresSending):
             for row in built.writes.requeues
             if built.proofs[row.seq] in valid
         )
+        roomy = {domains[built.proofs[seq]] for seq in built.known.keyed if built.proofs[seq] in valid}
+        for domain in roomy & self._gated:
+            yield Wake(domain)
         sends = [command for proof, command in built.sends if proof in valid]
         if sends:
             yield from self.insert(sends, Capacity())
@@ -217,9 +220,11 @@ class PostgresSettling(PostgresSending):
         return members
 
     def _params(self, prepared: Prepared) -> tuple[Any, ...]:
-        """$8 to $41 of settle.sql."""
+        """$8 to $43 of settle.sql."""
         batches = _batch_columns(prepared)
-        return *_columns(prepared), ORIGIN, self._notify, *batches
+        keyed = sorted(prepared.known.keyed)
+        slots = integers(prepared.proofs[seq] for seq in keyed), integers(keyed)
+        return *_columns(prepared), ORIGIN, self._notify, *batches, *slots
 
     def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
         """Tell this process what came back, and let its claims look where it came back to."""

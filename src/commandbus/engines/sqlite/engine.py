@@ -97,7 +97,7 @@ class SqliteEngine(Serverless):
 
     def _told(self, wakes: list[Wake]) -> None:
         for wake in wakes:
-            self.hub.wake(wake.domain, wake.due_in, "notify")
+            self.hub.wake(wake.domain, wake.due_in, "notify", everyone=wake.everyone)
         self.hub.committed()
 
     def _connect(self) -> sqlite3.Connection:

@@ -8,7 +8,9 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.limits import place_of
 from commandbus.engines.sqlite.batches import SqliteBatches
+from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import as_failure, as_json, outcome_params
 from commandbus.errors import CommandNotFoundError
@@ -22,20 +24,20 @@ SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 _CHOSEN = "select seq from commandbus_command where :domain is null or domain = :domain"
 _PROCESSES = "select process_id from commandbus_process where :domain is null or reply_to = :domain"
 _TABLES_BY_SEQ = (
-    "queue", "scheduled", "outcome", "audit", "unique_key", "progress", "recorded_step", "command",
+    "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
+    "command",
 )  # fmt: skip
 
 
-class SqliteOperators(SqliteReads, SqliteBatches):
+class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         row = yield from self._standing(domain, command_id)
-        seq, priority, waiting, scheduled = row[0], row[1], row[9], row[10]
-        if not waiting and not scheduled:
+        seq, priority, waiting = row[0], row[1], row[9]
+        if not waiting:
             refuse_cancel(_status_of(row))
-        if waiting:
-            yield Statement(SQL.delete_queue, (domain, priority, seq))
-        else:
-            yield Statement(SQL.delete_scheduled, (seq,))
+        yield Statement(SQL.delete_queue, (place_of(domain, row[10]), priority, seq))
+        yield Statement(SQL.delete_scheduled, (seq,))
+        yield Statement(SQL.delete_held, (seq,))
         kind = AuditEventType.CANCELED
         yield from self._end_waiting(domain, seq, row[7], row[8], reason, kind, actor, self._clock())
 
@@ -56,7 +58,7 @@ class SqliteOperators(SqliteReads, SqliteBatches):
         if status is CommandStatus.PENDING:
             if action.data is not None:
                 yield Statement(SQL.edit_data, (action.data, seq))
-            yield Statement(SQL.requeue, (0, 0, 0, now, seq))
+            yield from self._route_back([(seq, 0, 0, 0)], now)
             yield Wake(domain)
             return
         outcome = OutcomeRow(
@@ -101,6 +103,7 @@ class SqliteOperators(SqliteReads, SqliteBatches):
         yield Statement(SQL.insert_outcome, outcome_params(outcome, now))
         yield Statement(SQL.add_tally, (domain, outcome.status, 1))
         yield Statement(SQL.free_keys, (as_json([outcome.seq]),))
+        yield from self._leave_gates([outcome.seq], now)
         yield from self._count_ends([(outcome.seq, outcome.status)])
 
     def _audit(self, rows: Iterable[AuditRow], now: int) -> Op[None]:
@@ -111,7 +114,7 @@ class SqliteOperators(SqliteReads, SqliteBatches):
     def check(self) -> Op[None]:
         # Under the write lock by being a write; the read tells whether the tables are there.
         yield Statement(SQL.last_seq)
-        yield Statement(SQL.is_paused, ("",))
+        yield Statement(SQL.domain_state, ("",))
 
     def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
         since = self._clock() if paused else None
@@ -125,7 +128,7 @@ class SqliteOperators(SqliteReads, SqliteBatches):
             yield Statement(
                 f"delete from commandbus_{table} where seq in ({_CHOSEN})", {"domain": domain}
             )
-        for table in ("lease", "tally", "domain"):
+        for table in ("lease", "tally", "domain", "limit", "touch", "bucket", "place"):
             chosen = f"delete from commandbus_{table} where :domain is null or domain = :domain"
             yield Statement(chosen, {"domain": domain})
         for table in ("process_step", "process"):
@@ -139,4 +142,4 @@ def _status_of(row: Any) -> CommandStatus:
     """Of a row of the query `standing`."""
     if row[3] is not None:
         return CommandStatus(row[3])
-    return CommandStatus.PENDING if row[9] or row[10] else CommandStatus.IN_PROGRESS
+    return CommandStatus.PENDING if row[9] else CommandStatus.IN_PROGRESS

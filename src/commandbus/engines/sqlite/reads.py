@@ -149,11 +149,11 @@ class SqliteReads:
         wanted = {"domain": domain, "now": now, "cap": -1 if cap is None else cap}
         row = (yield Statement(SQL.stats, wanted))[0]
         tally = dict((yield Statement(SQL.tally, (domain,))))
-        ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row
+        ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason, held, tagged = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
         return QueueStats(
             domain=domain,
-            ready=ready + due,
+            ready=ready + due + held + tagged,
             scheduled=scheduled,
             running=running,
             parked=tally.get(PARKED, 0),
@@ -164,6 +164,7 @@ class SqliteReads:
             paused=paused_at is not None,
             paused_reason=paused_reason,
             paused_at=as_optional_datetime(paused_at),
+            held=held,
         )
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
@@ -198,7 +199,7 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     add("c.created_at < ?", wanted.created_before)
     add("exists (select 1 from json_each(c.tags) t where t.value = ?)", wanted.tag)
     if wanted.status is CommandStatus.PENDING:
-        conditions.append("o.seq is null and (q.seq is not null or s.seq is not null)")
+        conditions.append("o.seq is null and coalesce(q.seq, s.seq, h.seq) is not null")
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
         # In the text, not as a parameter: the index of what did not complete is a partial one.
         conditions.append(f"o.status = '{wanted.status.value}'")

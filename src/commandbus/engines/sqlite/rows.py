@@ -12,7 +12,7 @@ from commandbus.domain.command import CommandRecord, Progress
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
-from commandbus.store.records import Claimed
+from commandbus.store.records import Claimed, NewCommand
 from commandbus.store.settling import Member, OutcomeRow
 
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +69,30 @@ def as_claimed(domain: str, lease_id: int, row: Any, now: int) -> Claimed:
     )
 
 
+def command_params(seq: int, command: NewCommand, now: int, due_at: int) -> tuple[Any, ...]:
+    return (
+        seq,
+        command.command_id.bytes,
+        command.domain,
+        command.command_type,
+        command.data,
+        command.correlation_id.bytes,
+        command.causation_id.bytes if command.causation_id else None,
+        command.reply_to,
+        command.priority,
+        command.max_attempts,
+        now,
+        due_at,
+        command.expires_at,
+        command.unique_key,
+        command.tags,
+        command.headers,
+        command.batch_id.bytes if command.batch_id else None,
+        command.group_key,
+        command.requires,
+    )
+
+
 def outcome_params(row: OutcomeRow, now: int) -> tuple[Any, ...]:
     return (
         row.seq,
@@ -93,7 +117,7 @@ def as_record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandR
         priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
         status, attempts, crashes, _lease_id, worker, started_at, finished_at, result, error, reason,
         waiting_attempts, waiting_crashes, waiting_until, percent, message, reported_at, last_note,
-        batch_id,
+        batch_id, group_key, requires,
     ) = row  # fmt: skip
     if status is None and waiting_attempts is not None:
         status, attempts, crashes = CommandStatus.PENDING, waiting_attempts, waiting_crashes
@@ -132,6 +156,8 @@ def as_record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandR
         progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
         sequence=seq,
         batch_id=as_optional_id(batch_id),
+        group_key=group_key,
+        requires=tuple(requires.split(",")) if requires else (),
     )
 
 

@@ -9,7 +9,13 @@ import time
 from commandbus.errors import SchemaOutdated
 from commandbus.store.sql_files import read_text
 
-MIGRATIONS = ("0001_schema.sql", "0002_documents.sql", "0003_batches.sql", "0004_processes.sql")
+MIGRATIONS = (
+    "0001_schema.sql",
+    "0002_documents.sql",
+    "0003_batches.sql",
+    "0004_processes.sql",
+    "0005_limits.sql",
+)
 
 _TABLE = (
     "create table if not exists commandbus_schema "

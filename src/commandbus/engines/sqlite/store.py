@@ -14,12 +14,21 @@ from uuid import UUID
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
+from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.failures import UniqueViolation
+from commandbus.engines.sqlite.gates import Waiting
 from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.processes import SqliteProcesses
-from commandbus.engines.sqlite.rows import as_claimed, as_id, as_json, as_members, outcome_params
+from commandbus.engines.sqlite.rows import (
+    as_claimed,
+    as_id,
+    as_json,
+    as_members,
+    command_params,
+    outcome_params,
+)
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
@@ -41,6 +50,7 @@ from commandbus.store.settling import AuditRow, Member, OutcomeRow, Writes, plan
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+GATES = load("commandbus.engines.sqlite.sql", "gates.sql")
 
 _SEQ_MAX = 2**63 - 1
 _PROMOTE_MAX = 10_000
@@ -59,7 +69,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
         results, new = yield from self._without_held_keys(commands)
-        first = (yield Statement(SQL.last_seq))[0][0] + 1
+        last, limited = (yield Statement(SQL.last_seq))[0]
+        first = last + 1
+        gates = (yield from self._gates_of(c.domain for c in new)) if limited else {}
         try:
             pending = yield from self._check_capacity(new, capacity)
         except QueueFull:
@@ -67,34 +79,28 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             yield from self._name_duplicate(new, first)
             raise
         rows, ready, later, keys = [], [], [], []
+        held: dict[str, list[tuple[str, Waiting]]] = {}
+        places: set[tuple[str, str]] = set()
+        gated: set[str] = set()
         wakes: dict[str, float | None] = {}
         for seq, command in enumerate(new, first):
             due_at = now + command.delay if command.due_at is None else command.due_at
-            rows.append(
-                (
-                    seq,
-                    command.command_id.bytes,
-                    command.domain,
-                    command.command_type,
-                    command.data,
-                    command.correlation_id.bytes,
-                    command.causation_id.bytes if command.causation_id else None,
-                    command.reply_to,
-                    command.priority,
-                    command.max_attempts,
-                    now,
-                    due_at,
-                    command.expires_at,
-                    command.unique_key,
-                    command.tags,
-                    command.headers,
-                    command.batch_id.bytes if command.batch_id else None,
-                )
+            rows.append(command_params(seq, command, now, due_at))
+            gate = first_gate(
+                gates.get(command.domain, ()), command.command_type, command.group_key, command.requires
             )
+            if gate is not None:
+                gated.add(command.domain)
+                if command.requires is not None:
+                    places.add((command.domain, command.requires))
             if command.unique_key is not None:
                 keys.append((command.domain, command.unique_key, seq))
             if due_at <= now:
-                ready.append((command.domain, command.priority, seq, due_at))
+                if gate is None:
+                    ready.append((command.domain, command.priority, seq, due_at))
+                else:
+                    waiting = (command.priority, seq, 0, 0, 0, due_at)
+                    held.setdefault(command.domain, []).append((gate, waiting))
                 wakes[command.domain] = None
             else:
                 later.append((command.domain, due_at, seq))
@@ -111,11 +117,16 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             (SQL.insert_scheduled, later),
             (SQL.hold_key, keys),
             (SQL.ensure_domain, [(domain,) for domain in wakes]),
+            (GATES.mark_gated, [(domain,) for domain in gated]),
+            (GATES.ensure_place, list(places)),
         ):
             if params:
                 yield Statement(statement, params, many=True)
+        for domain, waiting_rows in held.items():
+            yield from self._hold(domain, waiting_rows, now)
+        everyone = {domain for domain, _ in places}
         for domain, soonest in wakes.items():
-            yield Wake(domain, soonest)
+            yield Wake(domain, soonest, domain in everyone)
         return with_pending(results, commands, pending)
 
     def _without_held_keys(
@@ -182,11 +193,20 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         count = len(request.domains)
         for position in range(count):
             domain = request.domains[(self._turn + position) % count]
-            if len(claimed) >= request.limit or (yield Statement(SQL.is_paused, (domain,))):
+            if len(claimed) >= request.limit:
+                break
+            rows = yield Statement(SQL.domain_state, (domain,))
+            paused, gated = rows[0] if rows else (False, False)
+            if paused:
                 continue
             if request.sweep:
-                yield from self._promote(domain, now)
-            yield from self._claim_from(domain, request, now, claimed)
+                yield from self._promote(domain, now, gated)
+            places = [domain]
+            if gated:
+                yield from self._admit(domain, now)
+                places = yield from self._places(domain, request.tags)
+            for place in places:
+                yield from self._claim_from(domain, place, gated, request, now, claimed)
         if claimed:
             return ClaimReply(claimed, None, rescued)
         moment = yield Statement(
@@ -195,20 +215,32 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         due_in = None if moment[0][0] is None else max(0.0, (moment[0][0] - now) / SECOND)
         return ClaimReply([], due_in, rescued)
 
-    def _promote(self, domain: str, now: int) -> Op[None]:
+    def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
-        if due:
-            yield Statement(SQL.promote, due, many=True)
-            yield Statement(SQL.unschedule, (domain, due[-1][6], due[-1][2]))
+        if not due:
+            return
+        if gated:
+            gates = (yield from self._gates_of([domain]))[domain]
+            rows = [(row[7], row[8], row[9], tuple(row[1:7])) for row in due]
+            yield from self._route(domain, gates, rows, now)
+        else:
+            yield Statement(SQL.promote, [row[:7] for row in due], many=True)
+        yield Statement(SQL.unschedule, (domain, due[-1][6], due[-1][2]))
 
     def _claim_from(
-        self, domain: str, request: ClaimRequest, now: int, claimed: list[Claimed]
+        self,
+        domain: str,
+        place: str,
+        gated: bool,
+        request: ClaimRequest,
+        now: int,
+        claimed: list[Claimed],
     ) -> Op[None]:
         while (wanted := request.limit - len(claimed)) > 0:
-            head = yield Statement(SQL.head, (domain, wanted))
+            head = yield Statement(SQL.head, (place, wanted))
             if not head:
                 return
-            yield Statement(SQL.take_head, (domain, head[-1][1], head[-1][0]))
+            yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
             fit = []
             for row in head:
                 seq, command_type, expires_at = row[0], row[5], row[13]
@@ -226,7 +258,10 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
                     fit.append(row)
             if not fit:
                 continue
-            members = [Member(row[0], row[2] + 1, row[3], row[4], bool(row[14])) for row in fit]
+            # Where anything is held back, whoever ends is asked whether it made room.
+            members = [
+                Member(row[0], row[2] + 1, row[3], row[4], bool(row[14] or gated)) for row in fit
+            ]
             until = now + int(request.lease_seconds * SECOND)
             lease = (domain, request.worker, now, until, as_json(members))
             lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
@@ -301,12 +336,15 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             return 0
         writes = Writes()
         domains: dict[int, str] = {}
+        keyed: list[int] = []
         for lease_id, domain, worker, claimed_at, packed in expired:
             for member in as_members(packed).values():
                 plan_lost(writes, member, lease_id, worker, claimed_at)
                 domains[member.seq] = domain
+                if member.keyed:
+                    keyed.append(member.seq)
             yield Statement(SQL.delete_lease, (lease_id,))
-        yield from self._write(writes, domains, [], now)
+        yield from self._write(writes, domains, keyed, now)
         yield from self._count_ends((row.seq, row.status) for row in writes.outcomes)
         return len(domains)
 
@@ -317,11 +355,15 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
         if freed:
             yield Statement(SQL.free_keys, (as_json(sorted(freed)),))
-        ready = [
-            (r.attempts, r.crashes, r.releases, now, r.seq) for r in writes.requeues if not r.delay
-        ]
-        if ready:
-            yield Statement(SQL.requeue, ready, many=True)
+        if keyed:
+            yield from self._leave_gates(keyed, now)
+        ready = [row for row in writes.requeues if not row.delay]
+        if ready and keyed:
+            back = [(row.seq, row.attempts, row.crashes, row.releases) for row in ready]
+            yield from self._route_back(back, now)
+        elif ready:
+            rows = [(row.attempts, row.crashes, row.releases, now, row.seq) for row in ready]
+            yield Statement(SQL.requeue, rows, many=True)
         later = [
             (now + r.delay, r.attempts, r.crashes, r.releases, r.seq)
             for r in writes.requeues

@@ -65,8 +65,10 @@ class Watcher:
             return
         wanted = msgspec.json.encode(sorted(domains)).decode()
         now = self._clock()
-        for domain, ready, due_at in self._connection.execute(SQL.waiting_domains, (wanted,)):
-            if ready:
+        for domain, ready, due_at, tagged in self._connection.execute(SQL.waiting_domains, (wanted,)):
+            if tagged:
+                self._hub.wake(domain, None, "watch", everyone=True)
+            elif ready:
                 self._hub.wake(domain, None, "watch")
             elif due_at is not None:
                 self._hub.wake(domain, max(0.0, (due_at - now) / SECOND), "watch")

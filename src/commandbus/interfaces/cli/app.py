@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "queue": "Whole domains: figures, pause, resume, purge.",
         "tsq": "The troubleshooting queue: commands that wait for a person.",
         "breaker": "Circuit breakers: targets that are not called for a while.",
+        "limit": "Limits: how much runs at once, and starts per second.",
         "dashboard": "Serve the web dashboard and its JSON API.",
         "top": "Watch all domains live.",
         "health": "Probe: is the store reachable, is work stuck?",
@@ -67,6 +68,7 @@ FILES = {
     "process": "sagas",
     "schedule": "schedules",
     "breaker": "breakers",
+    "limit": "limits",
     "load": "loading",
     "queue": "queues",
     "db": "database",
@@ -81,6 +83,7 @@ GROUPS = {
     "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
+    "limit": ("list", "set", "clear"),
     "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "install-pgmq"),
 }
 

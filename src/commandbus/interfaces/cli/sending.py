@@ -9,6 +9,13 @@ import typer
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 
+GroupKey = Annotated[
+    str | None, typer.Option("--group-key", help="One of a group runs at a time, in order.")
+]
+Requires = Annotated[
+    list[str] | None, typer.Option("--requires", help="A tag the worker must have; repeatable.")
+]
+
 
 def send(
     domain: Annotated[
@@ -37,6 +44,8 @@ def send(
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", min=1, help="Tries before an operator is asked.")
     ] = None,
+    group_key: GroupKey = None,
+    requires: Requires = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Repeatable.")
@@ -63,6 +72,8 @@ def send(
             max_attempts=max_attempts,
             unique_key=unique_key,
             tags=tag or (),
+            group_key=group_key,
+            requires=requires or (),
             headers=_headers(header or []),
         )
     if json:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
+from typing import Any
 
 from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import output, target, text
@@ -38,6 +39,21 @@ class Plan:
     recycle_after: int | None
     care: Care
     log_format: str = "text"
+    tags: tuple[str, ...] = ()
+    bounds: tuple[int, int] | None = None
+    """Least and most concurrency, when it follows the load."""
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of a worker of either runtime."""
+        low, high = self.bounds or (None, None)
+        return {
+            "concurrency": self.concurrency,
+            "shutdown_timeout": self.shutdown_timeout,
+            "recycle_after": self.recycle_after,
+            "tags": self.tags,
+            "min_concurrency": low,
+            "max_concurrency": high,
+        }
 
     def dress(self, worker: WorkerBase) -> None:
         """What is logged while a handler runs names its command, where logs can tell."""
@@ -132,9 +148,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
             bus,
             plan.domains,
             registry,
-            concurrency=plan.concurrency,
-            shutdown_timeout=plan.shutdown_timeout,
-            recycle_after=plan.recycle_after,
+            **plan.options(),
         )
         loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
@@ -167,9 +181,7 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
             bus,
             plan.domains,
             registry,
-            concurrency=plan.concurrency,
-            shutdown_timeout=plan.shutdown_timeout,
-            recycle_after=plan.recycle_after,
+            **plan.options(),
         )
 
         def begin(timeout: float | None) -> None:

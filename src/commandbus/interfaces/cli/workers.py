@@ -94,6 +94,16 @@ def worker(
     probe_host: ProbeHost = "127.0.0.1",
     heartbeat_file: Heartbeat = None,
     load: Load = False,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--max-concurrency", min=1, help="Follow the load between --concurrency and this."
+        ),
+    ] = None,
     log_format: Annotated[
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
@@ -113,10 +123,14 @@ def worker(
     store = target.find_url(url)
     patience = options.seconds(shutdown_timeout, "--shutdown-timeout") or 0.0
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
+    tags = tuple(tag or ())
+    bounds = None if max_concurrency is None else (concurrency, max_concurrency)
     name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)
     if processes == 1:
-        plan = Plan(store, served, concurrency, threads, patience, recycle_after, care, log_format)
+        plan = Plan(
+            store, served, concurrency, threads, patience, recycle_after, care, log_format, tags, bounds
+        )
         serve(plan, registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
@@ -124,6 +138,8 @@ def worker(
     arguments = [name, "--concurrency", str(concurrency), "--shutdown-timeout", shutdown_timeout]
     arguments += [part for domain in served for part in ("--domains", domain)]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
+    arguments += [part for name in tags for part in ("--tag", name)]
+    arguments += [] if max_concurrency is None else ["--max-concurrency", str(max_concurrency)]
     arguments += [] if recycle_after is None else ["--recycle-after", str(recycle_after)]
     output.note(f"starting {processes} worker processes")
     code = Supervisor(arguments, store, care, processes).run()

@@ -13,6 +13,7 @@ from commandbus.operations import (
     commands,
     history,
     insight,
+    limits,
     processes,
     queues,
     redrive,
@@ -104,6 +105,9 @@ class CommandBus(BusBase, _Sending):
     get_breaker = awaiting(breakers.get_breaker, read=True)
     open_breaker = awaiting(breakers.open_breaker)
     reset_breaker = awaiting(breakers.reset_breaker)
+    set_limit = awaiting(limits.set_limit)
+    list_limits = awaiting(limits.list_limits, read=True)
+    clear_limit = awaiting(limits.clear_limit)
     create_batch = awaiting(batches.create_batch)
     add_to_batch = awaiting(batches.add_to_batch)
     get_batch = awaiting(batches.get_batch, read=True)

@@ -13,6 +13,7 @@ from commandbus.operations import (
     commands,
     history,
     insight,
+    limits,
     processes,
     queues,
     redrive,
@@ -104,6 +105,9 @@ class SyncCommandBus(BusBase, _Sending):
     get_breaker = blocking(breakers.get_breaker, read=True)
     open_breaker = blocking(breakers.open_breaker)
     reset_breaker = blocking(breakers.reset_breaker)
+    set_limit = blocking(limits.set_limit)
+    list_limits = blocking(limits.list_limits, read=True)
+    clear_limit = blocking(limits.clear_limit)
     create_batch = blocking(batches.create_batch)
     add_to_batch = blocking(batches.add_to_batch)
     get_batch = blocking(batches.get_batch, read=True)

@@ -10,7 +10,13 @@ import pytest
 
 from commandbus.domain.command import SendRequest, SendResult
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.errors import BusinessRuleException, DuplicateCommandError
+from commandbus.domain.unique import Unique
+from commandbus.errors import (
+    BusinessRuleException,
+    DuplicateCommandError,
+    InvalidArgumentError,
+    UniqueKeyHeld,
+)
 from commandbus.testing.conformance.helpers import complete, crash, park, together
 from commandbus.testing.harness import DOMAIN, Harness
 
@@ -161,3 +167,82 @@ class UniquenessSuite:
         last = bus.send(unique_key="k")
         assert bus.send_result(DOMAIN, "ship", unique_key="k").command_id == last
         assert bus.get(last).status is CommandStatus.PENDING
+
+
+class UniqueOptionsSuite:
+    def test_a_window_holds_after_the_end(self, bus: Harness) -> None:
+        first = complete(bus, unique_key="k", unique=Unique(window=60))
+        again = bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=60))
+        assert (again.duplicate, again.command_id) == (True, first)
+        bus.advance(61)
+        assert not bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=60)).duplicate
+
+    def test_after_its_window_a_key_holds_as_long_as_its_command_lives(self, bus: Harness) -> None:
+        bus.send(unique_key="k", unique=Unique(window=10))
+        bus.advance(11)
+        assert bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=10)).duplicate
+
+    def test_a_key_may_hold_only_until_its_command_runs(self, bus: Harness) -> None:
+        waiting = Unique(states=(CommandStatus.PENDING,))
+        first = bus.send(unique_key="k", unique=waiting)
+        assert bus.send_result(DOMAIN, "ship", unique_key="k", unique=waiting).duplicate
+        worker = bus.worker()
+        taken = bus.take(worker)
+        second = bus.send_result(DOMAIN, "ship", unique_key="k", unique=waiting)
+        assert not second.duplicate
+        bus.call(worker.complete, taken)
+        third = bus.send_result(DOMAIN, "ship", unique_key="k", unique=waiting)
+        assert third.command_id == second.command_id != first, "the end of the first frees nothing"
+
+    def test_a_send_may_be_refused(self, bus: Harness) -> None:
+        holder = bus.send(unique_key="k")
+        with pytest.raises(UniqueKeyHeld, match="'k'") as caught:
+            bus.send(unique_key="k", unique=Unique(on_conflict="reject"))
+        assert caught.value.holder == holder
+        requests = [
+            SendRequest(DOMAIN, "ship"),
+            SendRequest(DOMAIN, "ship", unique_key="k", unique=Unique(on_conflict="reject")),
+        ]
+        with pytest.raises(UniqueKeyHeld):
+            bus.send_many(requests)
+        assert bus.stats().depth == 1, "all or none"
+
+    def test_a_waiting_command_may_be_replaced(self, bus: Harness) -> None:
+        first = bus.send(DOMAIN, "ship", 1, unique_key="k", reply_to="answers")
+        replace = Unique(on_conflict="replace")
+        second = bus.send_result(DOMAIN, "ship", 2, unique_key="k", unique=replace)
+        assert not second.duplicate
+        record = bus.get(first)
+        assert (record.status, record.reason) == (CommandStatus.CANCELED, "REPLACED")
+        assert bus.stats("answers").depth == 1, "its sender is told"
+        assert bus.take(bus.worker()).command.data == 2
+        third = bus.send_result(DOMAIN, "ship", 3, unique_key="k", unique=replace)
+        assert (third.duplicate, third.command_id) == (True, second.command_id), "it runs"
+
+    def test_replacing_with_a_delay_is_a_debounce(self, bus: Harness) -> None:
+        for number in range(3):
+            replace = Unique(on_conflict="replace")
+            bus.send(DOMAIN, "index", number, unique_key="k", delay=10, unique=replace)
+            bus.advance(6)
+        worker = bus.worker()
+        assert bus.receive(worker) == []
+        bus.advance(6)
+        assert bus.take(worker).command.data == 2
+        assert bus.stats().canceled == 2
+
+    @pytest.mark.parametrize(
+        "unique",
+        [
+            Unique(window=-1),
+            Unique(window=0),
+            Unique(states=()),
+            Unique(states=("COMPLETED",)),
+            Unique(states=("never",)),
+            Unique(on_conflict="explode"),
+        ],
+    )
+    def test_bad_options_are_refused(self, bus: Harness, unique: Unique) -> None:
+        with pytest.raises(InvalidArgumentError):
+            bus.send(unique_key="k", unique=unique)
+        with pytest.raises(InvalidArgumentError, match="unique_key"):
+            bus.send(unique=Unique())

@@ -53,14 +53,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 {f"pgmq.q_{row[0].lower()}.INSERT": Other(row[1], float(row[2])) for row in rows}
             )
 
-    def _next_moment(self, request: ClaimRequest) -> Op[int | None]:
+    def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         queues: list[Queue] = []
         for domain in request.domains:
             queues += yield from self._known(domain)
         rows = yield Atomic(self._texts("next_moment", queues), (request.worker,))
         return rows[0][0]  # type: ignore[no-any-return]
 
-    def _claim_from(self, domain: str, request: ClaimRequest, claimed: list[Claimed]) -> Op[None]:
+    def _claim_from(
+        self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
+    ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         queues = yield from self._known(domain)
         while (wanted := request.limit - len(claimed)) > 0:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from commandbus.domain.limits import Limit
 from commandbus.engines.postgres.arrays import EMPTY, integers
 from commandbus.engines.postgres.copying import Row
 from commandbus.engines.postgres.pgmq.base import PgmqBase
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import Shared
-from commandbus.errors import SchemaOutdated
+from commandbus.errors import InvalidOperationError, SchemaOutdated
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import Capacity, Inserted, NewCommand
 
 
 class PgmqSending(PgmqBase, PostgresSending):
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        for command in commands:
+            if command.group_key is not None or command.requires is not None:
+                raise InvalidOperationError(
+                    "Over PGMQ every reader of a queue takes what it finds, so group_key and requires "
+                    "cannot be kept; leave them out, or open the bus without transport='pgmq'."
+                )
         return self._insert(commands, capacity)
+
+    def put_limit(self, limit: Limit) -> Op[None]:
+        if not limit.per_sender:
+            raise InvalidOperationError(
+                "Over PGMQ every reader of a queue takes what it finds, so only sends can be limited "
+                "(per_sender=True); open the bus without transport='pgmq' for other limits."
+            )
+        return super().put_limit(limit)
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
         yield from self._carriers(_kinds(commands))

@@ -25,7 +25,7 @@ _WAITING_FROM, _WAITING_TO = 26, 29
 class PgmqStore(PgmqClaiming, PostgresStore):
     """Commands in PostgreSQL tables; what waits or runs is a message in a PGMQ queue."""
 
-    capabilities = msgspec.structs.replace(PostgresStore.capabilities, adopted_queues=True)
+    capabilities = msgspec.structs.replace(PostgresStore.capabilities, adopted_queues=True, gates=False)
 
     _is_waiting = (
         "o.seq is null and c.seq <> all (array(select unnest(l.seqs) from commandbus.lease l))"
@@ -97,6 +97,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             min(moments) if moments else None,
             native[6],
             *row[7:],
+            *native[9:],
         )
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:

@@ -1,7 +1,7 @@
 -- name: insert_command
 select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $5::uuid, $6::uuid,
     $7::text, $8::bigint::integer, $9::bigint::integer, $10::bigint, $11::bigint, $12::bigint,
-    $13::text, $14::text, $15::text, $16::uuid, $17::text, $18::boolean)
+    $13::text, $14::text, $15::text, $16::uuid, $17::text, $18::text, $19::text, $20::boolean)
 
 -- name: insert_commands
 -- One statement, so one round trip and one commit, for the commands of many senders.
@@ -10,16 +10,20 @@ select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $
 with moment as materialized (select commandbus.now_us() as now),
 item as materialized (
     select nextval('commandbus.command_seq_seq') as seq, i.*,
-        coalesce(i.due_at, m.now + coalesce(i.delay, 0)) as ready_at, m.now
+        coalesce(i.due_at, m.now + coalesce(i.delay, 0)) as ready_at, m.now,
+        case when i.group_key is not null or i.requires is not null
+                or (select exists (select 1 from commandbus.limit_rule))
+            then commandbus.first_gate(i.domain, i.command_type, i.group_key, i.requires) end as gate
     from moment m cross join rows from (
         unnest($1::text::uuid[]), unnest($2::text::text[]), unnest($3::text::text[]),
         unnest($4::text::text[]), unnest($5::text::uuid[]), unnest($6::text::uuid[]),
         unnest($7::text::text[]), unnest($8::text::integer[]), unnest($9::text::smallint[]),
         unnest($10::text::bigint[]), unnest($11::text::bigint[]), unnest($12::text::bigint[]),
         unnest($13::text::text[]), unnest($14::text::text[]), unnest($15::text::text[]),
-        unnest($16::text::uuid[])
+        unnest($16::text::uuid[]), unnest($17::text::text[]), unnest($18::text::text[])
     ) as i (command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
-        max_attempts, delay, due_at, expires_at, unique_key, tags, headers, batch_id)),
+        max_attempts, delay, due_at, expires_at, unique_key, tags, headers, batch_id,
+        group_key, requires)),
 held as (
     insert into commandbus.unique_key (domain, unique_key, seq)
     select domain, unique_key, seq from item where unique_key is not null
@@ -30,27 +34,41 @@ new as materialized (
 kept as (
     insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
         causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
-        tags, headers, batch_id)
+        tags, headers, batch_id, group_key, requires)
     select seq, command_id, domain, command_type, data, coalesce(correlation_id, command_id),
         causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
-        headers, batch_id
+        headers, batch_id, group_key, requires
     from new),
 /* places */
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, keyed)
-    select domain, priority, seq, ready_at, unique_key is not null from new where ready_at <= now),
+    select domain, priority, seq, ready_at, unique_key is not null from new
+    where ready_at <= now and gate is null),
+waiting as (
+    insert into commandbus.held (domain, gate, priority, seq, available_at)
+    select domain, gate, priority, seq, ready_at from new where ready_at <= now and gate is not null),
+touched as (
+    insert into commandbus.touch (domain, gate, at)
+    select distinct domain, gate, now from new where ready_at <= now and gate is not null),
+places as (
+    insert into commandbus.place (domain, requires)
+    select distinct domain, requires from new where requires is not null on conflict do nothing),
 later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)
-    select domain, ready_at, seq, priority, unique_key is not null from new where ready_at > now),
+    select domain, ready_at, seq, priority, unique_key is not null or gate is not null
+    from new where ready_at > now),
 /* end of places */
 known as (
-    insert into commandbus.domain (domain)
-    select distinct n.domain from new n
-    where not exists (select 1 from commandbus.domain d where d.domain = n.domain)
-    on conflict do nothing),
+    insert into commandbus.domain as d (domain, gated)
+    select n.domain, bool_or(n.gate is not null) from new n
+    where not exists (select 1 from commandbus.domain d
+        where d.domain = n.domain and (d.gated or n.gate is null))
+    group by n.domain order by n.domain
+    on conflict (domain) do update set gated = true where excluded.gated),
 woken as materialized (
-    select commandbus.wake(domain, greatest(0, min(ready_at - now)), $17::text)
-    from new where $18::boolean group by domain)
+    select commandbus.wake(domain, greatest(0, min(ready_at - now)),
+        case when bool_or(requires is not null) then $19::text || '*' else $19::text end)
+    from new where $20::boolean group by domain)
 select case when unique_key is null or seq in (select seq from held) then seq end, ready_at - now
 from item where (select count(*) from woken) is not null order by item.seq
 
@@ -62,6 +80,10 @@ select pg_advisory_xact_lock(hashtextextended('commandbus.capacity ' || $1::text
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.
 select (select count(*) from (select 1 from commandbus.queue where domain = $1::text limit $2::bigint) q)
      + (select count(*) from (select 1 from commandbus.scheduled where domain = $1::text limit $2::bigint) s)
+     + (select count(*) from (select 1 from commandbus.held where domain = $1::text limit $2::bigint) h)
+     + (select count(*) from commandbus.place p cross join lateral (select 1 from commandbus.queue q
+        where q.domain = commandbus.place_of(p.domain, p.requires) limit $2::bigint) q
+        where p.domain = $1::text)
 
 -- name: key_holders
 select k.domain, k.unique_key, c.command_id
@@ -85,13 +107,14 @@ on conflict do nothing returning seq
 
 -- name: draw_sequences
 select commandbus.now_us(), array(
-    select nextval('commandbus.command_seq_seq') from generate_series(1, $1::bigint))
+    select nextval('commandbus.command_seq_seq') from generate_series(1, $1::bigint)),
+    exists (select 1 from commandbus.limit_rule)
 
 -- name: copy_commands
 -- From some dozens of commands on, COPY is the fastest way in.
 copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, causation_id,
     reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
-    batch_id)
+    batch_id, group_key, requires)
 from stdin
 
 -- name: copy_queue
@@ -107,10 +130,12 @@ with item as materialized (
 known as (
     insert into commandbus.domain (domain) select domain from item order by domain
     on conflict do nothing)
-select commandbus.wake(domain, due_in, $3::text) from item where $4::boolean order by domain
+select commandbus.wake(domain, due_in, $3::text || case when $5::boolean then '*' else '' end)
+from item where $4::boolean order by domain
 
 -- name: claim
--- Takes the first rows of one domain, in ranges of the index that skip what was taken before, and
+-- Takes the first rows of one place, which is a domain, or the part of it that requires certain tags
+-- ($9 is then the domain), in ranges of the index that skip what was taken before, and
 -- puts them under one new lease. The lateral subqueries with limits leave the planner no choice:
 -- each range is a walk along the primary key, each command a look-up by its own. The rows are locked
 -- before the limit counts them, and deleted by their place. A claim may commit asynchronously: one
@@ -130,13 +155,13 @@ taken as materialized (
             and (priority, seq) < (r.to_priority, r.to_seq)
         order by priority, seq limit $2::bigint for update skip locked) q
     where not exists (select 1 from commandbus.domain d
-        where d.domain = $1::text and d.paused_at is not null)
+        where d.domain = $9::text and d.paused_at is not null)
     limit $2::bigint),
 gone as (
     delete from commandbus.queue where ctid = any (array(select place from taken))),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
-    select $1::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq),
+    select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq),
         json_object_agg(t.seq, json_build_array(t.attempts + 1, t.crashes, t.releases, t.keyed))
             filter (where t.attempts > 0 or t.crashes > 0 or t.releases > 0 or t.keyed)
     from taken t cross join moment m having count(*) > 0
@@ -155,18 +180,23 @@ order by t.priority, t.seq
 select (select min(moment) from (
     select min(until) from commandbus.lease where worker <> $2::text
     union all
+    select min(t.at) from commandbus.touch t where t.domain = any ($1::text::text[])
+        and not exists (select 1 from commandbus.domain d
+            where d.domain = t.domain and d.paused_at is not null)
+    union all
     select case when exists (select 1 from commandbus.queue q where q.domain = wanted.domain)
         then m.now + 50000 else
             (select s.due_at from commandbus.scheduled s where s.domain = wanted.domain
              order by s.due_at limit 1) end
     from unnest($1::text::text[]) as wanted (domain)
     where not exists (select 1 from commandbus.domain d
-        where d.domain = wanted.domain and d.paused_at is not null)) as x (moment)) - m.now
+        where d.domain = split_part(wanted.domain, '#', 1) and d.paused_at is not null)
+    ) as x (moment)) - m.now
 from (select commandbus.now_us() as now) m
 
 -- name: sweep
 -- Promotes due work, bounded so that a flood is promoted in several claims; adds up the tally; and
--- says whether there are expired leases. What another worker is promoting right now is skipped.
+-- says whether there are expired leases, and which domains have gates. What another worker is promoting right now is skipped.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 due as (
@@ -178,9 +208,22 @@ due as (
             where domain = wanted.domain and due_at <= m.now
             order by due_at, seq limit 10000 for update skip locked) s))
     returning *),
+routed as materialized (
+    select d.*, case when d.keyed or (select exists (select 1 from commandbus.limit_rule)) then
+        (select commandbus.first_gate(c.domain, c.command_type, c.group_key, c.requires)
+         from commandbus.command c where c.seq = d.seq limit 1) end as gate
+    from due d),
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
-    select domain, priority, seq, due_at, attempts, crashes, releases, keyed from due),
+    select domain, priority, seq, due_at, attempts, crashes, releases, keyed
+    from routed where gate is null),
+waiting as (
+    insert into commandbus.held (domain, gate, priority, seq, available_at, attempts, crashes, releases)
+    select domain, gate, priority, seq, due_at, attempts, crashes, releases
+    from routed where gate is not null),
+touched as (
+    insert into commandbus.touch (domain, gate, at)
+    select distinct r.domain, r.gate, m.now from routed r cross join moment m where r.gate is not null),
 parts as (
     delete from commandbus.tally where ctid = any (array(
         select ctid from commandbus.tally
@@ -190,7 +233,9 @@ parts as (
 whole as (
     insert into commandbus.tally (domain, status, n)
     select domain, status, sum(n) from parts group by domain, status)
-select exists (select 1 from commandbus.lease l where l.until <= m.now) from moment m
+select exists (select 1 from commandbus.lease l where l.until <= m.now),
+    array(select d.domain from commandbus.domain d where d.domain = any ($1::text::text[]) and d.gated)
+from moment m
 
 -- name: take_expired
 -- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.

@@ -5,36 +5,41 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
     c.tags, c.headers,
     o.status, o.attempts, o.crashes, o.lease_id, o.worker, o.started_at, o.finished_at, o.result,
     o.error, o.reason,
-    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
-    coalesce(q.available_at, s.due_at),
+    coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
+    coalesce(q.available_at, s.due_at, h.available_at),
     p.percent, p.message, p.at,
     case when o.seq is null then (select a.details from commandbus.audit a
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
         order by a.id desc limit 1) end,
-    c.batch_id
+    c.batch_id, c.group_key, c.requires
 from commandbus.command c
 left join commandbus.outcome o on o.seq = c.seq
-left join commandbus.queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
+left join commandbus.queue q on q.domain = commandbus.place_of(c.domain, c.requires)
+    and q.priority = c.priority and q.seq = c.seq
 left join commandbus.scheduled s on s.seq = c.seq
+left join commandbus.held h on h.seq = c.seq
 left join commandbus.progress p on p.seq = c.seq
 
 -- name: standing
 -- Where a command stands, with its waiting row or its outcome locked, so that nobody takes it away.
 select c.seq, c.priority, c.data, c.unique_key is not null, o.status, o.attempts, o.crashes, o.error,
-    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
-    q.seq is not null, s.seq is not null, c.batch_id
+    coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
+    coalesce(q.seq, h.seq) is not null, s.seq is not null, c.batch_id
 from commandbus.command c
 left join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1 for update) o on true
-left join lateral (select * from commandbus.queue q where q.domain = c.domain
-    and q.priority = c.priority and q.seq = c.seq limit 1 for update) q on true
+left join lateral (select * from commandbus.queue q
+    where q.domain = commandbus.place_of(c.domain, c.requires) and q.priority = c.priority and q.seq = c.seq limit 1 for update) q on true
 left join lateral (select * from commandbus.scheduled s where s.seq = c.seq limit 1 for update) s on true
+left join lateral (select * from commandbus.held h where h.seq = c.seq limit 1 for update) h on true
 where c.command_id = $1::uuid and c.domain = $2::text
 
 -- name: delete_waiting
-with ready as (delete from commandbus.queue
-    where domain = $1::text and priority = $2::integer and seq = $3::bigint returning seq),
-later as (delete from commandbus.scheduled where seq = $3::bigint returning seq)
-select seq from ready union all select seq from later
+with ready as (delete from commandbus.queue q using commandbus.command c
+    where c.seq = $3::bigint and q.domain = commandbus.place_of($1::text, c.requires)
+        and q.priority = $2::integer and q.seq = $3::bigint returning q.seq),
+later as (delete from commandbus.scheduled where seq = $3::bigint returning seq),
+held as (delete from commandbus.held where seq = $3::bigint returning seq)
+select seq from ready union all select seq from later union all select seq from held
 
 -- name: delete_outcome
 with gone as (delete from commandbus.outcome where seq = $1::bigint returning seq),
@@ -79,7 +84,10 @@ select m.now,
         where q.domain = $1::text and q.priority = p.priority order by q.seq limit 100) f),
     (select min(due_at) from commandbus.scheduled where domain = $1::text),
     (select paused_at from commandbus.domain where domain = $1::text),
-    (select paused_reason from commandbus.domain where domain = $1::text)
+    (select paused_reason from commandbus.domain where domain = $1::text),
+    (select count(*) from commandbus.held where domain = $1::text),
+    (select count(*) from commandbus.place p join commandbus.queue q
+        on q.domain = commandbus.place_of(p.domain, p.requires) where p.domain = $1::text)
 from (select commandbus.now_us() as now) m
 
 -- name: next_lease_end
@@ -104,6 +112,8 @@ select coalesce((select seq from commandbus.command order by seq desc limit 1), 
 (select seq from commandbus.queue limit $1::bigint)
 union all
 (select seq from commandbus.scheduled limit $1::bigint)
+union all
+(select seq from commandbus.held limit $1::bigint)
 limit $1::bigint
 
 -- name: search_audit

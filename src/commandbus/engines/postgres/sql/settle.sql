@@ -44,20 +44,42 @@ freed as (
     delete from commandbus.unique_key k
     using unnest($20::text::bigint[], $21::text::bigint[]) as f (proof, seq)
     where k.seq = f.seq and f.proof in (select lease_id from proof)),
+left_slots as (
+    delete from commandbus.slot s
+    using unnest($42::text::bigint[], $43::text::bigint[]) as f (proof, seq)
+    where s.seq = f.seq and f.proof in (select lease_id from proof)
+    returning s.domain, s.gate),
+touched as (
+    insert into commandbus.touch (domain, gate, at)
+    select distinct s.domain, s.gate, m.now from left_slots s cross join moment m),
 back as materialized (
-    select p.domain, b.*, m.now from moment m cross join rows from (
+    select p.domain, b.*, m.now, c.gate, c.requires from moment m cross join rows from (
         unnest($22::text::bigint[]), unnest($23::text::bigint[]), unnest($24::text::integer[]),
         unnest($25::text::smallint[]), unnest($26::text::smallint[]), unnest($27::text::smallint[]),
         unnest($28::text::boolean[]), unnest($29::text::bigint[])
     ) as b (proof, seq, priority, attempts, crashes, releases, keyed, delay)
-    join proof p on p.lease_id = b.proof),
+    join proof p on p.lease_id = b.proof
+    left join lateral (
+        select c.requires,
+            commandbus.first_gate(c.domain, c.command_type, c.group_key, c.requires) as gate
+        from commandbus.command c
+        where c.seq = b.seq and (b.keyed or (select exists (select 1 from commandbus.limit_rule)))
+        limit 1) c on true),
 /* places */
 ready as (
     insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
-    select domain, priority, seq, now, attempts, crashes, releases, keyed from back where delay = 0),
+    select domain, priority, seq, now, attempts, crashes, releases, keyed
+    from back where delay = 0 and gate is null),
+waiting as (
+    insert into commandbus.held (domain, gate, priority, seq, available_at, attempts, crashes, releases)
+    select domain, gate, priority, seq, now, attempts, crashes, releases
+    from back where delay = 0 and gate is not null),
+returned as (
+    insert into commandbus.touch (domain, gate, at)
+    select distinct domain, gate, now from back where delay = 0 and gate is not null),
 later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, attempts, crashes, releases, keyed)
-    select domain, now + delay, seq, priority, attempts, crashes, releases, keyed
+    select domain, now + delay, seq, priority, attempts, crashes, releases, keyed or gate is not null
     from back where delay > 0),
 /* end of places */
 noted as (
@@ -78,6 +100,9 @@ counted as (
         failed = b.failed + excluded.failed, canceled = b.canceled + excluded.canceled,
         parked = b.parked + excluded.parked),
 woken as materialized (
-    select commandbus.wake(domain, min(delay), $34::text) from back
-    where $35::boolean group by domain)
+    select commandbus.wake(w.domain, min(w.delay),
+        case when bool_or(w.requires is not null) then $34::text || '*' else $34::text end)
+    from (select domain, delay, requires from back
+        union all select domain, 0, null from left_slots) w
+    where $35::boolean group by w.domain)
 select lease_id from proof where (select count(*) from woken) is not null

@@ -1,12 +1,14 @@
 -- name: last_seq
 -- Sequences are given out here, under the write lock, so that bulk inserts need no row by row answer.
-select coalesce((select seq from sqlite_sequence where name = 'commandbus_command'), 0)
+-- And whether any limit is set anywhere.
+select coalesce((select seq from sqlite_sequence where name = 'commandbus_command'), 0),
+    exists (select 1 from commandbus_limit)
 
 -- name: insert_command
 insert into commandbus_command (seq, command_id, domain, command_type, data, correlation_id,
     causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags,
-    headers, batch_id)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    headers, batch_id, group_key, requires)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: has_id
 -- Only asked when an insert was refused, to name the culprit.
@@ -32,21 +34,25 @@ insert into commandbus_unique_key (domain, unique_key, seq) values (?, ?, ?)
 
 -- name: free_keys
 -- A final outcome frees the key; the lookup goes through the command, which knows its key.
-delete from commandbus_unique_key where (domain, unique_key) in (
-    select c.domain, c.unique_key from json_each(?) ended
+delete from commandbus_unique_key where (domain, unique_key, seq) in (
+    select c.domain, c.unique_key, c.seq from json_each(?) ended
     join commandbus_command c on c.seq = ended.value where c.unique_key is not null)
 
 -- name: count_pending
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.
 select (select count(*) from (select 1 from commandbus_queue where domain = :domain limit :limit))
      + (select count(*) from (select 1 from commandbus_scheduled where domain = :domain limit :limit))
+     + (select count(*) from (select 1 from commandbus_held where domain = :domain limit :limit))
+     + (select count(*) from commandbus_place p cross join commandbus_queue q
+        where p.domain = :domain and q.domain = p.domain || '#' || p.requires)
 
--- name: is_paused
-select 1 from commandbus_domain where domain = ? and paused_at is not null
+-- name: domain_state
+select paused_at is not null, gated from commandbus_domain where domain = ?
 
 -- name: due
 -- Due work of a domain, in order of time, bounded so that a flood is promoted in several claims.
-select c.domain, c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at
+select c.domain, c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at, c.command_type,
+    c.group_key, c.requires
 from commandbus_scheduled s join commandbus_command c on c.seq = s.seq
 where s.domain = ? and s.due_at <= ? order by s.due_at, s.seq limit ?
 
@@ -81,6 +87,11 @@ select min(moment) from (
     union all
     select (select s.due_at from commandbus_scheduled s where s.domain = wanted.value
             order by s.due_at limit 1)
+    from json_each(:domains) wanted
+    where not exists (select 1 from commandbus_domain d
+                      where d.domain = wanted.value and d.paused_at is not null)
+    union all
+    select (select min(t.at) from commandbus_touch t where t.domain = wanted.value)
     from json_each(:domains) wanted
     where not exists (select 1 from commandbus_domain d
                       where d.domain = wanted.value and d.paused_at is not null))
@@ -139,12 +150,14 @@ on conflict (seq) do update set percent = excluded.percent, message = excluded.m
 -- name: standing
 -- Where a command stands: its waiting row if it has one, its outcome if it has one.
 select c.seq, c.priority, c.data, o.status, o.attempts, o.crashes, o.error,
-    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
-    q.seq is not null, s.seq is not null
+    coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
+    coalesce(q.seq, s.seq, h.seq) is not null, c.requires
 from commandbus_command c
 left join commandbus_outcome o on o.seq = c.seq
-left join commandbus_queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
+left join commandbus_queue q on q.domain = c.domain || coalesce('#' || c.requires, '')
+    and q.priority = c.priority and q.seq = c.seq
 left join commandbus_scheduled s on s.seq = c.seq
+left join commandbus_held h on h.seq = c.seq
 where c.command_id = ? and c.domain = ?
 
 -- name: delete_queue
@@ -152,6 +165,9 @@ delete from commandbus_queue where domain = ? and priority = ? and seq = ?
 
 -- name: delete_scheduled
 delete from commandbus_scheduled where seq = ?
+
+-- name: delete_held
+delete from commandbus_held where seq = ?
 
 -- name: edit_data
 update commandbus_command set data = ? where seq = ?

@@ -5,17 +5,19 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
     c.tags, c.headers,
     o.status, o.attempts, o.crashes, o.lease_id, o.worker, o.started_at, o.finished_at, o.result,
     o.error, o.reason,
-    coalesce(q.attempts, s.attempts), coalesce(q.crashes, s.crashes),
-    coalesce(q.available_at, s.due_at),
+    coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
+    coalesce(q.available_at, s.due_at, h.available_at),
     p.percent, p.message, p.at,
     case when o.seq is null then (select a.details from commandbus_audit a
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
         order by a.id desc limit 1) end,
-    c.batch_id
+    c.batch_id, c.group_key, c.requires
 from commandbus_command c
 left join commandbus_outcome o on o.seq = c.seq
-left join commandbus_queue q on q.domain = c.domain and q.priority = c.priority and q.seq = c.seq
+left join commandbus_queue q on q.domain = c.domain || coalesce('#' || c.requires, '')
+    and q.priority = c.priority and q.seq = c.seq
 left join commandbus_scheduled s on s.seq = c.seq
+left join commandbus_held h on h.seq = c.seq
 left join commandbus_progress p on p.seq = c.seq
 
 -- name: parked
@@ -48,7 +50,10 @@ select
      from priorities p),
     (select min(due_at) from commandbus_scheduled where domain = :domain),
     (select paused_at from commandbus_domain where domain = :domain),
-    (select paused_reason from commandbus_domain where domain = :domain)
+    (select paused_reason from commandbus_domain where domain = :domain),
+    (select count(*) from commandbus_held where domain = :domain),
+    (select count(*) from commandbus_place p cross join commandbus_queue q
+     where p.domain = :domain and q.domain = p.domain || '#' || p.requires)
 
 -- name: next_lease_end
 select min(until) from commandbus_lease where worker <> ?
@@ -112,8 +117,11 @@ delete from commandbus_progress where seq in (select value from json_each(?))
 -- For the watcher: which of these domains have something ready, and when the next is due.
 select wanted.value,
     exists (select 1 from commandbus_queue q where q.domain = wanted.value),
-    (select s.due_at from commandbus_scheduled s where s.domain = wanted.value
-     order by s.due_at limit 1)
+    (select min(moment) from (
+        select min(due_at) as moment from commandbus_scheduled where domain = wanted.value
+        union all select min(at) from commandbus_touch where domain = wanted.value)),
+    exists (select 1 from commandbus_place p cross join commandbus_queue q
+        where p.domain = wanted.value and q.domain = p.domain || '#' || p.requires)
 from json_each(?) wanted
 where not exists (select 1 from commandbus_domain d
                   where d.domain = wanted.value and d.paused_at is not null)

@@ -1,0 +1,214 @@
+"""Gates in the SQLite file: what waits for its group, its limits or a worker with the right tags.
+
+Under the write lock everything here is exact: who passed, what is left in a bucket, who is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from commandbus.domain.limits import (
+    KEY_PREFIX,
+    PASS_MAX,
+    PER_KEY,
+    SENDER_PREFIX,
+    Limit,
+    first_gate,
+    gate_after,
+    grant,
+    in_passing_order,
+    limit_at,
+    limit_of_gate,
+    may_take,
+    place_of,
+    take,
+)
+from commandbus.domain.moment import Clock
+from commandbus.engines.sqlite.rows import as_id, as_json
+from commandbus.store.limiting import HeldAt
+from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "gates.sql")
+_COMMANDS = load("commandbus.engines.sqlite.sql", "commands.sql")
+INSERT_QUEUE, KEY_HOLDER = _COMMANDS.promote, _COMMANDS.key_holder
+
+Waiting = tuple[int, int, int, int, int, int]
+"""priority, seq, attempts, crashes, releases, available_at"""
+
+
+class SqliteGates:
+    _clock: Clock
+
+    def put_limit(self, limit: Limit) -> Op[None]:
+        now, domain = self._clock(), limit.domain
+        row = (domain, limit.gate, limit.concurrency, limit.rate, limit.burst)
+        yield Statement(SQL.put_limit, row)
+        if limit.per_sender:
+            return
+        yield Statement(SQL.mark_gated, (domain,))
+        if not limit.per_key:
+            wanted = {"domain": domain, "command_type": limit.command_type}
+            rows = yield Statement(SQL.call_back, wanted)
+            gates = (yield from self._gates_of([domain]))[domain]
+            back = [(first_gate(gates, row[6], None, None), row) for row in rows]
+            waiting = [(domain, row[0], row[1]) for _, row in back]
+            yield Statement(
+                "delete from commandbus_queue where domain = ? and priority = ? and seq = ?",
+                waiting,
+                many=True,
+            )
+            yield from self._hold(domain, [(gate or limit.gate, row[:6]) for gate, row in back], now)
+        yield Statement(SQL.touch_held, {"domain": domain, "now": now})
+        yield Wake(domain)
+
+    def drop_limit(self, domain: str, gate: str) -> Op[bool]:
+        known = bool((yield Statement(SQL.drop_limit, (domain, gate))))
+        yield Statement(SQL.touch_held, {"domain": domain, "now": self._clock()})
+        yield Wake(domain)
+        return known
+
+    def limits(self, domain: str | None) -> Op[list[Limit]]:
+        rows = yield Statement(SQL.limits, (domain, domain))
+        return [limit_of_gate(*row) for row in rows]
+
+    def take_tokens(self, domain: str, sender: str, count: int) -> Op[float]:
+        gate = SENDER_PREFIX + sender
+        rows = yield Statement(SQL.sender_bucket, (gate, domain))
+        if not rows:
+            return 0.0
+        full_at, wait = take(limit_of_gate(*rows[0][:5]), rows[0][5], self._clock(), count)
+        yield Statement(SQL.put_bucket, (domain, gate, full_at))
+        return wait
+
+    def key_holder(self, domain: str, unique_key: str) -> Op[UUID | None]:
+        rows = yield Statement(KEY_HOLDER, (domain, unique_key))
+        return as_id(rows[0][0]) if rows else None
+
+    def free_key(self, domain: str, unique_key: str) -> Op[None]:
+        yield Statement(SQL.free_key, (domain, unique_key))
+
+    def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
+        rows = yield Statement(SQL.held_at, (seq,))
+        if not rows:
+            return None
+        gate, running, holder = rows[0]
+        return HeldAt(gate, running, None if holder is None else as_id(holder))
+
+    def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
+        """The names of the limits of domains."""
+        wanted = sorted(set(domains))
+        found: dict[str, set[str]] = {domain: set() for domain in wanted}
+        for domain, gate in (yield Statement(SQL.gates_of, (as_json(wanted),))):
+            found[domain].add(gate)
+        return found
+
+    def _hold(self, domain: str, rows: Sequence[tuple[str, Waiting]], now: int) -> Op[None]:
+        """Let commands wait at gates, and have those looked at."""
+        if rows:
+            yield Statement(SQL.hold, [(domain, gate, *row) for gate, row in rows], many=True)
+            touched = {gate for gate, _ in rows}
+            yield Statement(SQL.touch, [(domain, gate, now) for gate in sorted(touched)], many=True)
+
+    def _route(
+        self,
+        domain: str,
+        gates: Collection[str],
+        rows: Iterable[tuple[str, str | None, str | None, Waiting]],
+        now: int,
+    ) -> Op[None]:
+        """Put due commands where they wait: in the queue, or at their first gate. Each row begins
+        with what decides that: type, group key and required tags."""
+        ready: list[Waiting] = []
+        held: list[tuple[str, Waiting]] = []
+        for command_type, group_key, requires, waiting in rows:
+            gate = first_gate(gates, command_type, group_key, requires)
+            if gate is None:
+                ready.append(waiting)
+            else:
+                held.append((gate, waiting))
+        if ready:
+            yield Statement(INSERT_QUEUE, [(domain, *row) for row in ready], many=True)
+        yield from self._hold(domain, held, now)
+
+    def _route_back(self, rows: Sequence[tuple[int, int, int, int]], now: int) -> Op[None]:
+        """Commands that come back at once: seq, attempts, crashes and releases of each."""
+        columns = yield Statement(SQL.routes, (as_json([row[0] for row in rows]),))
+        routes = {row[0]: row[1:] for row in columns}
+        gates = yield from self._gates_of(route[0] for route in routes.values())
+        for domain in gates:
+            mine = [(routes[row[0]], row) for row in rows if routes[row[0]][0] == domain]
+            items = [(route[2], route[3], route[4], (route[1], *row, now)) for route, row in mine]
+            yield from self._route(domain, gates[domain], items, now)
+
+    def _admit(self, domain: str, now: int) -> Op[None]:
+        """Let pass what the gates of a domain allow."""
+        limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
+        placed = False
+        while touched := (yield Statement(SQL.take_touches, (domain, now, PASS_MAX))):
+            gates = [row[0] for row in touched]
+            groups = [g for g in gates if g.startswith(KEY_PREFIX)] if PER_KEY not in limits else []
+            if groups:
+                chosen = {"domain": domain, "gates": as_json(groups)}
+                rows = yield Statement(SQL.next_of_groups, chosen)
+                placed |= yield from self._let_pass(domain, limits, rows, now)
+            for gate in in_passing_order(set(gates).difference(groups)):
+                rows = yield from self._granted(domain, limits, gate, now)
+                placed |= yield from self._let_pass(domain, limits, rows, now)
+        if placed:
+            yield Wake(domain, None, everyone=True)
+
+    def _granted(self, domain: str, limits: dict[str, Limit], gate: str, now: int) -> Op[Sequence[Any]]:
+        """Who may pass a gate now."""
+        limit, running, full_at = limit_at(limits, domain, gate), 0, 0
+        if limit.concurrency is not None:
+            running = (yield Statement(SQL.running, (domain, gate)))[0][0]
+        if limit.rate is not None:
+            rows = yield Statement(SQL.bucket, (domain, gate))
+            full_at = rows[0][0] if rows else 0
+        room = PASS_MAX if limit.concurrency is None else limit.concurrency - running
+        first = yield Statement(SQL.first_held, (domain, gate, max(0, min(PASS_MAX, room)) + 1))
+        given = grant(limit, running, full_at, now, len(first))
+        if limit.rate is not None:
+            yield Statement(SQL.put_bucket, (domain, gate, given.full_at))
+        if given.again_at is not None:
+            yield Statement(SQL.touch, (domain, gate, given.again_at))
+        return first[: given.count]
+
+    def _let_pass(
+        self, domain: str, limits: Collection[str], rows: Sequence[Any], now: int
+    ) -> Op[bool]:
+        """On to the next gate, or to the queue; whether somebody with tags has to be told."""
+        if not rows:
+            return False
+        yield Statement(SQL.let_pass, [(row[2],) for row in rows], many=True)
+        yield Statement(SQL.take_slot, [(domain, row[0], row[2]) for row in rows], many=True)
+        further: list[tuple[str, Waiting]] = []
+        ready = []
+        for gate, *waiting, command_type, requires in rows:
+            following = gate_after(limits, command_type, gate)
+            if following is not None:
+                further.append((following, tuple(waiting)))
+            else:
+                ready.append((place_of(domain, requires), *waiting))
+        yield from self._hold(domain, further, now)
+        if ready:
+            yield Statement(INSERT_QUEUE, ready, many=True)
+        return any(row[0] != domain for row in ready)
+
+    def _leave_gates(self, seqs: Collection[int], now: int) -> Op[None]:
+        """Commands that do not run any more make room for others."""
+        left = yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))
+        if left:
+            yield Statement(SQL.touch, [(*row, now) for row in sorted(set(left))], many=True)
+            for domain in sorted({row[0] for row in left}):
+                yield Wake(domain)
+
+    def _places(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
+        """Where a worker with these tags finds ready work of a domain: first what few can take."""
+        if not tags:
+            return [domain]
+        rows = yield Statement(SQL.places, (domain,))
+        return [*(place_of(domain, row[0]) for row in rows if may_take(row[0], tags)), domain]

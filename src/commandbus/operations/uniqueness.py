@@ -1,0 +1,129 @@
+"""Sends whose unique key says more than that its command is the only one alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import SECOND
+from commandbus.domain.unique import ALIVE, Unique
+from commandbus.errors import InvalidOperationError, UniqueKeyHeld
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
+from commandbus.store.records import Capacity, Inserted, NewCommand
+
+Tell = Callable[[Scope, str, UUID], Op[None]]
+
+KIND = "unique"
+REPLACED = "REPLACED"
+
+
+def insert_unique(
+    scope: Scope,
+    commands: Sequence[NewCommand],
+    options: Iterable[Unique | None],
+    capacity: Capacity,
+    tell: Tell,
+) -> Op[list[Inserted]]:
+    """Add commands one by one, all or none, each by what its key says. `tell` tells the sender of a
+    command that was replaced."""
+    pairs = list(zip(commands, options, strict=True))
+    yield from _refuse_held(scope, pairs)
+    results: list[Inserted] = []
+    for command, unique in pairs:
+        if unique is None:
+            results += yield from scope.store.insert([command], capacity)
+        else:
+            results.append((yield from _insert_one(scope, command, unique, capacity, tell)))
+    return results
+
+
+def _refuse_held(scope: Scope, pairs: Sequence[tuple[NewCommand, Unique | None]]) -> Op[None]:
+    """Refuse before anything is added: not every store can take back what an op has done."""
+    given: dict[tuple[str, str | None], UUID] = {}
+    for command, unique in pairs:
+        key = (command.domain, command.unique_key)
+        if unique is not None and unique.on_conflict == "reject":
+            holder = given.get(key) or (yield from _holder_by_window(scope, command))
+            if holder is None:
+                known = yield from scope.store.key_holder(command.domain, command.unique_key or "")
+                if known is not None:
+                    found = yield from scope.store.find(known, command.domain)
+                    holder = known if found and found[0].status in unique.states else None
+            if holder is not None:
+                raise UniqueKeyHeld(command.domain, command.unique_key or "", holder)
+        if command.unique_key is not None:
+            given[key] = command.command_id
+
+
+def _insert_one(
+    scope: Scope, command: NewCommand, unique: Unique, capacity: Capacity, tell: Tell
+) -> Op[Inserted]:
+    holder = yield from _holder_by_window(scope, command)
+    while True:
+        if holder is None:
+            result = (yield from scope.store.insert([command], capacity))[0]
+            if not result.duplicate:
+                yield from _open_window(scope, command, unique)
+                return result
+            holder = result.command_id
+        if not (yield from _makes_way(scope, command, unique, holder, tell)):
+            break
+        holder = None
+    if unique.on_conflict == "reject":
+        raise UniqueKeyHeld(command.domain, command.unique_key or "", holder)
+    return Inserted(holder, duplicate=True)
+
+
+def _makes_way(scope: Scope, command: NewCommand, unique: Unique, holder: UUID, tell: Tell) -> Op[bool]:
+    """Whether a key is free now that its holder had; by what its command's state says."""
+    found = yield from scope.store.find(holder, command.domain)
+    if not found:
+        return True
+    record = found[0]
+    if record.status is CommandStatus.PENDING and unique.on_conflict == "replace":
+        try:
+            yield from scope.store.cancel(command.domain, holder, REPLACED, None)
+        except InvalidOperationError:
+            return False  # somebody began with it just now
+        yield from tell(scope, command.domain, holder)
+        return True
+    if record.status in ALIVE and record.status not in unique.states:
+        yield from scope.store.free_key(command.domain, command.unique_key or "")
+        return True
+    return False
+
+
+def _key(command: NewCommand) -> str:
+    return f"{command.domain} {command.unique_key}"
+
+
+def _holder_by_window(scope: Scope, command: NewCommand) -> Op[UUID | None]:
+    """Who holds the key by a window, whatever became of it."""
+    document = yield from scope.store.get_document(KIND, _key(command))
+    if document is None or (document.due_at or 0) <= (yield from scope.store.now()):
+        return None
+    return UUID(document.body.strip('"'))
+
+
+def _open_window(scope: Scope, command: NewCommand, unique: Unique) -> Op[None]:
+    if unique.window is None:
+        return
+    seconds = unique.window if isinstance(unique.window, int | float) else 0.0
+    while True:
+        known = yield from scope.store.get_document(KIND, _key(command))
+        until = (yield from scope.store.now()) + int(seconds * SECOND)
+        version, body = known.version if known else 0, f'"{command.command_id}"'
+        opened = Document(KIND, _key(command), version, "held", until, body)
+        if (yield from scope.store.put_document(opened)):
+            return
+
+
+def forget_windows(scope: Scope) -> Op[int]:
+    """Drop windows that are over; returns how many."""
+    over = yield from scope.store.due_documents(KIND)
+    for document in over:
+        yield from scope.store.delete_document(KIND, document.key)
+    return len(over)

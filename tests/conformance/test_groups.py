@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.groups import GroupsSuite
+
+
+class TestGroups(GroupsSuite):
+    pass
