@@ -247,7 +247,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
 def test_a_plan_that_a_migration_made_stale_is_made_anew(url: str) -> None:
     """ "cached plan must not change result type": the statement has done nothing, and is repeated."""
     with SyncCommandBus(url + "&pool_size=2") as bus, psycopg.connect(url, autocommit=True) as admin:
-        worker = SyncWorker(bus, DOMAIN)
+        worker = SyncWorker(bus, DOMAIN, concurrency=1)
         bus.send(DOMAIN, "ship")
         assert len(worker.receive(1)) == 1
         # A column that claims return becomes another type, as a migration may do it.
