@@ -35,7 +35,7 @@ NO_BUG = "no bug at all"
 """The control: with it nothing may be caught, or the others prove nothing."""
 
 
-def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
+def hunt(bug: str, seed: int, seconds: float = 6.0) -> Catch:
     """Run the laboratory with a bug until the checker objects."""
     for stay in range(1, STAYS_MAX + 1):
         with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
@@ -46,7 +46,7 @@ def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
                 seconds=seconds,
                 workers=3,
                 calm=0.4,
-                pause=0.06,
+                pause=0.03,
                 drain_seconds=12.0,
                 bug=None if bug == NO_BUG else bug,
                 types=TYPES,

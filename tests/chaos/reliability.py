@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.chaos.hunt import Catch
 
-TEMPLATE = Path(__file__).with_name("reliability.template.md")
+TEMPLATE = Path(__file__).with_name("reliability.txt")
 
 
 @dataclass

@@ -128,7 +128,7 @@ def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None
         working(as_role["worker"], runtime, fail_once, visibility_timeout=1.0) as done,
     ):
         ids = [bus.send(DOMAIN, "ship", unique_key=f"{n}").command_id for n in range(5)]
-        eventually(lambda: done.has(ids), 20)
+        assert eventually(lambda: done.has(ids), 20)
         with SyncCommandBus(as_role["viewer"]) as viewer:
             eventually(
                 lambda: all(

@@ -51,7 +51,7 @@ def test_a_missing_schema_names_the_cure() -> None:
         pass
     with SyncCommandBus(url, migrate=True) as bus:
         bus.send("orders", "ship")
-    assert len(verify(url)) == len(MIGRATIONS)
+    assert [applied.version for applied in verify(url)] == list(range(1, len(MIGRATIONS) + 1))
     assert upgrade(url) == []
 
 

@@ -131,7 +131,6 @@ def test_a_worker_whose_server_becomes_read_only_waits_and_resumes(url: str) -> 
         eventually(lambda: first in done)
         admin.execute("set default_transaction_read_only = off")
         name = admin.info.dbname
-        second = None
         admin.execute(f"alter database {name} set default_transaction_read_only = on")
         try:
             admin.execute(
@@ -143,7 +142,7 @@ def test_a_worker_whose_server_becomes_read_only_waits_and_resumes(url: str) -> 
         finally:
             admin.execute(f"alter database {name} reset default_transaction_read_only")
         second = bus.send(DOMAIN, "ship").command_id
-        eventually(lambda: second in done, 20)
+        assert eventually(lambda: second in done, 20)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
