@@ -43,6 +43,11 @@ _MESSAGES = {
     "XX": "PostgreSQL reports an internal error",
 }
 
+_AGAIN = (
+    "Trying again is safe; a send that may have been committed is repeated with the command_id it "
+    "had, and then told by DuplicateCommandError that it is there."
+)
+
 # After these, what the connection knows about the server is wrong: it is not used again.
 _FATAL = ("08", "57P", "25006", "25P03", "XX")
 
@@ -84,8 +89,8 @@ def translate(error: Exception) -> CommandBusError:
         )
     for prefix, meaning in _MESSAGES.items():
         if state.startswith(prefix):
-            return StoreUnavailable(f"{meaning} ({text}). Trying again is safe.")
-    return StoreUnavailable(f"PostgreSQL failed: {text}. Trying again is safe.")
+            return StoreUnavailable(f"{meaning} ({text}). {_AGAIN}")
+    return StoreUnavailable(f"PostgreSQL failed: {text}. {_AGAIN}")
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from commandbus.errors import StoreUnavailable
 from commandbus.store.op import Rows
 
 ROWS_MAX = 500
+INTERRUPTED = "The send was interrupted; repeat it with the command_id it had, then it is there once."
 
 
 class _Seat:
@@ -93,7 +94,7 @@ class SharedLane:
             if not isinstance(error, Exception):
                 # Somebody interrupts the one who carries; the others are only told that it failed.
                 for seat in group[1:]:
-                    seat.error = StoreUnavailable("The send was interrupted; repeating it is safe.")
+                    seat.error = StoreUnavailable(INTERRUPTED)
                 raise
             if len(group) == 1 or not _one_of_them(error):
                 for seat in group:
