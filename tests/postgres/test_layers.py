@@ -25,6 +25,7 @@ from commandbus import (
     create_pool,
     plan_connections,
 )
+from commandbus.engines.postgres.connections import Line
 from commandbus.store.records import ClaimRequest
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Configuration, Harness
@@ -323,3 +324,28 @@ def test_a_limit_of_the_database_counts(url: str) -> None:
             assert "this role and database may have" in plan.text
         finally:
             connection.execute(f"alter database {name} connection limit -1")
+
+
+def test_connections_are_replaced_under_senders(url: str) -> None:
+    """Whoever waits in a pool that is replaced may try again, and finds the new one."""
+    with SyncCommandBus(url + "&pool_size=1") as bus:
+        told: list[BaseException] = []
+        line = Line(bus.engine.blocking_pool(), bus.engine)
+        line.take()
+
+        def send() -> None:
+            try:
+                bus.send("orders", "ship")
+            except StoreUnavailable as error:
+                told.append(error)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        pool = bus.engine.blocking_pool()
+        eventually(lambda: pool.get_stats().get("requests_waiting") == 1)
+        bus.engine.replace()
+        sending.join(10)
+        assert "replaced" in str(told[0])
+        bus.send("orders", "ship")
+        line.release()
+        assert bus.stats("orders").ready == 1

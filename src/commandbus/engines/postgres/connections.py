@@ -6,6 +6,7 @@ import select
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -39,6 +40,8 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: set[_Line] = set()
+        self.replaced: WeakSet[Any] = WeakSet()
+        """Sources that were closed because others took their place."""
 
     def enter(self, line: _Line, connection: Any) -> None:
         with self._lock:
@@ -98,6 +101,10 @@ class _Line:
     def _ours(self, error: BaseException) -> BaseException:
         if isinstance(error, PoolTimeout):
             return self._no_connection()
+        if isinstance(error, PoolClosed) and self.source in self._traffic.replaced:
+            return StoreUnavailable(
+                "The connections of this process were replaced meanwhile. Trying again is safe."
+            )
         if isinstance(error, PoolClosed):
             return InvalidOperationError("The bus is closed; open it again before using it.")
         return translate(error) if isinstance(error, psycopg.Error) else error

@@ -157,6 +157,7 @@ class PostgresEngine:
             )
         reserve.close()
         waiting.drop()
+        self.traffic.replaced.add(old)
         old.close(timeout=1.0)
 
     async def replace_async(self) -> None:
@@ -164,6 +165,7 @@ class PostgresEngine:
         if old is not None:
             self._awaiting = pools.awaiting_pool(self.location, self._size)
             await self._awaiting.open()
+            self.traffic.replaced.add(old)
             await old.close(timeout=1.0)
 
     def leave_behind(self) -> None:

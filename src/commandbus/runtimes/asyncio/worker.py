@@ -109,7 +109,7 @@ class Worker(RuntimeWorker):
 
     async def _run_once(self) -> None:
         self._begin_anew()
-        await self._engine.meet_async(self._demand)
+        await self._engine.meet_async(self._demand_of(self._core.concurrency))
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()

@@ -87,7 +87,7 @@ class SyncWorker(RuntimeWorker):
 
     def _run_once(self) -> None:
         self._begin_anew()
-        self._engine.meet(self._demand)
+        self._engine.meet(self._demand_of(self._core.concurrency))
         self._slots = Slots(
             f"worker-{self.domains[0]}",
             self._work,
