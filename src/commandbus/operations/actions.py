@@ -52,10 +52,10 @@ def record_action(
     scope: Scope, actor: str, action: str, subject: str, reason: str | None = None
 ) -> Op[None]:
     """Keep what somebody did; part of the transaction that does it."""
+    by = as_text(actor, "actor", longest=200)
+    because = None if reason is None else as_text(reason, "reason", longest=500)
     now = yield from scope.store.now()
-    record = ActionRecord(
-        as_text(actor, "actor", longest=200), action, subject[:500], reason, as_datetime(now)
-    )
+    record = ActionRecord(by, action, subject[:500], because, as_datetime(now))
     key = f"{now:016x}-{scope.new_id()}"
     body = msgspec.json.encode(record).decode()
     yield from scope.store.put_document(Document(KIND, key, 0, action, None, body))
