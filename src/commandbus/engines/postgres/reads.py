@@ -48,9 +48,9 @@ class PostgresReads(PostgresBase):
             params.append(integers(sorted(running)))
             conditions.append(f"c.seq = any (${len(params)}::text::bigint[]) and o.seq is null")
         elif wanted.status is CommandStatus.PENDING:
-            waiting = yield Atomic(self._sql.few_waiting, (FEW + 1,))
-            if len(waiting) <= FEW:
-                params.append(integers(sorted(row[0] for row in waiting)))
+            waiting = yield from self._few_waiting()
+            if waiting is not None:
+                params.append(integers(sorted(waiting)))
                 conditions.append(f"c.seq = any (${len(params)}::text::bigint[])")
         where = f"where {' and '.join(conditions)} " if conditions else ""
         params.append(wanted.limit)
@@ -58,6 +58,11 @@ class PostgresReads(PostgresBase):
         key = "o.seq" if wanted.status in ENDED else "c.seq"
         clauses = in_schema(f"{where}order by {key} desc limit ${len(params)}::bigint", self._schema)
         return (yield from self._records(clauses, params))
+
+    def _few_waiting(self) -> Op[list[int] | None]:
+        """The sequences of all that waits, when it is little."""
+        rows = yield Atomic(self._sql.few_waiting, (FEW + 1,))
+        return [row[0] for row in rows] if len(rows) <= FEW else None
 
     def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
         rows = yield Atomic(f"{self._sql.records} {clauses}", params)

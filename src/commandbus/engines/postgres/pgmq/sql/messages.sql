@@ -403,3 +403,19 @@ select least($1::bigint, @sum ahead_of@)
 
 -- name: empty
 delete from @table@
+
+-- name: few_waiting
+-- What runs is among them, and is told apart by its lease.
+select seq from (@any waiting_seqs@) w (seq) limit $1::bigint
+
+-- name: waiting_seqs
+(select (headers #>> '{commandbus,0}')::bigint from @table@
+ where headers #>> '{commandbus,1}' = msg_id::text
+    and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$' limit $1::bigint)
+
+-- name: forget_pruned
+-- Where the messages of commands were that are gone: of a piece of all, in order of sequence.
+delete from commandbus.pgmq_message where seq in (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq > $1::bigint and m.seq <= $2::bigint
+        and not exists (select 1 from commandbus.command c where c.seq = m.seq))
