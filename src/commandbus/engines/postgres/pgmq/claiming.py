@@ -21,8 +21,9 @@ from commandbus.store.records import Claimed, ClaimRequest
 
 logger = logging.getLogger("commandbus.pgmq")
 
-_NATIVE_COLUMNS = 20
-"""Rows of our query `claim` begin with the columns of the engine's."""
+_NATIVE = slice(None, -6)
+"""Rows of our query `claim` are the engine's, with six columns of the message behind: queue, number,
+whether its command has ended, text and headers of one that is not ours, and when it was sent."""
 
 
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
@@ -80,7 +81,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 if bounds is None:
                     return
                 continue
-            self._bounds.took(domain, [(row[20], row[21]) for row in rows])
+            self._bounds.took(domain, [(row[-6], row[-5]) for row in rows])
             if not (yield from self._receive(domain, request, rows, claimed)):
                 return
 
@@ -88,14 +89,14 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
     ) -> Op[bool]:
         """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
-        ours = [row for row in rows if row[0] is not None and not row[22]]
+        ours = [row for row in rows if row[0] is not None and not row[-4]]
         more = False
         if ours:
-            plain = [row[:_NATIVE_COLUMNS] for row in ours]
-            places = {row[0]: (row[20], row[21]) for row in ours}
+            plain = [row[_NATIVE] for row in ours]
+            places = {row[0]: (row[-6], row[-5]) for row in ours}
             more = yield from self._keep_claimed(domain, request.worker, plain, places, claimed)
         if len(ours) < len(rows):
-            others = [row for row in rows if row[0] is None or row[22]]
+            others = [row for row in rows if row[0] is None or row[-4]]
             yield from self._receive_others(domain, request, others, claimed)
             more = True
         return more
@@ -107,17 +108,17 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         refused: list[tuple[Any, str]] = []
         envelopes: dict[tuple[int, int], tuple[Any, Envelope]] = {}
         for row in rows:
-            queue = self._queues.get(row[20])
+            queue = self._queues.get(row[-6])
             assert queue is not None
-            if row[22]:
+            if row[-4]:
                 refused.append((row, "ENDED: its command has an outcome already"))
                 continue
             try:
-                envelope = read_envelope(row[23], row[24], queue.mapping)
+                envelope = read_envelope(row[-3], row[-2], queue.mapping)
             except Refusal as error:
                 refused.append((row, str(error)))
             else:
-                envelopes[row[20], row[21]] = row, envelope
+                envelopes[row[-6], row[-5]] = row, envelope
         if envelopes:
             params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
             queues = self._queues.among(queue_id for queue_id, _ in envelopes)
@@ -140,8 +141,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             rows.append((
                 seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
                 envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
-                envelope.reply_to, envelope.max_attempts, row[25], envelope.tags, envelope.headers,
-                None, expired,
+                envelope.reply_to, envelope.max_attempts, row[-1], envelope.tags, envelope.headers,
+                None, expired, now - row[-1],
             ))  # fmt: skip
         if rows:
             places = {row[2]: (row[0], row[1]) for row in found}
@@ -161,21 +162,21 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
 
     def _refuse(self, domain: str, refused: list[tuple[Any, str]]) -> Op[None]:
         for row, reason in refused:
-            queue = self._queues.get(row[20])
+            queue = self._queues.get(row[-6])
             logger.warning(
                 "message %d of queue %s is archived, because it is no command: %s",
-                row[21],
-                queue.name if queue else row[20],
+                row[-5],
+                queue.name if queue else row[-6],
                 reason,
             )
         params = (
-            integers(row[20] for row, _ in refused),
-            integers(row[21] for row, _ in refused),
+            integers(row[-6] for row, _ in refused),
+            integers(row[-5] for row, _ in refused),
             integers(row[4] + 1 for row, _ in refused),
             texts(reason for _, reason in refused),
             domain,
         )
-        queues = self._queues.among(row[20] for row, _ in refused)
+        queues = self._queues.among(row[-6] for row, _ in refused)
         yield Atomic(self._texts("refuse", queues), params)
 
 
@@ -184,8 +185,8 @@ def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[s
     rows = [row for row, _ in envelopes.values()]
     read = [envelope for _, envelope in envelopes.values()]
     return (
-        integers(row[20] for row in rows),
-        integers(row[21] for row in rows),
+        integers(row[-6] for row in rows),
+        integers(row[-5] for row in rows),
         integers(row[4] + 1 for row in rows),
         numbers(e.command_id for e in read),
         texts(e.command_type for e in read),
@@ -195,7 +196,7 @@ def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[s
         texts(e.reply_to for e in read),
         integers(row[3] for row in rows),
         numbers(e.max_attempts for e in read),
-        integers(row[25] for row in rows),
+        integers(row[-1] for row in rows),
         numbers(e.expires_at for e in read),
         texts(e.tags for e in read),
         texts(e.headers for e in read),

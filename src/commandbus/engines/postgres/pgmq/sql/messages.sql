@@ -127,7 +127,7 @@ known as materialized (
         coalesce(t.releases::smallint, 0::smallint) as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
-        c.unique_key is not null as keyed,
+        c.due_at, c.unique_key is not null as keyed,
         case when t.read_ct > 0 then exists (
             select 1 from commandbus.outcome o where o.seq = c.seq) else false end as ended
     from taken t left join lateral (
@@ -142,7 +142,7 @@ leased as (
 select k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
     k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
     k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
-    k.expires_at <= m.now,
+    k.expires_at <= m.now, m.now - k.due_at,
     k.queue_id, k.msg_id, k.ended, k.message::text, k.msg_headers::text,
     (extract(epoch from k.enqueued_at) * 1000000)::bigint
 from known k cross join moment m left join leased l on true
