@@ -259,6 +259,23 @@ def test_what_others_send_wakes_a_worker_at_once(bus: Harness) -> None:
         assert running.metrics.wakeups["notify"] >= 1
 
 
+def test_what_waits_in_queues_is_found_by_its_status(bus: Harness) -> None:
+    running, waiting = bus.send(data=1), bus.send(data=2)
+    bus.take(bus.worker())
+    assert [r.command_id for r in bus.query(status="PENDING")] == [waiting]
+    assert [r.command_id for r in bus.query(status="IN_PROGRESS")] == [running]
+
+
+def test_what_is_pruned_leaves_no_place_behind(bus: Harness) -> None:
+    bus.send(data=1)
+    kept = bus.send(data=2)
+    worker = bus.worker()
+    bus.call(worker.complete, bus.take(worker))
+    bus.run(bus.store.prune({"COMPLETED": 2**62}, 0, 100))
+    assert sql("select count(*) from commandbus.pgmq_message") == [(1,)]
+    assert bus.get(kept).status is CommandStatus.PENDING
+
+
 class TestAdopted:
     """A queue of plain JSON, whose senders know nothing of the bus."""
 

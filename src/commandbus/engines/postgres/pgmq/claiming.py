@@ -21,9 +21,9 @@ from commandbus.store.records import Claimed, ClaimRequest
 
 logger = logging.getLogger("commandbus.pgmq")
 
-NATIVE = 21
-"""Rows of our query `claim` begin with so many columns of the engine's; these follow."""
-QUEUE, MESSAGE_ID, ENDED, MESSAGE, HEADERS, ENQUEUED_AT = range(NATIVE, NATIVE + 6)
+NATIVE = slice(None, -6)
+"""Rows of our query `claim` are the engine's, with six columns of the message behind: these."""
+QUEUE, MESSAGE_ID, ENDED, MESSAGE, HEADERS, ENQUEUED_AT = range(-6, 0)
 
 
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
@@ -94,7 +94,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         ours = [row for row in rows if row[0] is not None and not row[ENDED]]
         more = False
         if ours:
-            plain = [row[:NATIVE] for row in ours]
+            plain = [row[NATIVE] for row in ours]
             places = {row[0]: (row[QUEUE], row[MESSAGE_ID]) for row in ours}
             more = yield from self._keep_claimed(domain, request.worker, plain, places, claimed)
         if len(ours) < len(rows):
@@ -144,7 +144,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
                 envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
                 envelope.reply_to, envelope.max_attempts, row[ENQUEUED_AT], envelope.tags,
-                envelope.headers, None, expired, 0,
+                envelope.headers, None, expired, now - row[ENQUEUED_AT],
             ))  # fmt: skip
         if rows:
             places = {row[2]: (row[0], row[1]) for row in found}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +12,13 @@ from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_queue
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.pgmq.claiming import PgmqClaiming
+from commandbus.engines.postgres.reads import FEW
 from commandbus.engines.postgres.rows import Running, is_running
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.errors import InvalidArgumentError
 from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import Pruned
 
 _WAITING_FROM, _WAITING_TO = 26, 29
 """Of a row of the query `records`: attempts, crashes and due time of what waits."""
@@ -43,10 +45,6 @@ class PgmqStore(PgmqClaiming, PostgresStore):
         yield from self._look_up([domain])
         yield Wake(domain)
 
-    def _few_waiting(self) -> Op[list[int] | None]:
-        yield from ()
-        return None
-
     def _locate(self, rows: Any, running: Running) -> Op[Any]:
         lost = [row[0] for row in rows if is_running(row) and row[0] not in running]
         found = yield from self._waiting(lost)
@@ -65,6 +63,15 @@ class PgmqStore(PgmqClaiming, PostgresStore):
         columns = tuple(integers(row[n] for row in rows) for n in range(3))
         found = yield Atomic(self._texts("waiting", queues), columns)
         return {row[0]: row[1:] for row in found}
+
+    def _few_waiting(self) -> Op[list[int] | None]:
+        yield from self._look_up(None)
+        native = yield from super()._few_waiting()
+        queues = self._queues.all()
+        if native is None or not queues:
+            return native
+        rows = yield Atomic(self._texts("few_waiting", queues), (FEW + 1,))
+        return None if len(rows) > FEW else sorted([*native, *(row[0] for row in rows)])
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
         row = yield from super()._standing(domain, command_id)
@@ -111,6 +118,13 @@ class PgmqStore(PgmqClaiming, PostgresStore):
                 lasts.append(2**63 - 1 if queue.priority < priority else 0)
         rows = yield Atomic(self._texts("ahead", queues), (limit, integers(lasts)))
         return int(rows[0][0])
+
+    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+        pruned = yield from super().prune(cutoffs, after, limit)
+        if pruned.gone:
+            last = 2**63 - 1 if pruned.last is None else pruned.last
+            yield Atomic(self._plain.forget_pruned, (after, last))
+        return pruned
 
     def purge(self, domain: str | None) -> Op[int]:
         yield from self._look_up(None)

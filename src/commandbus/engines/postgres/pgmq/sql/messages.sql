@@ -126,8 +126,8 @@ known as materialized (
         t.enqueued_at, coalesce(t.crashes::smallint, 0::smallint) as crashes,
         coalesce(t.releases::smallint, 0::smallint) as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
-        c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at, c.due_at,
-        c.unique_key is not null as keyed,
+        c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
+        c.due_at, c.unique_key is not null as keyed,
         case when t.read_ct > 0 then exists (
             select 1 from commandbus.outcome o where o.seq = c.seq) else false end as ended
     from taken t left join lateral (
@@ -403,3 +403,19 @@ select least($1::bigint, @sum ahead_of@)
 
 -- name: empty
 delete from @table@
+
+-- name: few_waiting
+-- What runs is among them, and is told apart by its lease.
+select seq from (@any waiting_seqs@) w (seq) limit $1::bigint
+
+-- name: waiting_seqs
+(select (headers #>> '{commandbus,0}')::bigint from @table@
+ where headers #>> '{commandbus,1}' = msg_id::text
+    and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$' limit $1::bigint)
+
+-- name: forget_pruned
+-- Where the messages of commands were that are gone: of a piece of all, in order of sequence.
+delete from commandbus.pgmq_message where seq in (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq > $1::bigint and m.seq <= $2::bigint
+        and not exists (select 1 from commandbus.command c where c.seq = m.seq))
