@@ -54,9 +54,10 @@ def _schema(payload_type: Any) -> dict[str, Any]:
     """A JSON schema with its parts in place; empty for a payload without a type."""
     if payload_type is Any:
         return {}
-    own = getattr(payload_type, "model_json_schema", None)  # pydantic, without importing it
-    if callable(own):
-        return dict(own())
+    own: Any = getattr(payload_type, "model_json_schema", None)  # pydantic, without importing it
+    if own is not None:
+        described: dict[str, Any] = own()
+        return described
     try:
         (schema,), components = msgspec.json.schema_components([payload_type])
     except TypeError:

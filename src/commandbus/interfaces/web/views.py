@@ -74,6 +74,7 @@ def environment() -> jinja2.Environment:
         "number": number,
         "short": short,
         "status": status,
+        "word": lambda value: STATUS.get(str(value), ("", str(value)))[1],
         "segment": segment,
     }
     env.globals |= {"HEALTH": HEALTH, "plural": text.plural}
