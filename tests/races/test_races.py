@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from commandbus import BatchCommand, CommandStatus, SendRequest
-from commandbus.errors import InvalidOperationError, LeaseLost
+from commandbus.errors import LeaseLost
 from commandbus.operations.batches import close_batches
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
@@ -91,12 +91,12 @@ def test_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order:
     sent = one.send(DOMAIN, "ship").command_id
     worker = SyncWorker(other, DOMAIN)
     results = race(order, lambda: one.cancel(DOMAIN, sent), lambda: worker.receive(1))
+    assert not isinstance(results["A"], Exception)
     if results["B"]:
-        assert isinstance(results["A"], InvalidOperationError), "begun, so it is too late"
+        # Begun, so it is only asked to stop, and may complete.
         worker.complete(results["B"][0])
         assert status(one, sent) is CommandStatus.COMPLETED
     else:
-        assert not isinstance(results["A"], Exception)
         assert status(one, sent) is CommandStatus.CANCELED
         assert worker.receive(1) == []
 

@@ -15,7 +15,6 @@ import pytest
 from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.outcome import Released, RetryLater
 from commandbus.engines.memory import store as memory
-from commandbus.engines.memory.heaps import TwoHeaps
 from commandbus.engines.memory.state import Entry
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.store.wakeup import WakeHub
@@ -174,15 +173,21 @@ def renewal_revives_an_expired_lease(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def delayed_work_is_promoted_early(patch: pytest.MonkeyPatch) -> None:
-    _around(patch, TwoHeaps, "promote", lambda original, heaps, now: original(heaps, now + 500_000))
+    def promote(original: Any, store: Any, domain: Any, now: int) -> None:
+        original(store, domain, now + 500_000)
+
+    _around(patch, MemoryStore, "_promote", promote)
 
 
 @bug
 def priority_is_forgotten_at_a_retry(patch: pytest.MonkeyPatch) -> None:
-    def push(original: Any, heaps: Any, priority: int, seq: int, entry: Any, *rest: Any) -> bool:
-        return bool(original(heaps, 5 if entry.attempts else priority, seq, entry, *rest))
+    def route(original: Any, store: Any, domain: Any, stored: Any, entry: Any, now: int) -> None:
+        if entry.attempts:
+            domain.heaps.push(5, stored.seq, entry, now, now)
+        else:
+            original(store, domain, stored, entry, now)
 
-    _around(patch, TwoHeaps, "push", push)
+    _around(patch, MemoryStore, "_route", route)
 
 
 @bug

@@ -21,18 +21,24 @@ grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 
 -- A sender adds commands. It cannot read payloads, its own included, nor take or end anything.
 grant insert on commandbus.command, commandbus.queue, commandbus.scheduled, commandbus.unique_key,
-    commandbus.domain to :sender;
+    commandbus.domain, commandbus.held, commandbus.touch, commandbus.place, commandbus.bucket to :sender;
 grant select (seq, command_id, domain, batch_id, priority, due_at) on commandbus.command to :sender;
 grant select on commandbus.queue, commandbus.scheduled, commandbus.unique_key, commandbus.domain,
-    commandbus.sleeper to :sender;
+    commandbus.sleeper, commandbus.limit_rule, commandbus.place, commandbus.bucket to :sender;
+-- Keys whose time is over are freed by the next sender; a rate per sender is counted by it.
+grant delete on commandbus.unique_key to :sender;
+grant update on commandbus.bucket to :sender;
+grant update (gated) on commandbus.domain to :sender, :worker;
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
-    commandbus.domain to :worker;
+    commandbus.domain, commandbus.place to :worker;
+grant select on commandbus.limit_rule to :worker;
 grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, commandbus.lease,
     commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.tally,
     commandbus.document, commandbus.batch_count, commandbus.process, commandbus.process_step,
-    commandbus.recorded_step to :worker;
+    commandbus.recorded_step, commandbus.held, commandbus.slot, commandbus.touch,
+    commandbus.bucket to :worker;
 
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
