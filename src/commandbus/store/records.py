@@ -103,6 +103,8 @@ class Claimed(msgspec.Struct, frozen=True):
     batch_id: UUID | None = None
     age: int = 0
     """Microseconds since it was first due."""
+    keyed: bool = False
+    """Others may wait for its key, so it is not put off without need."""
 
 
 class ClaimReply(msgspec.Struct, frozen=True):

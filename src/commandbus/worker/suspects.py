@@ -10,7 +10,8 @@ die together time and again:
   their first crash; if it is harmless, no other suspect can take it along.
 
 No slot waits for that: who may not run here now goes back for a moment, to this worker or another;
-and one on its last chance begins when those others have left.
+and one on its last chance begins when those others have left. One with a key never goes back: the
+others of its group would overtake it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Suspects:
         start: list[Claimed] = []
         back: list[Claimed] = []
         for one in claimed:
-            if not one.crashes or one.releases >= RELEASES_MAX:
+            if not one.crashes or one.keyed or one.releases >= RELEASES_MAX:
                 start.append(one)
             elif not self._take(one, concurrency):
                 back.append(one)

@@ -405,4 +405,5 @@ def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed
         member.releases,
         command.batch_id,
         now - stored.due_at,
+        command.group_key is not None,
     )

@@ -130,7 +130,7 @@ class PostgresClaiming(PostgresSettling):
             command = Claimed(
                 seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
                 reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
-                releases, batch_id, age,
+                releases, batch_id, age, keyed,
             )  # fmt: skip
             claimed.append(command)
         self._leases.keep(Held(rows[0][1], domain, worker, rows[0][2], 0, seats))

@@ -56,7 +56,8 @@ class SqliteEngine(Serverless):
                 self._create_schema()
                 self._writer = WriteLane("commandbus-write", self._connect, self._lock, self._told)
                 self._reader = ReadLane("commandbus-read", self._connect_readonly)
-                self._watcher = Watcher(self._connect_readonly, self.hub, self._clock)
+                log = Path(f"{self.path}-wal")
+                self._watcher = Watcher(self._connect_readonly, log, self.hub, self._clock)
             except sqlite3.Error as error:
                 self._close()
                 raise translate(error) from error

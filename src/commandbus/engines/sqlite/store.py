@@ -265,7 +265,10 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             until = now + int(request.lease_seconds * SECOND)
             lease = (domain, request.worker, now, until, as_json(members))
             lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
-            claimed += [as_claimed(domain, lease_id, row, now) for row in fit]
+            claimed += [
+                as_claimed(domain, lease_id, row, now, keyed=member.keyed)
+                for row, member in zip(fit, members, strict=True)
+            ]
             if len(fit) == len(head):
                 return
 

@@ -1,7 +1,8 @@
 """Hears what other processes committed, by looking at a counter that SQLite keeps for the file.
 
-Only while someone in this process waits for work: a busy worker claims again by itself. Asking for the
-counter reads no page of the file, and only a change of it leads to a query.
+Only while someone in this process waits for work: a busy worker claims again by itself. Whether to ask
+for the counter at all is told by the times of the file that commits are written to, which costs a tenth
+of asking; and only a change of the counter leads to a query.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -22,11 +25,19 @@ logger = logging.getLogger("commandbus.sqlite")
 
 INTERVAL = 0.025
 """Seconds between two looks: half of the promised 50 ms."""
+SETTLED_NS = 100_000_000
+"""A file's time is only as fine as a tick of the system: one that is younger may hide a commit of the
+same tick."""
 
 
 class Watcher:
-    def __init__(self, connect: Callable[[], sqlite3.Connection], hub: WakeHub, clock: Clock) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], log: Path, hub: WakeHub, clock: Clock
+    ) -> None:
         self._connection = connect()
+        self._log = log
+        self._known: tuple[int, int] | None = None
+        """Size and time of the log when it was last seen at rest."""
         hub.allow_watching()
         self._hub = hub
         self._clock = clock
@@ -45,6 +56,9 @@ class Watcher:
             while not self._stop.is_set():
                 if not self._hub.wait_until_listened():
                     continue
+                if self._at_rest():
+                    self._stop.wait(INTERVAL)
+                    continue
                 try:
                     version = self._connection.execute("pragma data_version").fetchone()[0]
                     if version != seen:
@@ -56,6 +70,19 @@ class Watcher:
                 self._stop.wait(INTERVAL)
         finally:
             self._connection.close()
+
+    def _at_rest(self) -> bool:
+        """Whether nobody has written since the last look at the counter."""
+        try:
+            found = self._log.stat()
+        except OSError:
+            self._known = None
+            return False
+        seen = found.st_size, found.st_mtime_ns
+        if seen == self._known:
+            return True
+        self._known = seen if time.time_ns() - found.st_mtime_ns > SETTLED_NS else None
+        return False
 
     def _announce(self) -> None:
         """Tell waiters what is there now; and those who wait for outcomes, to look again."""
