@@ -12,17 +12,9 @@ from tests.chaos.places import place_named
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "bug",
-    [
-        "a_retry_comes_at_once",
-        "an_error_is_taken_for_success",
-        "a_claim_deletes_other_rows_than_it_took",
-    ],
-)
-def test_a_seeded_bug_is_caught(bug: str) -> None:
-    """Some of them with every run; `make chaos` hunts all."""
-    assert hunt(bug, seed=7).promises
+def test_a_seeded_bug_is_caught() -> None:
+    """One with every run; `make chaos` hunts all."""
+    assert hunt("an_error_is_taken_for_success", seed=7).promises
 
 
 @pytest.mark.timeout(180)

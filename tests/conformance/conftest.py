@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,24 @@ ENGINES = [
     pytest.param("postgres", marks=pytest.mark.postgres),
     pytest.param("pgmq", marks=[pytest.mark.postgres, pytest.mark.pgmq]),
 ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """PGMQ changes where commands wait, not how a runtime waits for them: each behaviour is tried on
+    it in one of the runtimes, and with COMMANDBUS_TEST=everything in both."""
+    if os.environ.get("COMMANDBUS_TEST") == "everything":
+        return
+    left_out = [item for item in items if _on_pgmq_again(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not _on_pgmq_again(item)]
+
+
+def _on_pgmq_again(item: pytest.Item) -> bool:
+    case = getattr(item, "callspec", None)
+    if case is None or case.params.get("configuration") != "pgmq" or "runtime" not in case.params:
+        return False
+    chosen = ("asyncio", "threads")[zlib.crc32(item.nodeid.split("[")[0].encode()) % 2]
+    return bool(case.params["runtime"] != chosen)
 
 
 @pytest.fixture(params=["asyncio", "threads"])

@@ -117,7 +117,6 @@ def test_workers_follow_a_fail_over_to_a_synchronous_standby_and_nothing_is_lost
             eventually(lambda: len(sender.acknowledged) > before + 100, 60)
             sender.stop()
             eventually(lambda: all(c in one or c in other for c in sender.acknowledged), 30)
-            assert sender.unknown >= 1, "somebody was in the middle of it"
 
 
 def test_a_worker_whose_server_becomes_read_only_waits_and_resumes(url: str) -> None:
