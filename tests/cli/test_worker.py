@@ -29,7 +29,9 @@ async def wait(command, context):
 @registry.handler("shop", "Block")
 async def block(command, context):
     begun("block")
-    time.sleep(command.data)
+    # In pieces: a signal that arrives just before a long system call is seen at its end only.
+    for _ in range(command.data * 20):
+        time.sleep(0.05)
 
 @registry.handler("mail", "Send")
 def send(command, context): ...
