@@ -46,7 +46,8 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
 
     sending = threading.Thread(target=send)
     try:
-        with bus.run_worker(registry) as running:
+        # An idle worker would notice at its poll interval only.
+        with bus.run_worker(registry, poll_interval=0.5) as running:
             worker: Any = running.worker
             health = worker.health_status
             sending.start()
