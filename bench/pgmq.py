@@ -8,69 +8,16 @@ of the package `pgmq` (read and delete, no worker) shows what PGMQ itself takes.
 import argparse
 import asyncio
 import statistics
-import threading
 import time
-from typing import Any
 
 import psycopg
 
-from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
+from bench.postgres import drain_async, drain_threads, fill
 from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.schema import upgrade
-from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
-DATA = {"text": "x" * 80}
-BULK = 1_000
 LOOP_SIZE = 100
-
-
-def fill(url: str, count: int, transport: str | None) -> float:
-    with SyncCommandBus(url, transport=transport) as bus:
-        began = time.perf_counter()
-        for first in range(0, count, BULK):
-            size = min(BULK, count - first)
-            bus.send_many([SendRequest("bench", "noop", DATA) for _ in range(size)])
-        return count / (time.perf_counter() - began)
-
-
-async def drain_asyncio(url: str, count: int, concurrency: int, transport: str | None) -> float:
-    registry, marks = HandlerRegistry(), []
-
-    @registry.handler("bench", "noop")
-    async def noop(command: Any, context: Any) -> None:
-        if not marks:
-            marks.append(time.perf_counter())
-
-    async with CommandBus(url, transport=transport) as bus:
-        worker = Worker(bus, "bench", registry, concurrency=concurrency)
-        running = asyncio.create_task(worker.run())
-        while worker.metrics.commands_settled < count:
-            await asyncio.sleep(0.002)
-        ended = time.perf_counter()
-        await worker.stop()
-        await running
-    return count / (ended - marks[0])
-
-
-def drain_threads(url: str, count: int, concurrency: int, transport: str | None) -> float:
-    registry, marks = HandlerRegistry(), []
-
-    @registry.handler("bench", "noop")
-    def noop(command: Any, context: Any) -> None:
-        if not marks:
-            marks.append(time.perf_counter())
-
-    with SyncCommandBus(url, transport=transport) as bus:
-        worker = SyncWorker(bus, "bench", registry, concurrency=concurrency)
-        running = threading.Thread(target=worker.run)
-        running.start()
-        while worker.metrics.commands_settled < count:
-            time.sleep(0.002)
-        ended = time.perf_counter()
-        worker.stop()
-        running.join()
-    return count / (ended - marks[0])
 
 
 def bare_loop(url: str, count: int) -> float:
@@ -104,15 +51,16 @@ class Bench:
             name = transport or "native"
             for runtime in ("asyncio", "threads"):
                 url = self.fresh(transport)
-                self.add(f"bulk send, {name}", fill(url, self.commands, transport))
+                carried = url + (f"&transport={transport}" if transport else "")
+                self.add(f"bulk send, {name}", self.commands / fill(carried, self.commands))
                 if runtime == "asyncio":
-                    rate = asyncio.run(drain_asyncio(url, self.commands, concurrency, transport))
+                    rate, _ = asyncio.run(drain_async(carried, self.commands, concurrency))
                 else:
-                    rate = drain_threads(url, self.commands, concurrency, transport)
+                    rate, _ = drain_threads(carried, self.commands, concurrency)
                 self.add(f"drain {runtime} c{concurrency}, {name}", rate)
                 drop_database(self.server, url)
         url = self.fresh("pgmq")
-        fill(url, self.commands, "pgmq")
+        fill(url + "&transport=pgmq", self.commands)
         self.add(f"bare loop of read and delete, {LOOP_SIZE} at a time", bare_loop(url, self.commands))
         drop_database(self.server, url)
 

@@ -31,6 +31,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
     """Stop the server under load until the worker is ill, for `seconds` at least, and start it again;
     returns the seconds from its start until the worker was well and at work."""
     registry, done, over = HandlerRegistry(), [], threading.Event()
+    accepted: list[int] = []
     registry.register("orders", "ship", lambda command, context: done.append(command.data))
     bus = Configuration("postgres", url + "&pool_timeout=0.5").open(runtime)
 
@@ -39,6 +40,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
         while not over.is_set():
             try:
                 bus.send(data=number)
+                accepted.append(number)
             except StoreUnavailable:
                 over.wait(0.2)
             number += 1
@@ -74,6 +76,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
         with bus.run_worker(registry):
             eventually(lambda: bus.stats().depth == 0 and bus.stats().running == 0, timeout=60)
         assert bus.stats().parked == 0
+        assert not set(accepted) - set(done), "accepted, and never carried out"
         return took
     finally:
         over.set()

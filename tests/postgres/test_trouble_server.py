@@ -117,6 +117,7 @@ def test_workers_follow_a_fail_over_to_a_synchronous_standby_and_nothing_is_lost
             eventually(lambda: len(sender.acknowledged) > before + 100, 60)
             sender.stop()
             eventually(lambda: all(c in one or c in other for c in sender.acknowledged), 30)
+            assert len(sender.acknowledged) > before + 100, "it went on after the fail-over"
 
 
 def test_a_worker_whose_server_becomes_read_only_waits_and_resumes(url: str) -> None:
@@ -173,6 +174,7 @@ def test_a_full_queue_of_notifications_stops_neither_senders_nor_workers(runtime
             # Each is given out, fails once, is put back, and given out again.
             eventually(lambda: done.has(ids), 30)
             eventually(lambda: ended(url) == len(ids), 20)
+            assert failed == {str(one) for one in ids}, "some were never put back"
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
