@@ -335,7 +335,7 @@ def test_connections_are_replaced_under_senders(url: str) -> None:
 
         def send() -> None:
             try:
-                bus.send("orders", "ship")
+                bus.send_many([SendRequest("orders", "ship")] * 200)
             except StoreUnavailable as error:
                 told.append(error)
 

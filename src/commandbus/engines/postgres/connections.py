@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import threading
 import time
@@ -15,7 +16,7 @@ from psycopg_pool.base import BasePool
 
 from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
-from commandbus.engines.postgres.pools import AsyncSource, Source
+from commandbus.engines.postgres.pools import AsyncReserve, AsyncSource, Source
 from commandbus.engines.postgres.statements import Copy, Shared, bind
 from commandbus.engines.postgres.watch import shut_down
 from commandbus.errors import (
@@ -233,7 +234,11 @@ class AsyncLine(_Line):
             if not self._is_clean(connection):
                 await connection.close()
             self._broken = False
-            await self.source.putconn(connection)
+            if isinstance(self.source, AsyncReserve):
+                await self.source.putconn(connection)  # never waits, so it cannot be cancelled
+            else:
+                # A cancelled caller must not leave its connection behind.
+                await asyncio.shield(self.source.putconn(connection))
 
 
 def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
@@ -244,7 +249,7 @@ def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str)
                 copy.write(block)
         return ()
     cursor.execute(*bound(statement, origin))
-    return cursor.fetchall() if cursor.description else ()
+    return cursor.fetchall() if _has_rows(cursor) else ()
 
 
 async def run_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, origin: str) -> Rows:
@@ -254,7 +259,12 @@ async def run_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, o
                 await copy.write(block)
         return ()
     await cursor.execute(*bound(statement, origin))
-    return await cursor.fetchall() if cursor.description else ()
+    return await cursor.fetchall() if _has_rows(cursor) else ()
+
+
+def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
+    """The same as having a description, which takes as long to make as the rows of a small answer."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def bound(statement: Statement, origin: str) -> tuple[bytes, list[Any] | None]:

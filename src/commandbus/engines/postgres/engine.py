@@ -36,9 +36,10 @@ POOL_SIZE = 10
 class PostgresEngine:
     """One database, shared by any number of processes on any number of machines.
 
-    Its connections: at most `pool_size` for senders and transactional handlers (for `def` and for
-    `async def` ones, so twice that where both are), the workers' own four (claims, settles, renewals,
-    services), and one that listens while a worker is here. None is opened before it is needed.
+    Its connections: at most `pool_size` for senders of many and transactional handlers (for `def` and
+    for `async def` ones, so twice that where both are), one that single sends share, the workers' own
+    four (claims, settles, renewals, services), and one that listens while a worker is here. None is
+    opened before it is needed.
     """
 
     store_class: type[PostgresStore] = PostgresStore
@@ -50,18 +51,19 @@ class PostgresEngine:
         self.hub = WakeHub()
         self.store = self.store_class(self.location, self.hub, self.process)
         self.traffic, self.watch = Traffic(), Watch()
-        self.session = PostgresSession(self, self.blocking_pool)
-        self.async_session = AsyncPostgresSession(self, self.awaiting_pool)
-        self.reserved_session = PostgresSession(self, self._reserve_of)
-        self.reserved_async_session = AsyncPostgresSession(self, self._async_reserve_of)
+        self.session = PostgresSession(self, self.blocking_pool, self._senders_of)
+        self.async_session = AsyncPostgresSession(self, self.awaiting_pool, self._async_senders_of)
+        self.reserved_session = PostgresSession(self, self._reserve_of, self._reserve_of)
+        self.reserved_async_session = AsyncPostgresSession(
+            self, self._async_reserve_of, self._async_reserve_of
+        )
         self._migrate = migrate
         self._lock = threading.Lock()
         self._pid = 0
         self._size = self.location.pool_size or POOL_SIZE
         self._blocking: ConnectionPool[Any] | None = None
         self._awaiting: AsyncConnectionPool[Any] | None = None
-        self._reserve = Reserve(self.location)
-        self._async_reserve = AsyncReserve(self.location)
+        self._make_reserves(self.location)
         self._listener: Listener | None = None
 
     def open(self) -> None:
@@ -90,10 +92,16 @@ class PostgresEngine:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._blocking = pools.blocking_pool(self.location, self._size)
-        self._reserve, self._async_reserve = Reserve(self.location), AsyncReserve(self.location)
+        self._make_reserves(self.location)
         self.store.sleepers.forget()
         if self.location.notify:
             self._listener = Listener(self.location, self.hub, self.store.sleepers, self.process)
+
+    def _make_reserves(self, workers: location.Location) -> None:
+        self._reserve, self._async_reserve = Reserve(workers), AsyncReserve(workers)
+        patience = self.location.pool_timeout
+        self._senders = Reserve(self.location, patience)
+        self._async_senders = AsyncReserve(self.location, patience)
 
     def close(self) -> None:
         with self._lock:
@@ -104,6 +112,7 @@ class PostgresEngine:
         if awaiting is not None and self._pid == os.getpid():
             await awaiting.close()
             await self._async_reserve.close()
+            await self._async_senders.close()
         await asyncio.to_thread(self.close)
 
     def _stop(self) -> None:
@@ -116,7 +125,9 @@ class PostgresEngine:
         if blocking is not None:
             blocking.close()
         self._reserve.close()
+        self._senders.close()
         self._async_reserve.drop()
+        self._async_senders.drop()
 
     # What workers need.
 
@@ -150,13 +161,13 @@ class PostgresEngine:
             if self._blocking is None:
                 return
             old, self._blocking = self._blocking, pools.blocking_pool(self.location, self._size)
-            reserve, self._reserve = self._reserve, Reserve(self._reserve.location)
-            waiting, self._async_reserve = (
-                self._async_reserve,
-                AsyncReserve(self._async_reserve.location),
-            )
-        reserve.close()
-        waiting.drop()
+            reserves = (self._reserve, self._senders)
+            waiting = (self._async_reserve, self._async_senders)
+            self._make_reserves(self._reserve.location)
+        for reserve in reserves:
+            reserve.close()
+        for other in waiting:
+            other.drop()
         self.traffic.replaced.add(old)
         old.close(timeout=1.0)
 
@@ -169,8 +180,10 @@ class PostgresEngine:
             await old.close(timeout=1.0)
 
     def leave_behind(self) -> None:
-        current = (self._blocking, self._awaiting, self._reserve, self._async_reserve)
-        self.traffic.cut_all_but(*current)
+        self.traffic.cut_all_but(
+            self._blocking, self._awaiting, self._reserve, self._async_reserve,
+            self._senders, self._async_senders,
+        )  # fmt: skip
 
     def loop_ended(self) -> None:
         if not self.is_awaiting:
@@ -183,7 +196,10 @@ class PostgresEngine:
         return ConnectionUse(
             busy=sum(self.traffic.count(source) for source in sources if source is not None),
             busy_max=self._size * (2 if self._awaiting is not None else 1),
-            reserved=self._reserve.size + self._async_reserve.size,
+            reserved=sum(
+                reserve.size
+                for reserve in (self._reserve, self._async_reserve, self._senders, self._async_senders)
+            ),
             listening=int(self.store.sleepers.listening.is_set()),
         )
 
@@ -231,6 +247,16 @@ class PostgresEngine:
         if self._blocking is None or self._pid != os.getpid():
             raise self._not_open(op)
         return self._async_reserve
+
+    def _senders_of(self) -> Reserve:
+        if self._blocking is None or self._pid != os.getpid():
+            raise self._not_open(None)
+        return self._senders
+
+    def _async_senders_of(self) -> AsyncReserve:
+        if self._blocking is None or self._pid != os.getpid():
+            raise self._not_open(None)
+        return self._async_senders
 
     def _not_open(self, op: Op[Any] | None) -> InvalidOperationError:
         if op is not None:

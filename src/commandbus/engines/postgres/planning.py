@@ -16,8 +16,8 @@ from commandbus.settings import STATEMENT_SECONDS, check_concurrency
 from commandbus.store.sql_files import load
 
 PACKAGE = "commandbus.engines.postgres.sql"
-RESERVED = 4
-"""Of a worker's own: claims, settles, renewals, services."""
+RESERVED = 5
+"""Of a process's own: claims, settles, renewals, services, and one that single sends share."""
 LISTENING = 1
 
 POOL_SECONDS = 30.0

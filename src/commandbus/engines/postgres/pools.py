@@ -1,16 +1,18 @@
 """Where connections come from: pools that are shared, and a reserve of the workers' own.
 
-Senders and transactional handlers share a pool and wait for each other when it is used up. Claims,
-settles, renewals and services do not: each takes a connection from the reserve, which opens one more
-when none is free. They are few, so it stays small; and because nobody waits in it, a server that is
-away is noticed at once.
+Senders of many commands and transactional handlers share a pool and wait for each other when it is used
+up. Claims, settles, renewals and services do not: each takes a connection from the reserve, which opens
+one more when none is free. They are few, so it stays small; and because nobody waits in it, a server
+that is away is noticed at once. Single sends travel together, so one connection is enough for them all;
+it is kept in a reserve of its own, which has the patience of the pool.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import psycopg
@@ -94,8 +96,15 @@ def awaiting_pool(location: Location, size: int) -> AsyncConnectionPool[Any]:
 class _Idle:
     """Connections that wait to be used again, the last one first; old ones are let go."""
 
-    def __init__(self, location: Location, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        location: Location,
+        patience: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.location = location
+        self.patience = patience
+        """For how many seconds to try again while the server is away."""
         self.settings = _settings(location)
         self._monotonic = monotonic
         self._idle: deque[Any] = deque()
@@ -110,6 +119,13 @@ class _Idle:
     def lower_statement_timeout(self, seconds: float) -> None:
         """The shortest that any worker asks for counts, for connections made from now on."""
         self.location = with_statement_timeout(self.location, seconds)
+
+    def pauses(self) -> Iterator[float]:
+        """How long to wait before each new try to connect; ends when patience does."""
+        until, pause = self._monotonic() + self.patience, 0.1
+        while self._monotonic() + pause < until and not self.closed:
+            yield pause
+            pause = min(pause * 2, 1.0)
 
     def pop(self) -> Any:
         try:
@@ -141,15 +157,21 @@ class Reserve(_Idle):
     """For threads."""
 
     def getconn(self) -> psycopg.Connection[Any]:
-        found = self.pop()
-        if found is None:
-            found = self.add(
-                psycopg.Connection.connect(
+        connection: psycopg.Connection[Any] = self.pop() or self.add(self._connect())
+        return connection
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        pauses = self.pauses()
+        while True:
+            try:
+                return psycopg.Connection.connect(
                     self.location.conninfo, cursor_factory=RawCursor, **self.settings
                 )
-            )
-        connection: psycopg.Connection[Any] = found
-        return connection
+            except psycopg.OperationalError:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                time.sleep(pause)
 
     def putconn(self, connection: psycopg.Connection[Any], /) -> None:
         if not self.keeps(connection):
@@ -164,15 +186,21 @@ class AsyncReserve(_Idle):
     """For asyncio; used on one loop only."""
 
     async def getconn(self) -> psycopg.AsyncConnection[Any]:
-        found = self.pop()
-        if found is None:
-            found = self.add(
-                await psycopg.AsyncConnection.connect(
+        connection: psycopg.AsyncConnection[Any] = self.pop() or self.add(await self._connect())
+        return connection
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        pauses = self.pauses()
+        while True:
+            try:
+                return await psycopg.AsyncConnection.connect(
                     self.location.conninfo, cursor_factory=AsyncRawCursor, **self.settings
                 )
-            )
-        connection: psycopg.AsyncConnection[Any] = found
-        return connection
+            except psycopg.OperationalError:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
 
     async def putconn(self, connection: psycopg.AsyncConnection[Any], /) -> None:
         if not self.keeps(connection):

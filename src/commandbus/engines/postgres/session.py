@@ -23,17 +23,19 @@ T = TypeVar("T")
 class PostgresSession:
     """For threads."""
 
-    def __init__(self, engine: PostgresEngine, source: Callable[[Op[Any] | None], Source]) -> None:
+    def __init__(
+        self,
+        engine: PostgresEngine,
+        source: Callable[[Op[Any] | None], Source],
+        shared: Callable[[], Source],
+    ) -> None:
         self._engine = engine
-        self._source = source
+        self._source, self._shared = source, shared
         self._lane = SharedLane(self._run_alone)
-
-    def _line(self, op: Op[Any] | None = None) -> Line:
-        return Line(self._source(op), self._engine)
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         wakes: list[Wake] = []
-        line = self._line(op)
+        line = Line(self._source(op), self._engine)
         try:
             result = self._perform(conduct(op, wakes), line)
         finally:
@@ -63,7 +65,7 @@ class PostgresSession:
             steps.close()
 
     def _run_alone(self, statement: Shared) -> Rows:
-        line = self._line()
+        line = Line(self._shared(), self._engine)
         try:
             return line.execute(statement)
         finally:
@@ -73,26 +75,26 @@ class PostgresSession:
 class AsyncPostgresSession:
     """For asyncio."""
 
-    def __init__(self, engine: PostgresEngine, source: Callable[[Op[Any] | None], AsyncSource]) -> None:
+    def __init__(
+        self,
+        engine: PostgresEngine,
+        source: Callable[[Op[Any] | None], AsyncSource],
+        shared: Callable[[], AsyncSource],
+    ) -> None:
         self._engine = engine
-        self._source = source
+        self._source, self._shared = source, shared
         self._lane = AsyncSharedLane(self._run_alone)
-
-    def _line(self, op: Op[Any] | None = None) -> AsyncLine:
-        return AsyncLine(self._source(op), self._engine)
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self._engine.is_awaiting:
             # The bus was opened for threads, and this is an `async def` handler of one of its workers.
             return await asyncio.to_thread(self._engine.session.run, op, read=read)
         wakes: list[Wake] = []
-        line = self._line(op)
+        line = AsyncLine(self._source(op), self._engine)
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
-            if line.in_use:
-                # A cancelled caller must not leave its connection behind.
-                await asyncio.shield(line.release())
+            await line.release()
         self._engine.told(wakes, read)
         return result
 
@@ -119,8 +121,8 @@ class AsyncPostgresSession:
             steps.close()
 
     async def _run_alone(self, statement: Shared) -> Rows:
-        line = self._line()
+        line = AsyncLine(self._shared(), self._engine)
         try:
             return await line.execute(statement)
         finally:
-            await asyncio.shield(line.release())
+            await line.release()

@@ -6,7 +6,6 @@ on it through the session of a caller's transaction, in savepoints.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -108,7 +107,7 @@ class AwaitingTransaction:
                 await line.execute(statement)
             return cls(line, engine)
         except BaseException:
-            await asyncio.shield(line.release())
+            await line.release()
             raise
 
     async def commit(self) -> None:
@@ -127,4 +126,4 @@ class AwaitingTransaction:
         self._open = False
         self.connection.cursor_factory = AsyncRawCursor
         # A cancelled handler must not leave its connection behind.
-        await asyncio.shield(self._line.release())
+        await self._line.release()
