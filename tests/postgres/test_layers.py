@@ -299,7 +299,7 @@ def test_a_plan_fits_what_the_server_has_left(url: str) -> None:
         assert row is not None
         allowed = row[0]
         plan = plan_connections(url, 4)
-        assert (plan.concurrency, plan.per_process) == (4, 9)
+        assert (plan.concurrency, plan.per_process) == (4, 10)
         assert 0 < plan.available < allowed
         assert f"max_connections {allowed}" in str(plan)
         capped = plan_connections(url, 10_000, processes=2)
@@ -320,7 +320,7 @@ def test_a_limit_of_the_database_counts(url: str) -> None:
         try:
             plan = plan_connections(url, 100)
             assert plan.available <= 12
-            assert plan.concurrency <= 7
+            assert plan.concurrency <= 6
             assert "this role and database may have" in plan.text
         finally:
             connection.execute(f"alter database {name} connection limit -1")
