@@ -305,7 +305,7 @@ def test_a_plan_fits_what_the_server_has_left(url: str) -> None:
         capped = plan_connections(url, 10_000, processes=2)
         assert 1 <= capped.concurrency < allowed // 2
         assert capped.processes * capped.per_process <= capped.available
-        with pytest.raises(ConfigurationError, match=rf"20010.*{allowed} - "):
+        with pytest.raises(ConfigurationError, match=rf"20012.*{allowed} - "):
             plan_connections(url, 10_000, processes=2, strict=True)
         with pytest.raises(ConfigurationError, match="too few connections"):
             plan_connections(url, 1, processes=allowed)
