@@ -150,7 +150,7 @@ class VirtualWorker:
                 if self.settle is not None:
                     raise Violation(f"{self.name} has two settles in flight")
                 self.settle = effect
-            case Claim(limit, _):
+            case Claim(limit):
                 if self.claim is not None:
                     raise Violation(f"{self.name} has two claims in flight")
                 if limit < 1:

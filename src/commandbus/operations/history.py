@@ -72,10 +72,13 @@ _samples = msgspec.json.Decoder(list[Sample])
 
 def take_samples(scope: Scope) -> Op[list[DomainHistory]]:
     """Every domain as it is now, with how its newest commands fared."""
+    domains = yield from scope.store.domains()
+    if not domains:
+        return []
     now = yield from scope.store.now()
     runs = [run for run in (yield from scope.store.recent_runs(RUNS)) if run.finished_at > now - RECENT]
     found: list[DomainHistory] = []
-    for domain in (yield from scope.store.domains()):
+    for domain in domains:
         stats = yield from scope.store.stats(domain, COUNT_MAX)
         fared = [run for run in runs if run.domain == domain]
         found.append(DomainHistory(domain, [_sample(now, stats, fared)]))

@@ -23,7 +23,6 @@ class Historian:
         self._last: object = None
 
     def work(self, scope: Scope) -> Op[float]:
-        yield TOGETHER
         taken = yield from take_samples(scope)
         figures = [
             msgspec.structs.astuple(history.samples[0])[1:8] for history in taken
@@ -32,6 +31,7 @@ class Historian:
             self._pause = min(IDLE_MAX, self._pause * 2)
         else:
             self._pause = BUSY
+            yield TOGETHER
             yield from record_history(scope, taken)
         self._last = figures
         return self._pause

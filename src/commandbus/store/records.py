@@ -69,7 +69,8 @@ def with_pending(
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """`sweep` asks to promote due work and to take back expired leases before claiming."""
+    """`sweep` asks to promote due work and to take back expired leases before claiming; `idle` says
+    that nothing was found the last time and nobody has called since, so a glance may do."""
 
     domains: tuple[str, ...]
     limit: int
@@ -78,6 +79,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     sweep: bool = True
     tags: tuple[str, ...] = ()
     """What the worker has; it may take what requires some of them, and what requires nothing."""
+    idle: bool = False
 
 
 class Claimed(msgspec.Struct, frozen=True):

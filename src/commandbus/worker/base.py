@@ -38,6 +38,7 @@ from commandbus.store.records import Claimed, ClaimRequest, SettleReport
 from commandbus.store.session import ConnectionUse, Demand, Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
+from commandbus.worker.effects import Claim
 from commandbus.worker.events import (
     ClaimFailed,
     Claims,
@@ -324,9 +325,16 @@ class WorkerBase:
                 "receive() and complete() to process by hand."
             )
 
-    def _claim_request(self, limit: int, sweep: bool) -> ClaimRequest:
-        seconds = self.settings.visibility_timeout
-        return ClaimRequest(self.domains, limit, self.name, seconds, sweep, self.settings.tags)
+    def _claim_request(self, claim: Claim) -> ClaimRequest:
+        return ClaimRequest(
+            self.domains,
+            claim.limit,
+            self.name,
+            self.settings.visibility_timeout,
+            claim.sweep,
+            self.settings.tags,
+            claim.idle,
+        )
 
     def _receive(
         self,

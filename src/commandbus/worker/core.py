@@ -107,6 +107,8 @@ class WorkerCore:
         self._claim_at = -inf
         self._settle_at = -inf
         self._sweep_at = -inf
+        self._swept = False
+        """The last claim put things in order, too."""
         self._claim_failures = 0
         self._settle_failures = 0
         self._one_by_one = False
@@ -208,6 +210,7 @@ class WorkerCore:
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
+        idle = False
         if self._suspects.waiting is not None:
             self._let_suspect_go(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
@@ -227,6 +230,7 @@ class WorkerCore:
             effects.append(Settle(self._settling))
         if not self._may_wait and now >= self._look_at:
             self._may_wait = True
+            idle = self._look_source == "fallback" and self._swept
             self._sweep_at = now
             self.metrics.woken(self._look_source)
         room = self._room()
@@ -237,7 +241,8 @@ class WorkerCore:
             sweep = now >= self._sweep_at
             if sweep:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep))
+            effects.append(Claim(room, sweep, idle))
+            self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
             self._woken_meanwhile = False

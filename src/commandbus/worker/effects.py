@@ -12,6 +12,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     limit: int
     sweep: bool
+    idle: bool = False
 
 
 class Start(msgspec.Struct, frozen=True):

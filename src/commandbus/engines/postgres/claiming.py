@@ -31,6 +31,10 @@ class PostgresClaiming(PostgresSettling):
     _turn = 0
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        if request.idle and self._glance_will_do(request):
+            moment = yield from self._next_moment(request, [])
+            if moment is None or moment > SECOND:
+                return ClaimReply([], None if moment is None else moment / SECOND, 0)
         rescued = (yield from self._sweep(request)) if request.sweep else 0
         gated = [domain for domain in request.domains if domain in self._gated]
         busy = (yield from self._open_gates(gated, patient=False)) if gated else False
@@ -56,6 +60,15 @@ class PostgresClaiming(PostgresSettling):
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
         return ClaimReply([], due_in, rescued)
+
+    def _glance_will_do(self, request: ClaimRequest) -> bool:
+        """Whether the time of the next look is all that an idle worker needs to ask for: it is known
+        to sleep, and nothing but time can bring it work."""
+        for domain in request.domains:
+            if domain in self._gated or not self.sleepers.is_asleep(domain):
+                return False
+            self.sleepers.idle(domain, request.worker, self._monotonic())
+        return True
 
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         """In how many microseconds an idle worker should look again."""

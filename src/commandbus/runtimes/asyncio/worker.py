@@ -217,10 +217,10 @@ class Worker(RuntimeWorker):
             case Settle(batch):
                 self.health_status.asked("settle")
                 self._spawn(self._settle(batch))
-            case Claim(limit, sweep):
+            case Claim():
                 self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
-                self._spawn(self._claim(limit, sweep))
+                self._spawn(self._claim(effect))
             case Forget() | PassOn():
                 self._perform_here(effect)
             case Withdraw(lease_ids):
@@ -267,16 +267,16 @@ class Worker(RuntimeWorker):
         self._effects.add(task)
         task.add_done_callback(self._effects.discard)
 
-    async def _claim(self, limit: int, sweep: bool) -> None:
+    async def _claim(self, effect: Claim) -> None:
         began = time.monotonic()
         try:
-            op = self._engine.store.claim(self._claim_request(limit, sweep))
+            op = self._engine.store.claim(self._claim_request(effect))
             reply = await self._engine.reserved_async_session.run(op)
         except Exception as error:  # every effect answers; the core backs off
             self._post(ClaimFailed(error))
         else:
             self._keep(reply)
-            self._post(Claims(reply, limit, time.monotonic() - began))
+            self._post(Claims(reply, effect.limit, time.monotonic() - began))
 
     async def _settle(self, batch: list[Settlement]) -> None:
         try:

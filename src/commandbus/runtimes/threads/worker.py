@@ -207,7 +207,7 @@ class SyncWorker(RuntimeWorker):
     def _claim(self, effect: Claim) -> None:
         began = time.monotonic()
         try:
-            request = self._claim_request(effect.limit, effect.sweep)
+            request = self._claim_request(effect)
             reply = self._engine.reserved_session.run(self._engine.store.claim(request))
         except Exception as error:  # every effect answers; the core backs off
             self._inbox.put(ClaimFailed(error))

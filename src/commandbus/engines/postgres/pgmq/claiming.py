@@ -30,6 +30,9 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     listen_also: Callable[[Mapping[str, Other]], None] | None = None
     """How to hear channels of PGMQ, while this process listens."""
 
+    def _glance_will_do(self, request: ClaimRequest) -> bool:
+        return False  # other programs may have made queues that are not known here
+
     def _sweep(self, request: ClaimRequest) -> Op[int]:
         rescued = yield from super()._sweep(request)
         yield from self._learn(request.domains)
