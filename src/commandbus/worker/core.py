@@ -47,6 +47,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.metrics import WorkerMetrics
+from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.suspects import Suspects, spread
 
 SWEEP_INTERVAL = 0.1
@@ -328,6 +329,9 @@ class WorkerCore:
             self._sweep_at = min(self._sweep_at, now + event.due_in)
             return
         self.metrics.woken(event.source)
+        if event.source == RECONNECT:
+            # Somebody has reached the store again: no need to wait for the end of the back-off.
+            self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now
         if not self._may_wait and not self._claiming:

@@ -1,8 +1,8 @@
 """Hears what other processes send: one LISTEN connection, in a thread of its own.
 
 The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
-worker of this process claims; says after every reconnect that all should look once, because nothing
-was heard before; and does nothing else on its connection but a sign of life every two minutes.
+worker of this process claims; says when its connection is lost, and after every reconnect, that all
+should look once, because nothing is heard in between; and does nothing else on its connection but a sign of life every two minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import channel_of, queries
-from commandbus.store.wakeup import WakeHub
+from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
 
@@ -81,11 +81,15 @@ class Listener:
                     failures = 0
                     self._listen(connection)
             except psycopg.Error as error:
+                listened = self._sleepers.listening.is_set()
                 self._sleepers.listening.clear()
                 self._sleepers.forget()
                 self._sleepers.missed = True
                 if self._stopping:
                     return
+                if listened:
+                    # Whoever waits would hear nothing of a server that is away before its next poll.
+                    self._hub.wake_all("lost")
                 failures += 1
                 wait = min(BACKOFF_MAX, 0.05 * 2 ** min(failures, 8)) * (0.5 + 0.5 * random.random())
                 logger.warning(
@@ -113,7 +117,7 @@ class Listener:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
             # sleeps: all look once, and those who find nothing say anew that they sleep.
             self._sleepers.missed = False
-            self._hub.wake_all("reconnect")
+            self._hub.wake_all(RECONNECT)
         watch = select.poll()
         watch.register(connection.fileno(), select.POLLIN)
         watch.register(self._door.fileno(), select.POLLIN)
