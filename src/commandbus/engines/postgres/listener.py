@@ -25,11 +25,13 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import channel_of, queries
+from commandbus.engines.postgres.watch import shut_down
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
 
 BACKOFF_MAX = 2.0
+CLOSE_SECONDS = 2.0
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -53,6 +55,7 @@ class Listener:
         """Those of them that the connection listens to."""
         self._again: dict[str, float] = {}
         """When to wake a domain once more, because its channel is silent until then."""
+        self._connection: psycopg.Connection[Any] | None = None
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -61,7 +64,12 @@ class Listener:
         self._stopping = True
         self._bell.send(b"!")
         self._hub.interrupt()
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=CLOSE_SECONDS)
+        connection = self._connection
+        if self._thread.is_alive() and connection is not None:
+            # It wants to say goodbye to a server that does not answer.
+            shut_down(connection)
+            self._thread.join(timeout=CLOSE_SECONDS)
         self._bell.close()
         self._door.close()
 
@@ -78,6 +86,7 @@ class Listener:
                 continue
             try:
                 with self._connect() as connection:
+                    self._connection = connection
                     failures = 0
                     self._listen(connection)
             except psycopg.Error as error:

@@ -21,6 +21,7 @@ from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
 
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to serve."""

@@ -85,7 +85,6 @@ class WorkersSuite:
             assert info.runtime == bus.runtime
         assert bus.call(bus.bus.list_workers) == []
 
-
     def test_a_running_router_is_listed_and_answers_why_a_reply_waits(self, bus: Harness) -> None:
         with bus.run_router(BookTrip, concurrency=2) as router:
             (info,) = eventually(lambda: bus.call(bus.bus.list_workers))
