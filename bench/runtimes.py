@@ -10,6 +10,7 @@ import asyncio
 import cProfile
 import pstats
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -138,8 +139,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--slots", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--milliseconds", type=float, nargs="+", default=[0, 5])
+    parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
     parser.add_argument("--profile", choices=["threads", "asyncio"])
     options = parser.parse_args()
+    sys.setswitchinterval(options.switch_interval)
     with PostgresServer.start(durable=True) as server:
         made: list[str] = []
 

@@ -1,7 +1,7 @@
-"""`python -m bench.stuck`: a handler that sleeps ten minutes, with the default settings, in both runtimes.
+"""`python -m bench.stuck`: a handler that sleeps ten minutes, with default settings, in both runtimes.
 
-Prints when its slot worked again, how often its command was delivered, what its late hand was told, and
-how long a stop took while another such handler slept. Fails where a promise does not hold.
+Prints when its slot worked again, how often its command was delivered, what its late hand was told,
+and how long a stop took while another such handler slept. Fails where a promise does not hold.
 """
 
 import threading

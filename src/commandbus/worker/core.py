@@ -21,6 +21,7 @@ from commandbus.domain.priority import LABELS
 from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -47,7 +48,6 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.suspects import Suspects, spread
 
 SWEEP_INTERVAL = 0.1

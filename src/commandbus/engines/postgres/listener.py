@@ -2,7 +2,8 @@
 
 The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
 worker of this process claims; says when its connection is lost, and after every reconnect, that all
-should look once, because nothing is heard in between; and does nothing else on its connection but a sign of life every two minutes.
+should look once, because nothing is heard in between; and does nothing else on its connection but a
+sign of life every two minutes.
 """
 
 from __future__ import annotations

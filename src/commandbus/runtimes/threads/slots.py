@@ -1,9 +1,9 @@
 """The slots of the thread runtime: named threads that take one command after another.
 
-A slot that finds work takes no lock: threads that meet at one for every command stand in line for it, and
-each time the interpreter hands over from one to the next. What they share is touched by single operations
-of deques and dictionaries, which the interpreter does not interrupt; only falling asleep, and waking
-others, is done under the lock.
+A slot that finds work takes no lock: threads that meet at one for every command stand in line for
+it, and the interpreter has to hand over from one to the next each time. What they share is touched by
+single operations of deques and dictionaries, which nothing interrupts; only falling asleep and waking
+others is done under the lock.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Slots:
                 slot.runs = False
                 if self._running.pop(slot, None) is None:
                     with self._changed:  # whoever gave it up has said so
-                        return self._on_returned()
+                        self._on_returned()
+                    return
             self._finished.append(settlement)
             if not self._told:
                 self._told = True
