@@ -285,7 +285,7 @@ def poisoned(runtime: str, **settings: float) -> Healing:
                     if critical_after is None and health.state is HealthState.CRITICAL:
                         critical_after = time.monotonic() - began
                     assert time.monotonic() - began < 100, "not healed"
-                    time.sleep(0.001)
+                    time.sleep(0.01)
                 healed_after = time.monotonic() - began
                 eventually(lambda: health.state is HealthState.HEALTHY)
                 eventually(lambda: len(sender.list_restarts()) == watchdog.restarts)
