@@ -58,7 +58,7 @@ class ProcessReplyRouter(RouterBase):
             raise group_error.exceptions[0] from None
         finally:
             with suppress(CommandBusError):  # the store may be the reason for stopping
-                await asyncio.shield(self._bus.session.run(self._farewell()))
+                await asyncio.shield(self._bus.engine.reserved_async_session.run(self._farewell()))
             self._let_go()
             self._stopped.set()
 

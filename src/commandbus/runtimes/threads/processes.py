@@ -67,7 +67,7 @@ class SyncProcessReplyRouter(RouterBase):
             for helper in helpers:
                 helper.join()
             with suppress(CommandBusError):  # the store may be the reason for stopping
-                self._bus.session.run(self._farewell())
+                self._bus.engine.reserved_session.run(self._farewell())
             self._let_go()
             self._ended.set()
         if self._failure is not None:
