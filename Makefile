@@ -36,7 +36,7 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types check bench chaos soak simulate screenshots clean
+.PHONY: help demo test coverage lint types check bench chaos soak simulate screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,18 @@ demo: $(NEEDS_DEMO) ## send, fail, retry and finish some commands before your ey
 
 test: $(NEEDS_TEST) ## run the tests (PYTEST_ARGS="-k retry")
 	@$(RUN)/python -m pytest $(PYTEST_ARGS)
+
+# Of the thread runtime, health, watchdog and probes, by the tests that are about them.
+COVERED := src/commandbus/runtimes/threads/*,src/commandbus/runtimes/worker.py,src/commandbus/runtimes/services.py
+COVERED := $(COVERED),src/commandbus/runtimes/watchdog.py,src/commandbus/runtimes/probes.py
+COVERED := $(COVERED),src/commandbus/worker/health.py,src/commandbus/worker/watchdog.py,src/commandbus/worker/keeper.py
+coverage: $(NEEDS_DEV) ## branch coverage of the thread runtime, health and watchdog: at least 90 %
+	@$(RUN)/coverage erase
+	@$(RUN)/coverage run -m pytest -n 2 -q tests/health tests/cli/test_worker.py tests/cli/test_worker_care.py \
+		tests/postgres/test_layers.py tests/postgres/test_outage.py tests/postgres/test_transactional.py \
+		tests/pgmq/test_client.py tests/conformance -k "not asyncio or health or layers"
+	@$(RUN)/coverage combine --quiet
+	@$(RUN)/coverage report --include="$(COVERED)" --fail-under=90
 
 check: lint test ## linters, type checkers, import contracts and tests
 

@@ -10,6 +10,7 @@ import asyncio
 import cProfile
 import pstats
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -86,8 +87,8 @@ def amount(commands: int, concurrency: int, seconds: float) -> int:
 
 def compare(fresh: Callable[[], str], options: argparse.Namespace) -> None:
     print(f"{'handler':<8}{'slots':>6}{'asyncio/s':>12}{'threads/s':>12}{'ratio':>8}", flush=True)
-    for seconds in (0.0, 0.005):
-        for concurrency in (4, 16, 64):
+    for seconds in (milliseconds / 1000 for milliseconds in options.milliseconds):
+        for concurrency in options.slots:
             count = amount(options.commands, concurrency, seconds)
             rates: dict[str, list[float]] = {"asyncio": [], "threads": []}
             for _ in range(options.repeat):
@@ -119,11 +120,11 @@ def profile(fresh: Callable[[], str], options: argparse.Namespace) -> None:
     threading.Thread.run = profiled  # type: ignore[method-assign]
     try:
         if options.profile == "threads":
-            drain_threads(url, options.commands, 16, 0.0)
+            drain_threads(url, options.commands, options.slots[-1], 0.0)
         else:
             main = cProfile.Profile()
             profiles.append(main)
-            main.runcall(asyncio.run, drain_asyncio(url, options.commands, 16, 0.0))
+            main.runcall(asyncio.run, drain_asyncio(url, options.commands, options.slots[-1], 0.0))
     finally:
         threading.Thread.run = plain_run  # type: ignore[method-assign]
     total = pstats.Stats(profiles[0])
@@ -136,8 +137,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.runtimes", description=__doc__)
     parser.add_argument("--commands", type=int, default=30_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--slots", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--milliseconds", type=float, nargs="+", default=[0, 5])
+    parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
     parser.add_argument("--profile", choices=["threads", "asyncio"])
     options = parser.parse_args()
+    sys.setswitchinterval(options.switch_interval)
     with PostgresServer.start(durable=True) as server:
         made: list[str] = []
 

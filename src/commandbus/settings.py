@@ -22,6 +22,8 @@ VERSION = "0.1.0"
 DEFAULT_URL = "sqlite:///commandbus.db"
 STATEMENT_SECONDS = 25.0
 """The statement timeout where leases leave room for it."""
+SHUTDOWN_SECONDS = 25.0
+"""What a stop leaves running handlers: orchestrators kill after 30 s, and an end takes a moment."""
 
 
 def resolve_url(url: str | None) -> str:
@@ -95,7 +97,7 @@ class WorkerSettings:
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""
     recycle_after: int | None = None
     """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
-    shutdown_timeout: float = 30.0
+    shutdown_timeout: float = SHUTDOWN_SECONDS
     """How long stop() lets running handlers finish."""
     statement_timeout: float | None = None
     """After this long a server cancels a statement of the worker or of a transactional handler; None

@@ -1,6 +1,8 @@
 """`worker`: serves an app as a process, and does what signals say."""
 
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.cli.helpers import Cli
 from tests.cli.serving import serving
 
 APP = """
-import asyncio, time, pathlib
+import asyncio, pathlib, signal, time
 from commandbus import HandlerRegistry
 
 registry = HandlerRegistry()
@@ -28,10 +30,10 @@ async def wait(command, context):
 
 @registry.handler("shop", "Block")
 async def block(command, context):
+    # As with a signal that arrives just before a long system call: this thread is not interrupted.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     begun("block")
-    # In pieces: a signal that arrives just before a long system call is seen at its end only.
-    for _ in range(command.data * 20):
-        time.sleep(0.05)
+    time.sleep(command.data)
 
 @registry.handler("mail", "Send")
 def send(command, context): ...
@@ -91,6 +93,34 @@ def test_the_third_signal_aborts_even_a_blocked_loop(
             worker.wait_for(said)
         worker.signal()
         assert worker.process.wait(20) == 1
+
+
+STUCK = """
+import signal, sys, time
+from commandbus.interfaces.cli import signals
+
+signals.ABORT_SECONDS = 0.2
+signals.Signals(lambda timeout: print("asked", timeout, flush=True), 0.1)
+signal.pthread_sigmask(signal.SIG_BLOCK, signals.HEARD)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_has_not_stopped_in_time_is_ended(number: int) -> None:
+    """A patience of 0.1 s, a moment more, and then nothing is waited for."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        said, noted = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert said == "asked None\n"
+    assert "draining" in noted
+    assert "aborting: not stopped in time" in noted
 
 
 def test_processes_end_when_their_supervisor_is_killed(

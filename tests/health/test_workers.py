@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from commandbus import (
+    BatchCommand,
     CommandBus,
     CommandStatus,
     ConfigurationError,
@@ -26,7 +27,8 @@ from commandbus import (
     WorkerWatchdog,
 )
 from commandbus.runtimes.probes import ProbeServer, SignsOfLife
-from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
+from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
 
 AGAIN_AT_ONCE = RetryPolicy(max_attempts=10, backoff_schedule=[0])
@@ -188,6 +190,30 @@ def test_threads_carry_the_name_of_their_domain(bus: SyncCommandBus) -> None:
     with Running(SyncWorker(bus, "mail", registry, concurrency=2)):
         sent = bus.send("mail", "who")
         assert bus.wait(sent.command_id, timeout=10).result in ("worker-mail-1", "worker-mail-2")
+
+
+def test_no_event_loop_is_behind_the_thread_runtime(
+    bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sending, working, waiting, batches, routers and stopping; only `async def` handlers need one."""
+
+    def refuse(self: object, *_: object) -> None:
+        raise AssertionError("an event loop is made")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "__init__", refuse)
+    registry = HandlerRegistry()
+    registry.register("d", "x", lambda command, context: "done")
+    router = SyncProcessReplyRouter(bus, BookTrip)
+    routing = threading.Thread(target=router.run)
+    with Running(SyncWorker(bus, "d", registry)):
+        routing.start()
+        assert bus.wait(bus.send("d", "x").command_id, timeout=10).result == "done"
+        batch = bus.create_batch("d", [BatchCommand("x")])
+        eventually(lambda: bus.get_batch("d", batch.batch_id).completed == 1)
+        eventually(lambda: len(bus.list_workers()) == 2)
+        router.stop()
+    routing.join(10)
+    assert not routing.is_alive()
 
 
 async def test_a_blocked_loop_keeps_its_lease_and_is_named() -> None:

@@ -175,7 +175,11 @@ def work_in_processes(bus: Harness, runtime: str, folder: Path) -> list[list[int
             assert process.stdout.readline() == "ready\n"
         send_all(bus)
         eventually(lambda: bus.stats("orders").completed == 1_000, timeout=90)
-        outputs = [process.communicate("stop\n", timeout=60)[0] for process in processes]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("stop\n")
+            process.stdin.flush()
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
         assert [process.returncode for process in processes] == [0] * 10
         return [[int(n) for n in output.split()] for output in outputs]
     finally:

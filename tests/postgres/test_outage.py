@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -19,12 +21,52 @@ from commandbus.testing.waiting import eventually
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
-def test_a_worker_outlives_an_outage_of_its_server(runtime: str) -> None:
-    with PostgresServer.start() as own:
-        url = create_database(own)
-        upgrade(url)
-        outage(own, url, runtime, seconds=1.0)
+RUNTIMES = ("asyncio", "threads")
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
+    # Ten failures in a row come sooner; with the real pauses, `python -m bench.outage`.
+    monkeypatch.setattr("commandbus.worker.core.BACKOFF_MAX", 0.4)
+    with PostgresServer.start() as server:
+        yield server
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_worker_outlives_an_outage_of_its_server(own: PostgresServer, runtime: str) -> None:
+    url = create_database(own)
+    upgrade(url)
+    outage(own, url, runtime, seconds=1.0)
+
+
+def test_idle_workers_notice_at_once_that_their_server_is_away(own: PostgresServer) -> None:
+    """Their next poll is an hour away; the connection that listens tells them."""
+    url = create_database(own)
+    upgrade(url)
+    registry, done = HandlerRegistry(), []
+    registry.register("orders", "ship", lambda command, context: done.append(command.data))
+    with ExitStack() as stack:
+        buses = [Configuration("postgres", url + "&pool_timeout=0.5").open(one) for one in RUNTIMES]
+        for bus in buses:
+            stack.callback(bus.close)
+        workers: list[Any] = [
+            stack.enter_context(bus.run_worker(registry, poll_interval=3600.0)).worker for bus in buses
+        ]
+        for bus, worker in zip(buses, workers, strict=True):
+            eventually(lambda bus=bus: bus.engine.connections.listening == 1)
+            eventually(lambda worker=worker: worker._core.idle)
+        own.halt("immediate")
+        for worker in workers:
+            eventually(lambda worker=worker: worker.health_status.state is HealthState.DEGRADED, 30)
+            assert not readyz(worker)[0]
+            assert livez(worker)[0]
+        own.restart()
+        for worker in workers:
+            eventually(lambda worker=worker: worker.health_status.state is HealthState.HEALTHY, 30)
+            eventually(lambda worker=worker: readyz(worker)[0])
+            assert worker.metrics.wakeups["lost"] == 1
+        buses[0].send(data="after")
+        eventually(lambda: done == ["after"])
 
 
 def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float:
@@ -48,8 +90,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
 
     sending = threading.Thread(target=send)
     try:
-        # An idle worker would notice at its poll interval only.
-        with bus.run_worker(registry, poll_interval=0.5) as running:
+        with bus.run_worker(registry) as running:
             worker: Any = running.worker
             health = worker.health_status
             sending.start()

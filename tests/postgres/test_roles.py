@@ -8,7 +8,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from commandbus import CommandStatus, DuplicateCommandError, PermanentCommandError, SendRequest
+from commandbus import (
+    CommandStatus,
+    DuplicateCommandError,
+    PermanentCommandError,
+    RetryPolicy,
+    SendRequest,
+)
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
@@ -125,7 +131,13 @@ def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None
 
     with (
         SyncCommandBus(as_role["sender"]) as bus,
-        working(as_role["worker"], runtime, fail_once, visibility_timeout=1.0) as done,
+        working(
+            as_role["worker"],
+            runtime,
+            fail_once,
+            visibility_timeout=1.0,
+            retry_policy=RetryPolicy(3, [0.2]),
+        ) as done,
     ):
         ids = [bus.send(DOMAIN, "ship", unique_key=f"{n}").command_id for n in range(5)]
         assert eventually(lambda: done.has(ids), 20)

@@ -101,6 +101,18 @@ def test_every_name_of_the_blocking_side_has_its_counterpart() -> None:
     assert missing == []
 
 
+def test_everything_that_awaits_has_a_blocking_counterpart() -> None:
+    """Also what is added to the asyncio side and forgotten on the other."""
+    awaiting = [
+        name
+        for name in commandbus.__all__
+        if inspect.isclass(cls := getattr(commandbus, name))
+        if any(inspect.iscoroutinefunction(getattr(cls, method)) for method in public_names(cls))
+    ]
+    assert {"CommandBus", "ProcessReplyRouter", "TroubleshootingQueue"} <= set(awaiting)
+    assert [name for name in awaiting if f"Sync{name}" not in commandbus.sync.__all__] == []
+
+
 def test_every_exported_name_exists() -> None:
     for module in (commandbus, commandbus.sync):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -8,7 +8,7 @@ import msgspec
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A worker that reported itself lately."""
+    """A worker or process router that reported itself lately."""
 
     name: str
     host: str
@@ -16,12 +16,14 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     runtime: str
     domains: tuple[str, ...]
     command_types: tuple[tuple[str, str], ...]
-    """(domain, command type) of its handlers."""
+    """(domain, command type) of its handlers; none for a router."""
     concurrency: int
     started_at: datetime
     seen_at: datetime
     version: str
     tags: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+    """The process types that a router drives on; its domains are the queues of their replies."""
 
 
 class WorkerRestart(msgspec.Struct, frozen=True):

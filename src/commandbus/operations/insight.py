@@ -54,7 +54,7 @@ def forget_dead_workers(scope: Scope) -> Op[int]:
 
 
 def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
-    """The workers that reported themselves lately, by name."""
+    """The workers and process routers that reported themselves lately, by name."""
     now = yield from scope.store.now()
     found: list[WorkerInfo] = []
     after: str | None = None
@@ -97,7 +97,9 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
         tags = ", ".join(record.requires)
         text = f"none of {len(serving)} live workers has the tags it requires ({tags})"
         reasons.append(Reason("NO_TAGS", text))
-    elif not any((record.domain, record.command_type) in w.command_types for w in serving):
+    elif not any(
+        w.processes or (record.domain, record.command_type) in w.command_types for w in serving
+    ):
         text = f"none of {len(serving)} live workers has a handler for {record.command_type!r}"
         reasons.append(Reason("NO_HANDLER", text))
     if record.due_at <= now:

@@ -6,25 +6,31 @@ import os
 import socket
 import threading
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 from uuid import UUID
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
+from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.process.picture import mermaid, svg
 from commandbus.domain.process.values import ProcessRecord, ProcessStatus
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
+from commandbus.operations.insight import forget_worker
 from commandbus.operations.processes import TIMERS, ProcessPage
+from commandbus.services.presence import Presence
 from commandbus.services.process_router import (
     RouterLoop,
     RouterMetrics,
     declarations_of,
+    queues_of,
     router_settings,
 )
+from commandbus.settings import VERSION
 from commandbus.store.op import Op
 from commandbus.store.wakeup import Waiter
 
@@ -135,6 +141,8 @@ class RouterBase:
     are looked at every `timer_interval` seconds, and exactly when one is known to be due.
     """
 
+    runtime: ClassVar[str]
+
     def __init__(
         self,
         bus: Any,
@@ -152,8 +160,9 @@ class RouterBase:
         self.settings = router_settings(
             concurrency, batch_size, poll_interval, timer_interval, visibility_timeout
         )
-        given = name or f"router-{socket.gethostname()}-{os.getpid()}-{id(self) & 0xFFFF:x}"
-        self.name = as_name(given[:55], "name")
+        given = name or f"router-{socket.gethostname()[:30]}-{os.getpid()}"
+        # As with workers: one that comes back under the same name is another one.
+        self.name = f"{as_name(given, 'name')[:46]}-{new_id().hex[-8:]}"
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
@@ -182,8 +191,15 @@ class RouterBase:
         def arm() -> None:
             hub.arm(waiters[number])
 
-        name = f"{self.name}-{number}" if number else self.name
-        loop = RouterLoop(self._bus.scope, self.declarations, self.settings, name, arm, self._metrics)
+        loop = RouterLoop(
+            self._bus.scope,
+            self.declarations,
+            self.settings,
+            f"{self.name}-{number}" if number else self.name,
+            arm,
+            self._metrics,
+            None if number else Presence(self._info()),
+        )
 
         def woken(source: str, _: float | None) -> None:
             if source not in ("notify", "chain"):
@@ -192,6 +208,27 @@ class RouterBase:
 
         waiters.append(hub.register(loop.queues, woken))
         return loop
+
+    def _info(self) -> WorkerInfo:
+        """What the fleet is told about this router."""
+        now = datetime.now(UTC)
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            runtime=self.runtime,
+            domains=queues_of(self.declarations),
+            command_types=(),
+            concurrency=self.settings.concurrency,
+            started_at=now,
+            seen_at=now,
+            version=VERSION,
+            processes=tuple(sorted(self.declarations)),
+        )
+
+    def _farewell(self) -> Op[None]:
+        """It has ended in order: the fleet need not wait for its next report."""
+        return forget_worker(self._bus.scope, self.name)
 
     def _tell(self, number: int) -> None:
         """Let a loop look again; from any thread."""

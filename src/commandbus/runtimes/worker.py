@@ -24,6 +24,7 @@ from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
+from commandbus.settings import SHUTDOWN_SECONDS
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, SettleReport
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
@@ -56,7 +57,7 @@ class RuntimeWorker(WorkerBase):
         thread_timeout: Duration | None = None,
         jitter: Duration = 0.0,
         recycle_after: int | None = None,
-        shutdown_timeout: Duration = 30.0,
+        shutdown_timeout: Duration = SHUTDOWN_SECONDS,
         statement_timeout: Duration | None = None,
         silence_timeout: Duration = 60.0,
         name: str | None = None,

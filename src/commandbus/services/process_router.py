@@ -23,6 +23,7 @@ from commandbus.operations.routing import (
     route,
 )
 from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.services.presence import Presence
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
 
 logger = logging.getLogger("commandbus.processes")
@@ -86,6 +87,11 @@ def declarations_of(processes: Any) -> Declarations:
     return found
 
 
+def queues_of(declarations: Declarations) -> tuple[str, ...]:
+    """Where the replies to their commands go."""
+    return tuple(sorted({declaration.reply_to for declaration in declarations.values()}))
+
+
 class RouterLoop:
     """One loop of a router; a router may have several."""
 
@@ -97,6 +103,7 @@ class RouterLoop:
         name: str,
         arm: Callable[[], None],
         metrics: RouterMetrics,
+        presence: Presence | None = None,
     ) -> None:
         self._scope = scope
         self._declarations = declarations
@@ -104,8 +111,9 @@ class RouterLoop:
         self._name = name
         self._arm = arm
         self._metrics = metrics
-        self._queues = tuple(sorted({d.reply_to for d in declarations.values()}))
-        self._swept = self._looked = self._closed = float("-inf")
+        self._presence = presence
+        self._queues = queues_of(declarations)
+        self._swept = self._looked = self._closed = self._report_at = float("-inf")
         self._next_timer: float | None = None
         self._held: list[Claimed] = []
         """Replies under lease whose transaction has not succeeded yet."""
@@ -147,6 +155,7 @@ class RouterLoop:
         if routed:
             yield from self._route(now)
         yield from self._look_at_timers(now)
+        yield from self._report(now)
         if routed:
             return 0.0
         self._metrics.empty += 1
@@ -156,6 +165,8 @@ class RouterLoop:
             return 0.0
         yield from self._close(now, RouteReport())
         waits = [self._settings.poll_interval, self._looked + self._settings.timer_interval - now]
+        if self._presence is not None:
+            waits.append(self._report_at - now)
         waits += [wait for wait in (reply.next_due_in, self._next_timer) if wait is not None]
         return max(0.001, min(waits))
 
@@ -216,6 +227,11 @@ class RouterLoop:
             if not report.routed:
                 # Somebody else has them.
                 return
+
+    def _report(self, now: float) -> Flow[None]:
+        """One of the loops tells the fleet that the router is there."""
+        if self._presence is not None and now >= self._report_at:
+            self._report_at = now + (yield Send(self._presence.work(self._scope)))
 
     def _close(self, now: float, report: RouteReport) -> Flow[None]:
         """Batches may be complete; now and then, look at all of them."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 
 logger = logging.getLogger("commandbus")
 
+RECONNECT = "reconnect"
+"""The source of a wake-up that follows when the store is reached again."""
 WakeCallback = Callable[[str, float | None], None]
 """Called with the source of the wake-up and, for work that is not due yet, the seconds until then.
 Called from any thread; must not block."""
@@ -105,7 +107,8 @@ class WakeHub:
         return stop
 
     def wake_all(self, source: str) -> None:
-        """Every waiter claims once: after a reconnect, when something may have been missed."""
+        """Every waiter claims once: what tells it of work is "lost", or is there again after a
+        "reconnect", and something may have been missed."""
         with self._lock:
             waiters = list(self._waiters)
         for waiter in waiters:

@@ -21,6 +21,7 @@ from commandbus.domain.priority import LABELS
 from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -333,6 +334,9 @@ class WorkerCore:
             self._sweep_at = min(self._sweep_at, now + event.due_in)
             return
         self.metrics.woken(event.source)
+        if event.source == RECONNECT:
+            # Somebody has reached the store again: no need to wait for the end of the back-off.
+            self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now
         if not self._may_wait and not self._claiming:

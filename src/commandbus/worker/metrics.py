@@ -21,7 +21,7 @@ class WorkerMetrics(msgspec.Struct):
     rescued: int = 0
     """Commands taken back from workers that died."""
     wakeups: dict[str, int] = {}
-    """Wake-ups by source: notify, watch, chain, timer, fallback, reconnect, …"""
+    """Wake-ups by source: notify, watch, chain, timer, fallback, lost, reconnect, …"""
     fetch_seconds: float = 0.0
     process_seconds: float = 0.0
     processed: int = 0

@@ -1,8 +1,9 @@
 """Hears what other processes send: one LISTEN connection, in a thread of its own.
 
 The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
-worker of this process claims; says after every reconnect that all should look once, because nothing
-was heard before; and does nothing else on its connection but a sign of life every two minutes.
+worker of this process claims; says when its connection is lost, and after every reconnect, that all
+should look once, because nothing is heard in between; and does nothing else on its connection but a
+sign of life every two minutes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import channel_of, queries
-from commandbus.store.wakeup import WakeHub
+from commandbus.engines.postgres.watch import shut_down
+from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
 
 BACKOFF_MAX = 2.0
+CLOSE_SECONDS = 2.0
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -53,6 +56,7 @@ class Listener:
         """Those of them that the connection listens to."""
         self._again: dict[str, float] = {}
         """When to wake a domain once more, because its channel is silent until then."""
+        self._connection: psycopg.Connection[Any] | None = None
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -61,7 +65,12 @@ class Listener:
         self._stopping = True
         self._bell.send(b"!")
         self._hub.interrupt()
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=CLOSE_SECONDS)
+        connection = self._connection
+        if self._thread.is_alive() and connection is not None:
+            # It wants to say goodbye to a server that does not answer.
+            shut_down(connection)
+            self._thread.join(timeout=CLOSE_SECONDS)
         self._bell.close()
         self._door.close()
 
@@ -78,14 +87,19 @@ class Listener:
                 continue
             try:
                 with self._connect() as connection:
+                    self._connection = connection
                     failures = 0
                     self._listen(connection)
             except psycopg.Error as error:
+                listened = self._sleepers.listening.is_set()
                 self._sleepers.listening.clear()
                 self._sleepers.forget()
                 self._sleepers.missed = True
                 if self._stopping:
                     return
+                if listened:
+                    # Whoever waits would hear nothing of a server that is away before its next poll.
+                    self._hub.wake_all("lost")
                 failures += 1
                 wait = min(BACKOFF_MAX, 0.05 * 2 ** min(failures, 8)) * (0.5 + 0.5 * random.random())
                 logger.warning(
@@ -113,7 +127,7 @@ class Listener:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
             # sleeps: all look once, and those who find nothing say anew that they sleep.
             self._sleepers.missed = False
-            self._hub.wake_all("reconnect")
+            self._hub.wake_all(RECONNECT)
         watch = select.poll()
         watch.register(connection.fileno(), select.POLLIN)
         watch.register(self._door.fileno(), select.POLLIN)

@@ -41,7 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "worker": "Carry out commands with the handlers of an app.",
-        "workers": "List the workers that reported themselves lately.",
+        "workers": "List the workers and process routers that reported themselves lately.",
         "queue": "Whole domains: figures, pause, resume, purge.",
         "tsq": "The troubleshooting queue: commands that wait for a person.",
         "breaker": "Circuit breakers: targets that are not called for a while.",

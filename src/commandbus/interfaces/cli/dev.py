@@ -125,7 +125,7 @@ class WorkerProcess:
         return self._process is None or self._process.poll() is not None
 
     def start(self) -> None:
-        from commandbus.interfaces.cli.serving import SUPERVISOR
+        from commandbus.interfaces.cli.signals import SUPERVISOR
 
         # A group of its own: Ctrl-C reaches this process, which then lets the worker drain.
         self._process = subprocess.Popen(  # noqa: S603 - our own program

@@ -14,6 +14,7 @@ COLUMNS = (
     Column("runtime", field_of("runtime")),
     Column("slots", field_of("concurrency"), right=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
+    Column("processes", lambda worker: ",".join(worker.processes), wide=True),
     Column("host", field_of("host"), wide=True),
     Column("pid", field_of("pid"), right=True, wide=True),
     Column(
@@ -52,7 +53,7 @@ def why(
 
 
 def workers(url: options.Url = None, json: options.Json = False) -> None:
-    """List the workers that reported themselves lately."""
+    """List the workers and process routers that reported themselves lately."""
     with target.opened(url) as bus:
         found = bus.list_workers()
     if json:

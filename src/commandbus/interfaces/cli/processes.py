@@ -13,7 +13,7 @@ from types import FrameType
 from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.care import Care, sign_seconds
 from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.serving import SUPERVISOR
+from commandbus.interfaces.cli.signals import SUPERVISOR
 from commandbus.runtimes.probes import notify_systemd
 
 HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 from commandbus.interfaces.cli import output, target, text
-from commandbus.interfaces.cli.serving import Signals
+from commandbus.interfaces.cli.serving import tell_loop
+from commandbus.interfaces.cli.signals import Signals
+from commandbus.settings import SHUTDOWN_SECONDS
 
 
 def serve_router(url: str, declarations: list[Any], concurrency: int, *, threads: bool) -> None:
@@ -26,11 +29,11 @@ async def _serve_asyncio(url: str, declarations: list[Any], concurrency: int) ->
         router = ProcessReplyRouter(bus, declarations, concurrency=concurrency)
         loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
-        def begin() -> None:
+        def begin(_: float | None) -> None:
             stops.add(loop.create_task(router.stop()))
 
         running = loop.create_task(router.run())
-        Signals(lambda _: loop.call_soon_threadsafe(begin))
+        Signals(partial(tell_loop, loop, begin), SHUTDOWN_SECONDS)
         _hello(router, url)
         await running
         await asyncio.gather(*stops)
@@ -49,7 +52,7 @@ def _serve_threads(url: str, declarations: list[Any], concurrency: int) -> None:
             # In a thread, for stop() waits until run() ends, and run() has this one.
             threading.Thread(target=router.stop, daemon=True).start()
 
-        Signals(begin)
+        Signals(begin, SHUTDOWN_SECONDS)
         _hello(router, url)
         router.run()
     _goodbye(router)

@@ -1,30 +1,25 @@
-"""A worker in this process, and what signals do to it."""
+"""A worker in this process, until a signal stops it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.signals import Signals
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
-
-SUPERVISOR = "COMMANDBUS_SUPERVISOR"
-"""Set for worker processes to the id of the process that looks after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +60,6 @@ class Plan:
 
 is_worker_process = False
 """Whether this process is there to work and somebody will mind its end: a behaviour of `load` asks."""
-
-
-class Signals:
-    """The first signal drains, the second cancels, the third ends the process at once."""
-
-    def __init__(self, stop: Callable[[float | None], object]) -> None:
-        self._stop = stop
-        self._count = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._received)
-        self._watch_supervisor()
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        match self._count:
-            case 1:
-                output.note("draining: running handlers finish (a second signal cancels them)")
-                self._stop(None)
-            case 2:
-                output.note("canceling: running commands go back (a third signal aborts)")
-                self._stop(0.0)
-            case _:
-                os._exit(Exit.FAILURE)
-
-    def _watch_supervisor(self) -> None:
-        """Drain when the process that started this one is gone, for nobody else would stop it."""
-        expected = os.environ.pop(SUPERVISOR, None)
-        if expected is None:
-            return
-
-        def watch() -> None:
-            while os.getppid() == int(expected):
-                time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=watch, name="commandbus-supervisor", daemon=True).start()
 
 
 class _Escaping(logging.Formatter):
@@ -160,8 +119,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
         care.__enter__()
         try:
             running = loop.create_task(worker.run())
-            # A plain handler also works while a handler of the app blocks the loop.
-            Signals(lambda timeout: loop.call_soon_threadsafe(partial(begin, timeout)))
+            Signals(partial(tell_loop, loop, begin), plan.shutdown_timeout)
             _hello(worker.name, plan)
             await running
             await asyncio.gather(*stops)
@@ -169,6 +127,13 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
             # Elsewhere, because it waits for threads that may wait for this loop.
             await asyncio.to_thread(care.__exit__, None, None, None)
     _goodbye(worker.name, worker.metrics)
+
+
+def tell_loop(
+    loop: asyncio.AbstractEventLoop, begin: Callable[[float | None], None], timeout: float | None
+) -> None:
+    with suppress(RuntimeError):  # it is closed, so the end is near anyway
+        loop.call_soon_threadsafe(begin, timeout)
 
 
 def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
@@ -189,7 +154,7 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
 
         plan.dress(worker)
         with plan.care.around(worker):
-            Signals(begin)
+            Signals(begin, plan.shutdown_timeout)
             _hello(worker.name, plan)
             worker.run()
     _goodbye(worker.name, worker.metrics)

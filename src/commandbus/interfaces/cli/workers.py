@@ -87,7 +87,7 @@ def worker(
     threads: Annotated[
         bool, typer.Option("--threads", help="Use threads instead of an event loop.")
     ] = False,
-    shutdown_timeout: Patience = "30s",
+    shutdown_timeout: Patience = "25s",
     recycle_after: Recycle = None,
     watchdog: Watchdog = True,
     probe_port: ProbePort = None,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from commandbus.domain.moment import Duration
+from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
@@ -41,6 +42,8 @@ class ProcessManager(ManagerBase):
 class ProcessReplyRouter(RouterBase):
     """Drives processes on with the replies to their commands; `run()` works until `stop()`."""
 
+    runtime = "asyncio"
+
     async def run(self) -> None:
         """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
         self._asyncio_loop = asyncio.get_running_loop()
@@ -54,6 +57,8 @@ class ProcessReplyRouter(RouterBase):
         except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
+            with suppress(CommandBusError):  # the store may be the reason for stopping
+                await asyncio.shield(self._bus.engine.reserved_async_session.run(self._farewell()))
             self._let_go()
             self._stopped.set()
 

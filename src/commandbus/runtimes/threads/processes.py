@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from commandbus.domain.moment import Duration
+from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
@@ -41,6 +43,8 @@ class SyncProcessManager(ManagerBase):
 class SyncProcessReplyRouter(RouterBase):
     """Drives processes on with the replies to their commands; `run()` blocks until `stop()`."""
 
+    runtime = "threads"
+
     def run(self) -> None:
         """Route until `stop()` is called, or until KeyboardInterrupt; each loop in its own thread."""
         self._ended = threading.Event()
@@ -62,6 +66,8 @@ class SyncProcessReplyRouter(RouterBase):
         finally:
             for helper in helpers:
                 helper.join()
+            with suppress(CommandBusError):  # the store may be the reason for stopping
+                self._bus.engine.reserved_session.run(self._farewell())
             self._let_go()
             self._ended.set()
         if self._failure is not None:

@@ -1,4 +1,10 @@
-"""The slots of the thread runtime: named threads that take one command after another."""
+"""The slots of the thread runtime: named threads that take one command after another.
+
+A slot that finds work takes no lock: threads that meet at one for every command stand in line for
+it, and the interpreter has to hand over from one to the next each time. What they share is touched by
+single operations of deques and dictionaries, which nothing interrupts; only falling asleep and waking
+others is done under the lock.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +12,27 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from commandbus.runtimes.threads.loop import Errand
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
 from commandbus.worker.execution import Call
 
+T = TypeVar("T")
+
 
 class Slot:
     """A thread's place. Once abandoned, whatever its thread still does is ignored."""
 
-    __slots__ = ("abandoned", "began", "call", "deadline", "errand", "thread")
+    __slots__ = ("began", "deadline", "errand", "runs", "thread")
 
     def __init__(self) -> None:
-        self.call: Call | None = None
+        self.runs = False
+        """Whether its thread is in a handler, as far as the thread knows."""
         self.began = 0.0
-        self.deadline: float | None = None
-        self.abandoned = False
+        self.deadline = 0.0
         self.errand: Errand | None = None
         """Its handler on the loop, if that is an `async def` one."""
         self.thread: threading.Thread | None = None
@@ -37,16 +47,22 @@ class Slots:
         work: Callable[[Slot, Claimed], Settlement],
         *,
         finished: Callable[[], None],
+        given_up: Callable[[], None],
         returned: Callable[[], None],
     ) -> None:
         self._name = name
         self._work = work
         self._on_finished = finished
+        self._on_given_up = given_up
         self._on_returned = returned
-        self._finished: list[Settlement] = []
+        self._finished: deque[Settlement] = deque()
+        self._told = False
+        """Whether somebody was told of what finished, and has not collected it yet."""
         self._size = 0
         self._count = 0
         self._ready: deque[Claimed] = deque()
+        self._running: dict[Slot, Call] = {}
+        """Who takes a call out ends it: its own thread by finishing, or another by giving it up."""
         self._changed = threading.Condition()
         self._members: set[Slot] = set()
 
@@ -59,51 +75,56 @@ class Slots:
             self._changed.notify_all()
 
     def start(self, claimed: list[Claimed]) -> None:
+        self._ready.extend(claimed)
         with self._changed:
-            self._ready.extend(claimed)
             self._changed.notify()
+
+    def begin(self, slot: Slot, call: Call, seconds: float) -> None:
+        """A slot's thread is about to call a handler, which may take so long."""
+        slot.began = time.monotonic()
+        slot.deadline = slot.began + seconds
+        slot.runs = True
+        self._running[slot] = call
 
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
         """Take back what no thread has begun."""
         with self._changed:
-            taken, kept = split_by_lease(self._ready, lease_ids)
-            self._ready = deque(kept)
-            return taken
+            taken, kept = split_by_lease(_drained(self._ready), lease_ids)
+            self._ready.extendleft(reversed(kept))
+            if kept:
+                self._changed.notify()
+        return taken
 
     def collect(self) -> list[Settlement]:
         """What finished since the last call."""
-        with self._changed:
-            finished, self._finished = self._finished, []
-            return finished
+        # First this: who finishes from now on tells again.
+        self._told = False
+        return _drained(self._finished)
 
     def abandon(self, unwanted: Callable[[Slot, Call], bool]) -> list[tuple[Slot, Call]]:
         """Give up running calls and put new threads in their places; a thread cannot be stopped."""
         with self._changed:
             chosen = [
-                (slot, slot.call)
-                for slot in self._members
-                if slot.call is not None and unwanted(slot, slot.call)
+                (slot, call)
+                for slot, call in list(self._running.items())
+                if unwanted(slot, call) and self._running.pop(slot, None) is not None
             ]
             for slot, _ in chosen:
-                slot.abandoned = True
-                if slot.errand is not None:
-                    slot.errand.cancel()
+                self._on_given_up()
+                _cancel(slot)
                 self._members.discard(slot)
                 if len(self._members) < self._size:
                     self._spawn()
-            return chosen
+        return chosen
 
     def stop_calls(self, seqs: frozenset[int]) -> None:
         """Ask those to stop that can be asked; `def` handlers look for themselves."""
-        with self._changed:
-            for slot in self._members:
-                if slot.errand is not None and slot.call and slot.call.claimed.seq in seqs:
-                    slot.errand.cancel()
+        for slot, call in list(self._running.items()):
+            if call.claimed.seq in seqs:
+                _cancel(slot)
 
     def next_deadline(self) -> float | None:
-        with self._changed:
-            moments = [s.deadline for s in self._members if s.call and s.deadline is not None]
-            return min(moments, default=None)
+        return min((slot.deadline for slot in list(self._running)), default=None)
 
     def close(self, timeout: float) -> None:
         """End idle threads and wait a moment for the rest; stuck ones die with the process."""
@@ -125,34 +146,54 @@ class Slots:
         slot.thread.start()
 
     def _run(self, slot: Slot) -> None:
-        claimed = self._take(slot, None)
-        while claimed is not None:
-            claimed = self._take(slot, self._work(slot, claimed))
+        while (claimed := self._take(slot)) is not None:
+            settlement = self._work(slot, claimed)
+            if slot.runs:
+                slot.runs = False
+                if self._running.pop(slot, None) is None:
+                    with self._changed:  # whoever gave it up has said so
+                        self._on_returned()
+                    return
+            self._finished.append(settlement)
+            if not self._told:
+                self._told = True
+                self._on_finished()
 
-    def _take(self, slot: Slot, settlement: Settlement | None) -> Claimed | None:
-        """Hand in what the last run amounted to and wait for the next command, or None to end.
-
-        One lock decides between finishing and being abandoned, so a run ends exactly once.
-        """
+    def _take(self, slot: Slot) -> Claimed | None:
+        """The next command, after waiting for one; None to end."""
+        if len(self._members) <= self._size:
+            try:
+                return self._ready.popleft()
+            except IndexError:
+                pass
+        woken = False
         with self._changed:
-            slot.call = slot.deadline = None
-            if slot.abandoned:
-                self._on_returned()
-            elif settlement is not None:
-                self._finished.append(settlement)
-                if len(self._finished) == 1:
-                    self._on_finished()
-            woken = False
-            while True:
-                if slot.abandoned or len(self._members) > self._size:
-                    self._members.discard(slot)
-                    return None
-                if self._ready:
+            while len(self._members) <= self._size:
+                try:
                     claimed = self._ready.popleft()
-                    # One wakes the next: fast handlers leave most threads asleep, slow ones do not
-                    # keep the others waiting, and a hundred never fight over a handful of commands.
-                    if woken and self._ready:
-                        self._changed.notify()
-                    return claimed
-                woken = True
-                self._changed.wait()
+                except IndexError:
+                    woken = True
+                    self._changed.wait()
+                    continue
+                # One wakes the next: fast handlers leave most threads asleep, slow ones do not keep
+                # the others waiting, and a hundred never fight over a handful of commands.
+                if woken and self._ready:
+                    self._changed.notify()
+                return claimed
+            self._members.discard(slot)
+            return None
+
+
+def _drained(items: deque[T]) -> list[T]:
+    """All that is there now, while others may add and take."""
+    found: list[T] = []
+    with suppress(IndexError):
+        while True:
+            found.append(items.popleft())
+    return found
+
+
+def _cancel(slot: Slot) -> None:
+    errand = slot.errand
+    if errand is not None:
+        errand.cancel()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
+from math import inf
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
@@ -92,14 +93,16 @@ class SyncWorker(RuntimeWorker):
             f"worker-{self.domains[0]}",
             self._work,
             finished=lambda: self._inbox.put(None),
+            given_up=self.health_status.record_stuck_thread,
             returned=self.health_status.record_thread_back,
         )
-        stuck = self.settings.stuck_after
+        self._stuck_after = stuck = self.settings.stuck_after
         self._patience = min(
             # What is left of a total may be little.
             (SHORT_PATIENCE if h.total_timeout else h.timeout or stuck for h in self.registry),
             default=stuck,
         )
+        self._overdue_at = 0.0
         self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
         self._claims = _Errands("commandbus-claim", self._claim)
         self._settles = _Errands("commandbus-settle", self._settle)
@@ -139,11 +142,10 @@ class SyncWorker(RuntimeWorker):
 
     def _next_event(self) -> Event | Callable[[], None] | None:
         now = time.monotonic()
-        moments = [m for m in (self._core.deadline(), self._slots.next_deadline()) if m is not None]
+        moment = self._core.deadline()
         if self._core.held:
-            # What a slot begins from now on cannot be overdue before this.
-            moments.append(now + self._patience)
-        wait = max(0.0, min(moments) - now) if moments else None
+            moment = self._overdue_at if moment is None else min(moment, self._overdue_at)
+        wait = None if moment is None else max(0.0, moment - now)
         try:
             return self._inbox.get(timeout=wait)
         except queue.Empty:
@@ -169,12 +171,13 @@ class SyncWorker(RuntimeWorker):
     def _abandon_overdue(self) -> None:
         """Handlers over their time fail, and their threads are given up."""
         now = time.monotonic()
-        for slot, call in self._slots.abandon(
-            lambda slot, _: slot.deadline is not None and slot.deadline <= now
-        ):
+        if now < self._overdue_at:
+            return
+        for slot, call in self._slots.abandon(lambda slot, _: slot.deadline <= now):
             ran = int((now - slot.began) * 1_000_000)
-            self.health_status.record_stuck_thread()
             self._handle(Finished([self._execution.timed_out(call, ran)]))
+        # What a slot begins from now on cannot be overdue before this.
+        self._overdue_at = min(now + self._patience, self._slots.next_deadline() or inf)
 
     # Effects.
 
@@ -197,8 +200,6 @@ class SyncWorker(RuntimeWorker):
                 given_up = self._slots.abandon(
                     lambda _, call: lease_ids is None or call.claimed.lease_id in lease_ids
                 )
-                for _ in given_up:
-                    self.health_status.record_stuck_thread()
                 if given_up:
                     self._inbox.put(Finished([], len(given_up)))
             case _:
@@ -230,9 +231,7 @@ class SyncWorker(RuntimeWorker):
         begun = self._execution.begin(claimed)
         if isinstance(begun, Settlement):
             return begun
-        slot.began = time.monotonic()
-        slot.deadline = slot.began + (begun.timeout or self.settings.stuck_after)
-        slot.call = begun
+        self._slots.begin(slot, begun, begun.timeout or self._stuck_after)
         return self._execute(begun, slot)
 
     def _execute(self, call: Call, slot: Slot) -> Settlement:

@@ -11,6 +11,7 @@ from commandbus.errors import CommandNotFoundError, InvalidArgumentError
 from commandbus.testing.conformance.helpers import park, registry_of
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
 
 
@@ -82,6 +83,16 @@ class WorkersSuite:
             assert (info.domains, info.concurrency) == ((DOMAIN,), 3)
             assert info.command_types == ((DOMAIN, "ship"),)
             assert info.runtime == bus.runtime
+        assert bus.call(bus.bus.list_workers) == []
+
+    def test_a_running_router_is_listed_and_answers_why_a_reply_waits(self, bus: Harness) -> None:
+        with bus.run_router(BookTrip, concurrency=2) as router:
+            (info,) = eventually(lambda: bus.call(bus.bus.list_workers))
+            assert (info.name, info.runtime) == (router.name, bus.runtime)
+            assert (info.domains, info.processes) == ((BookTrip.reply_to,), (BookTrip.process_type,))
+            assert (info.concurrency, info.command_types) == (2, ())
+            reply = bus.send(BookTrip.reply_to, "reply", None, delay=60)
+            assert codes(bus, reply) == ["SCHEDULED"]
         assert bus.call(bus.bus.list_workers) == []
 
 

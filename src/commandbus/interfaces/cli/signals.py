@@ -1,0 +1,90 @@
+"""What signals do to a worker or router in this process.
+
+A handler of signals in Python runs in the main thread, between two of its steps; and that thread may be
+in a system call, for as long as an app's handler likes to block the loop. So signals are heard by a
+thread of their own, over the file that the interpreter writes to the moment that one arrives.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+
+from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli.exits import Exit
+
+SUPERVISOR = "COMMANDBUS_SUPERVISOR"
+"""Set for worker processes to the id of the process that looks after them."""
+HEARD = (signal.SIGTERM, signal.SIGINT)
+ABORT_SECONDS = 5.0
+"""What has not stopped so long after its patience never will: the process is ended."""
+
+
+class Signals:
+    """The first signal drains, the second cancels, the third ends the process at once; and so does the
+    end of `patience`, and a moment more, however stuck the rest of the process is.
+
+    `stop` is called in another thread, with the seconds that handlers still have, None for all of
+    them; it must not wait.
+    """
+
+    def __init__(self, stop: Callable[[float | None], object], patience: float) -> None:
+        self._stop = stop
+        self._patience = patience
+        self._count = 0
+        self._abort_at = inf
+        self._ear, self._mouth = socket.socketpair()
+        self._mouth.setblocking(False)
+        signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+        for number in HEARD:
+            # Without a handler, the signal would do what it does by default.
+            signal.signal(number, lambda number, frame: None)
+        threading.Thread(target=self._listen, name="commandbus-signals", daemon=True).start()
+        self._watch_supervisor()
+
+    def _listen(self) -> None:
+        while True:
+            left = self._abort_at - time.monotonic()
+            if left <= 0:
+                output.note("aborting: not stopped in time; what runs comes back with its lease")
+                os._exit(Exit.FAILURE)
+            if select.select([self._ear], [], [], None if left == inf else left)[0]:
+                for number in self._ear.recv(64):
+                    if number in HEARD:
+                        self._received()
+
+    def _received(self) -> None:
+        self._count += 1
+        match self._count:
+            case 1:
+                output.note("draining: running handlers finish (a second signal cancels them)")
+                self._give(None)
+            case 2:
+                output.note("canceling: running commands go back (a third signal aborts)")
+                self._give(0.0)
+            case _:
+                os._exit(Exit.FAILURE)
+
+    def _give(self, seconds: float | None) -> None:
+        patience = self._patience if seconds is None else seconds
+        self._abort_at = time.monotonic() + patience + ABORT_SECONDS
+        self._stop(seconds)
+
+    def _watch_supervisor(self) -> None:
+        """Drain when the process that started this one is gone, for nobody else would stop it."""
+        expected = os.environ.pop(SUPERVISOR, None)
+        if expected is None:
+            return
+
+        def watch() -> None:
+            while os.getppid() == int(expected):
+                time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, name="commandbus-supervisor", daemon=True).start()
