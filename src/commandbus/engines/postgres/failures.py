@@ -30,6 +30,11 @@ class NotifyRefused(StoreUnavailable):
     """The server's queue of notifications is full: the same without a notification may pass."""
 
 
+class MessagesMoved(StoreUnavailable):
+    """A settle believed that its leases and messages were as this process last saw them; see
+    pgmq/settling.py."""
+
+
 _MESSAGES = {
     "08": "The connection to PostgreSQL was lost",
     "57P": "PostgreSQL is shutting down or starting up",
@@ -69,6 +74,8 @@ def translate(error: Exception) -> CommandBusError:
             "session that listens and never reads, see `commandbus db doctor`, or add notify=off to "
             "the URL."
         )
+    if state == "CB409":
+        return MessagesMoved(f"{text}; nothing was changed. Trying again is safe.")
     if state in _MISSING:
         return SchemaOutdated(
             f"The database lacks tables of this version ({text}); run `commandbus db upgrade`, or open "

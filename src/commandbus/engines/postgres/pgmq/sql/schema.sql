@@ -47,6 +47,17 @@ create or replace function commandbus.pgmq_headers(
         case when crashes = 0 and releases = 0 then jsonb_build_array(seq, msg_id)
             else jsonb_build_array(seq, msg_id, crashes, releases) end);
 
+-- Undoes a statement that believed something of leases and messages which is not so.
+create or replace function commandbus.pgmq_insist(is_so boolean) returns boolean
+    language plpgsql stable
+as $$
+begin
+    if is_so then
+        return true;
+    end if;
+    raise exception 'a lease or a message is not as it was last seen' using errcode = 'CB409';
+end $$;
+
 -- Announces what others send to a queue, as the bus announces what it sends itself: only when
 -- somebody sleeps. The bus says in a setting of its transaction which domains it has told already.
 create or replace function commandbus.pgmq_tell() returns trigger
