@@ -139,8 +139,8 @@ known as materialized (
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
         c.due_at, c.unique_key is not null as keyed,
-        case when t.read_ct > 0 then exists (
-            select 1 from commandbus.outcome o where o.seq = c.seq) else false end as ended
+        t.read_ct > 0 and coalesce((
+            select true from commandbus.outcome o where o.seq = c.seq), false) as ended
     from (@any was_read@) t left join lateral (
         select * from commandbus.command c
         where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
@@ -393,9 +393,9 @@ select (select min(moment) from (
 from (select commandbus.now_us() as now, clock_timestamp() as at) m
 
 -- name: next_of
-select case when exists (select 1 from @table@ q where q.vt <= m.at) then 50000 else
-    (select extract(epoch from q.vt - m.at) * 1000000 from @table@ q
-     where q.vt > m.at order by q.vt limit 1) end
+select case when q.first <= m.at then 50000 else extract(epoch from q.first - m.at) * 1000000 end
+from (select min(vt) as first from (
+    select vt from @table@ order by msg_id limit 2147483647) q) q
 where not exists (select 1 from commandbus.domain d
     where d.domain = '@domain@' and d.paused_at is not null)
 
