@@ -11,6 +11,7 @@ from commandbus.errors import (
     CommandBusError,
     ConfigurationError,
     InvalidArgumentError,
+    InvalidOperationError,
     SchemaOutdated,
     StatementTimeout,
     StoreUnavailable,
@@ -89,6 +90,9 @@ def translate(error: Exception) -> CommandBusError:
         )
     if state.startswith("22"):
         return InvalidArgumentError(f"PostgreSQL cannot keep a value: {text}.")
+    if state == "P0001":
+        # Raised by a function or a trigger, with words of its own; it would do so again.
+        return InvalidOperationError(f"A function of the database refuses this: {text}.")
     if state == "57014":
         return StatementTimeout(
             f"PostgreSQL cancelled a statement ({text}); nothing was changed. Trying again is safe; if "

@@ -27,6 +27,7 @@ NATIVE = slice(None, 21)
 """Rows of our query `claim` are the engine's, with columns of the message behind. The text of a message
 that is none of ours is one of them, read into the last: message, headers, and when it was sent."""
 QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(21, 26)
+PLACE = slice(QUEUE, ENDED)
 
 _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
 
@@ -88,7 +89,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 if bounds is None:
                     return
                 continue
-            self._bounds.took(domain, [(row[QUEUE], row[MESSAGE_ID]) for row in rows])
+            last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
+            self._bounds.took(domain, last.items())
             if not (yield from self._receive(domain, request, rows, claimed)):
                 return
 
@@ -96,14 +98,19 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
     ) -> Op[bool]:
         """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
-        ours = [row for row in rows if row[0] is not None and not row[ENDED]]
+        ours: list[Any] = []
+        others: list[Any] = []
+        places: dict[int, Place] = {}
+        for row in rows:
+            if row[0] is None or row[ENDED]:
+                others.append(row)
+            else:
+                ours.append(row[NATIVE])
+                places[row[0]] = row[PLACE]
         more = False
         if ours:
-            plain = [row[NATIVE] for row in ours]
-            places = {row[0]: (row[QUEUE], row[MESSAGE_ID]) for row in ours}
-            more = yield from self._keep_claimed(domain, request.worker, plain, places, claimed)
-        if len(ours) < len(rows):
-            others = [row for row in rows if row[0] is None or row[ENDED]]
+            more = yield from self._keep_claimed(domain, request.worker, ours, places, claimed)
+        if others:
             yield from self._receive_others(domain, request, others, claimed)
             more = True
         return more
