@@ -52,6 +52,9 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             try:
                 return (yield from super()._send_prepared(built, kind))
             except MessagesMoved:
+                # In a transaction of somebody else's nothing can follow; if it is tried again, the
+                # leases are read from the server.
+                self._leases.forget(built.shrinks)
                 built.doubted = True
         return (yield from super()._send_prepared(built, kind))
 
@@ -77,13 +80,12 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         attempts = {row.attempts for row in writes.outcomes}
         if len(attempts) != 1:
             return None
-        for shrink in prepared.shrinks.values():
-            if not isinstance(shrink.held, HeldMessages):
+        for row in writes.outcomes:
+            held = prepared.shrinks[prepared.proofs[row.seq]].held
+            if not isinstance(held, HeldMessages):
                 return None
-            places = shrink.held.places
-            for seq in shrink.settled:
-                queue_id, msg_id = places[seq]
-                numbers.setdefault(queue_id, []).append(msg_id)
+            queue_id, msg_id = held.places[row.seq]
+            numbers.setdefault(queue_id, []).append(msg_id)
         queues = self._queues.among(numbers)
         params = (
             texts(integers(numbers[queue.queue_id]) for queue in queues),
