@@ -176,7 +176,7 @@ read_@queue@ as (
 -- name: was_read
 -- A token counts under its own number only; the offset keeps it from being read again and again.
 (select @queue@ as queue_id, @position@ as place, @priority@ as priority, r.*,
-    case when r.token ->> 1 = r.msg_id::text and length(r.token ->> 0) < 19
+    case when r.token ->> 1 = r.msg_id::text and length(r.token ->> 0) between 1 and 18
         and translate(r.token ->> 0, '0123456789', '') = '' then (r.token ->> 0)::bigint end as seq
 from read_@queue@ r offset 0)
 
