@@ -29,8 +29,10 @@ def message_line(message: Message) -> str:
         f'"created_at": "{_moment(now)}", "data": {c.data}}}'
     )
     token = f'"commandbus": [{seq}, {msg_id}]}}'
-    # Last, because the last of equal names counts.
-    headers = "{" + token if c.headers in (None, "{}") else f"{c.headers[:-1]}, {token}"
+    if c.headers is None or c.headers == "{}":
+        headers = "{" + token
+    else:
+        headers = f"{c.headers[:-1]}, {token}"  # last, because the last of equal names counts
     return f"{msg_id}\t{_moment(due_at)}\t{escaped(envelope)}\t{escaped(headers)}"
 
 
