@@ -29,10 +29,8 @@ def message_line(message: Message) -> str:
         f'"created_at": "{_moment(now)}", "data": {c.data}}}'
     )
     token = f'"commandbus": [{seq}, {msg_id}]}}'
-    if c.headers is None or c.headers == "{}":
-        headers = "{" + token
-    else:
-        headers = f"{c.headers[:-1]}, {token}"  # last, because the last of equal names counts
+    own = "" if c.headers is None or c.headers == "{}" else f"{c.headers[1:-1]}, "
+    headers = "{" + own + token  # the token last, because the last of equal names counts
     return f"{msg_id}\t{_moment(due_at)}\t{escaped(envelope)}\t{escaped(headers)}"
 
 
