@@ -1,8 +1,9 @@
 """`python -m bench.pgmq`: the PGMQ transport beside the engine's own tables, in one run.
 
-Both drain the same number of no-op commands from a fresh database of one private server, with fsync and
-synchronous_commit on, turn by turn, so that whatever else the machine does hits both alike. A bare loop
-of the package `pgmq` (read and delete, no worker) shows what PGMQ itself takes.
+Both send and drain the same number of no-op commands in a fresh database of one private server, with
+fsync and synchronous_commit on, turn by turn, so that whatever else the machine does hits both alike.
+Single sends are one commit each. A bare loop of PGMQ's own functions (read and delete by array, no
+worker) shows what PGMQ itself takes; its messages are those of the bus.
 """
 
 import argparse
@@ -12,12 +13,13 @@ import time
 
 import psycopg
 
-from bench.postgres import drain_async, drain_threads, fill
+from bench.postgres import drain_async, drain_threads, fill, single_sends
 from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
 LOOP_SIZE = 100
+SENDERS = (1, 16)
 
 
 def bare_loop(url: str, count: int) -> float:
@@ -46,7 +48,7 @@ class Bench:
         (install if transport else upgrade)(url)
         return url
 
-    def turn(self, concurrency: int) -> None:
+    def turn(self, concurrency: int, seconds: float) -> None:
         for transport in (None, "pgmq"):
             name = transport or "native"
             for runtime in ("asyncio", "threads"):
@@ -59,10 +61,20 @@ class Bench:
                     rate, _ = drain_threads(carried, self.commands, concurrency)
                 self.add(f"drain {runtime} c{concurrency}, {name}", rate)
                 drop_database(self.server, url)
+            if seconds:
+                self.single(transport, seconds)
         url = self.fresh("pgmq")
         fill(url + "&transport=pgmq", self.commands)
         self.add(f"bare loop of read and delete, {LOOP_SIZE} at a time", bare_loop(url, self.commands))
         drop_database(self.server, url)
+
+    def single(self, transport: str | None, seconds: float) -> None:
+        for senders in SENDERS:
+            url = self.fresh(transport)
+            carried = url + (f"&transport={transport}" if transport else "")
+            rate = single_sends(carried, seconds, senders)
+            self.add(f"single sends, {senders} threads, {transport or 'native'}", rate)
+            drop_database(self.server, url)
 
     def add(self, name: str, value: float) -> None:
         self.figures.setdefault(name, []).append(value)
@@ -85,12 +97,13 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=50_000)
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--single-seconds", type=float, default=2.0, help="0 leaves single sends out")
     options = parser.parse_args()
     server = PostgresServer.start(durable=True, settings={"shared_buffers": "1GB"})
     with server:
         bench = Bench(server, options.commands)
         for _ in range(options.repeat):
-            bench.turn(options.concurrency)
+            bench.turn(options.concurrency, options.single_seconds)
         bench.show()
 
 

@@ -28,7 +28,7 @@ def empty_url() -> str:
     with psycopg.connect(url, autocommit=True) as connection:
         names = [sql.SQL("commandbus.{}").format(sql.Identifier(t.strip())) for t in TABLES.split(",")]
         names.append(sql.SQL("commandbus.pgmq_message"))
-        names += [sql.SQL("pgmq.{}").format(sql.Identifier(name)) for name in tables(connection)]
+        names += [sql.SQL("pgmq.{}").format(sql.Identifier(name)) for name in filled(connection)]
         connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
     return url
 
@@ -37,6 +37,15 @@ def tables(connection: psycopg.Connection[tuple[str]], prefixes: str = "qa") -> 
     """PGMQ's tables of all queues."""
     rows = connection.execute("select queue_name from pgmq.meta").fetchall()
     return [f"{prefix}_{row[0].lower()}" for row in rows for prefix in prefixes]
+
+
+def filled(connection: psycopg.Connection[tuple[str]]) -> list[str]:
+    """Those with something in them: truncating all takes a tenth of a second, for every test."""
+    looks = [
+        sql.SQL("select {} where exists (select 1 from pgmq.{})").format(name, sql.Identifier(name))
+        for name in tables(connection)
+    ]
+    return [row[0] for row in connection.execute(sql.SQL(" union all ").join(looks))] if looks else []
 
 
 def aging_messages(url: str) -> Callable[[float], None]:

@@ -14,6 +14,7 @@ import pytest
 
 from commandbus import CommandStatus, HandlerRegistry, LeaseLost, TransientCommandError
 from commandbus.domain.outcome import Succeeded
+from commandbus.engines.postgres.pgmq.settling import QUICK_MIN
 from commandbus.store.records import Settlement
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Harness
@@ -75,10 +76,12 @@ def test_a_message_that_another_program_took_away_is_not_ours_to_end(bus: Harnes
     assert bus.get(command_id).status is not CommandStatus.COMPLETED
 
 
-def test_one_stolen_message_does_not_spoil_the_others_of_its_lease(bus: Harness) -> None:
-    ids = [bus.send(data=n) for n in range(3)]
+@pytest.mark.parametrize("count", [3, 3 * QUICK_MIN])
+def test_one_stolen_message_does_not_spoil_the_others_of_its_lease(bus: Harness, count: int) -> None:
+    """Few are looked at first; many are trusted, and looked at when the server has undone it."""
+    ids = [bus.send(data=n) for n in range(count)]
     worker = bus.worker()
-    received = bus.receive(worker, batch_size=3)
+    received = bus.receive(worker, batch_size=count)
     assert len({each.claimed.lease_id for each in received}) == 1
     sql(f"update pgmq.q_{QUEUE} set read_ct = read_ct + 1 where (message ->> 'data')::int = 1")
     settlements = [
@@ -88,7 +91,25 @@ def test_one_stolen_message_does_not_spoil_the_others_of_its_lease(bus: Harness)
     report = bus.run(bus.store.settle(settlements))
     assert report.lost == (received[1].claimed.seq,)
     assert messages() == [(2,)]
-    assert [bus.get(i).status is CommandStatus.COMPLETED for i in ids] == [True, False, True]
+    completed = [bus.get(i).status is CommandStatus.COMPLETED for i in ids]
+    assert completed == [True, False, *[True] * (count - 2)]
+
+
+def test_one_lost_lease_does_not_spoil_the_others_of_a_settle(bus: Harness) -> None:
+    for n in range(2 * QUICK_MIN):
+        bus.send(data=n)
+    worker = bus.worker()
+    lost = bus.receive(worker, batch_size=QUICK_MIN)
+    good = bus.receive(worker, batch_size=QUICK_MIN)
+    sql("delete from commandbus.lease where lease_id = %s", lost[0].claimed.lease_id)
+    settlements = [
+        Settlement(each.claimed.seq, each.claimed.lease_id, each.claimed.attempt, Succeeded(None))
+        for each in [*lost, *good]
+    ]
+    report = bus.run(bus.store.settle(settlements))
+    assert sorted(report.lost) == [each.claimed.seq for each in lost]
+    assert messages() == [(1,)] * QUICK_MIN
+    assert bus.stats().completed == QUICK_MIN
 
 
 def test_a_crash_is_counted_when_the_lease_is_taken_back(bus: Harness) -> None:

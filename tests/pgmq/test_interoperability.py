@@ -190,6 +190,24 @@ def test_what_is_no_command_is_archived_and_reported_and_the_worker_lives(
     assert caplog.text.count("is archived, because it is no command") == len(BAD)
 
 
+@pytest.mark.parametrize(
+    "token", ['["", "1"]', '["x", 1]', '["-1", 1]', f'["{"9" * 24}", 1]', "[null, 1]", "[4711, 1]", "7"]
+)
+def test_a_token_that_is_not_ours_does_not_stand_for_a_command(bus: Harness, token: str) -> None:
+    serve(bus)
+    sql(
+        "insert into pgmq.q_orders__commands (msg_id, vt, message, headers) overriding system value"
+        " values (1, now(), %s::jsonb, jsonb_build_object('commandbus', %s::jsonb))",
+        '{"command_type": "ship", "data": "fine"}',
+        token,
+    )
+    worker = bus.worker("orders")
+    received = bus.take(worker)
+    assert received.command.data == "fine"
+    bus.call(worker.complete, received)
+    assert bus.get(received.command.command_id).status is CommandStatus.COMPLETED
+
+
 def test_a_second_message_with_a_known_id_is_archived(bus: Harness) -> None:
     command_id = bus.send("orders", "ship", 1)
     sql(

@@ -43,15 +43,19 @@ OVER_QUEUES = sorted(
     if re.search(r"@(each|any|sum) ", sql) and sql.startswith(("with", "select", "@any"))
 )
 PLAIN = sorted(
-    name for name, sql in vars(templates("commandbus")).items() if "@" not in sql and sql[-1] != ","
+    name
+    for name, sql in vars(templates("commandbus")).items()
+    if "@" not in sql and sql[-1] != "," and not sql.startswith("copy")
 )
 
 
-@pytest.mark.parametrize("name", [*OVER_QUEUES, "insert", "settle", "settle locked"])
+@pytest.mark.parametrize("name", [*OVER_QUEUES, "insert", "settle", "settle locked", "quick"])
 def test_every_statement_over_queues_prepares(connection: Any, name: str) -> None:
     texts = Texts("commandbus", last_read_at=True)
     if name == "insert":
         sql = texts.insert(queues(connection))
+    elif name == "quick":
+        sql = texts.settle_quickly(queues(connection))
     elif name.startswith("settle"):
         sql = texts.settle(queues(connection), lock=name != "settle")
     else:
@@ -76,7 +80,7 @@ def fill(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("statistics", ["none", "fresh"])
-@pytest.mark.parametrize("name", ["claim", "settle", "renew"])
+@pytest.mark.parametrize("name", ["claim", "settle", "quick", "renew"])
 def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: str) -> None:
     fill(connection)
     if statistics == "fresh":
@@ -86,6 +90,10 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         sql, empty = texts.settle(found, lock=False), "{}"
         count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
         params: list[Any] = [empty] * count
+        params[5], params[6], params[33], params[34] = None, "w", "me", True
+    elif name == "quick":
+        sql = texts.settle_quickly(found)
+        params = ["{}"] * 43 + ['{"{1,2}","{3}"}', 1, 1, 3]
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "claim":
         sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000]

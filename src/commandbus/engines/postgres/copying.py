@@ -17,17 +17,17 @@ def command_line(row: Row) -> str:
     command_id = c.command_id.hex
     same = c.correlation_id is c.command_id
     return (
-        f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{_text(c.data)}"
+        f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}"
         f"\t{command_id if same else c.correlation_id.hex}"
         f"\t{_NULL if c.causation_id is None else c.causation_id.hex}"
         f"\t{_NULL if c.reply_to is None else c.reply_to}"
         f"\t{c.priority}\t{_NULL if c.max_attempts is None else c.max_attempts}\t{now}\t{due_at}"
         f"\t{_NULL if c.expires_at is None else c.expires_at}"
-        f"\t{_NULL if c.unique_key is None else _text(c.unique_key)}"
-        f"\t{_NULL if c.tags is None else _text(c.tags)}"
-        f"\t{_NULL if c.headers is None else _text(c.headers)}"
+        f"\t{_NULL if c.unique_key is None else escaped(c.unique_key)}"
+        f"\t{_NULL if c.tags is None else escaped(c.tags)}"
+        f"\t{_NULL if c.headers is None else escaped(c.headers)}"
         f"\t{_NULL if c.batch_id is None else c.batch_id.hex}"
-        f"\t{_NULL if c.group_key is None else _text(c.group_key)}"
+        f"\t{_NULL if c.group_key is None else escaped(c.group_key)}"
         f"\t{_NULL if c.requires is None else c.requires}"
     )
 
@@ -40,12 +40,12 @@ def queue_line(row: Row) -> str:
 
 def held_line(item: tuple[str, Row]) -> str:
     gate, (seq, command, _, due_at) = item
-    return f"{command.domain}\t{_text(gate)}\t{command.priority}\t{seq}\t{due_at}"
+    return f"{command.domain}\t{escaped(gate)}\t{command.priority}\t{seq}\t{due_at}"
 
 
 def plain_line(row: tuple[str, str, int]) -> str:
     domain, gate, at = row
-    return f"{domain}\t{_text(gate)}\t{at}"
+    return f"{domain}\t{escaped(gate)}\t{at}"
 
 
 def scheduled_line(row: Row) -> str:
@@ -54,5 +54,5 @@ def scheduled_line(row: Row) -> str:
     return f"{command.domain}\t{due_at}\t{seq}\t{command.priority}\t{keyed}"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     return text.translate(_ESCAPES) if not text.isprintable() or "\\" in text else text

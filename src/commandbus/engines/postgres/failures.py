@@ -11,6 +11,7 @@ from commandbus.errors import (
     CommandBusError,
     ConfigurationError,
     InvalidArgumentError,
+    InvalidOperationError,
     SchemaOutdated,
     StatementTimeout,
     StoreUnavailable,
@@ -28,6 +29,11 @@ class UniqueViolation(CommandBusError):  # noqa: N818 - never leaves the engine
 
 class NotifyRefused(StoreUnavailable):
     """The server's queue of notifications is full: the same without a notification may pass."""
+
+
+class MessagesMoved(StoreUnavailable):
+    """A settle believed that its leases and messages were as this process last saw them; see
+    pgmq/settling.py."""
 
 
 _MESSAGES = {
@@ -69,6 +75,8 @@ def translate(error: Exception) -> CommandBusError:
             "session that listens and never reads, see `commandbus db doctor`, or add notify=off to "
             "the URL."
         )
+    if state == "CB409":
+        return MessagesMoved(f"{text}; nothing was changed. Trying again is safe.")
     if state in _MISSING:
         return SchemaOutdated(
             f"The database lacks tables of this version ({text}); run `commandbus db upgrade`, or open "
@@ -82,6 +90,9 @@ def translate(error: Exception) -> CommandBusError:
         )
     if state.startswith("22"):
         return InvalidArgumentError(f"PostgreSQL cannot keep a value: {text}.")
+    if state == "P0001":
+        # Raised by a function or a trigger, with words of its own; it would do so again.
+        return InvalidOperationError(f"A function of the database refuses this: {text}.")
     if state == "57014":
         return StatementTimeout(
             f"PostgreSQL cancelled a statement ({text}); nothing was changed. Trying again is safe; if "

@@ -55,6 +55,8 @@ class Prepared(msgspec.Struct):
     worker: str | None = None
     sends: list[tuple[int, NewCommand]] = []
     """Commands that follow, with the proof of what they follow from."""
+    doubted: bool = True
+    """Whether a transport is to look before it writes, for what it cannot undo by itself."""
 
 
 class PostgresSettling(PostgresSending):

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.claiming import PostgresClaiming
@@ -21,9 +23,13 @@ from commandbus.store.records import Claimed, ClaimRequest
 
 logger = logging.getLogger("commandbus.pgmq")
 
-NATIVE = slice(None, -6)
-"""Rows of our query `claim` are the engine's, with six columns of the message behind: these."""
-QUEUE, MESSAGE_ID, ENDED, MESSAGE, HEADERS, ENQUEUED_AT = range(-6, 0)
+NATIVE = slice(None, 21)
+"""Rows of our query `claim` are the engine's, with columns of the message behind. The text of a message
+that is none of ours is one of them, read into the last: message, headers, and when it was sent."""
+QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(21, 26)
+PLACE = slice(QUEUE, ENDED)
+
+_text = msgspec.json.Decoder(tuple[str | None, str | None, int])
 
 
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
@@ -86,7 +92,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 if bounds is None:
                     return
                 continue
-            self._bounds.took(domain, [(row[QUEUE], row[MESSAGE_ID]) for row in rows])
+            last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
+            self._bounds.took(domain, last.items())
             if not (yield from self._receive(domain, request, rows, claimed)):
                 return
 
@@ -94,14 +101,19 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
     ) -> Op[bool]:
         """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
-        ours = [row for row in rows if row[0] is not None and not row[ENDED]]
+        ours: list[Any] = []
+        others: list[Any] = []
+        places: dict[int, Place] = {}
+        for row in rows:
+            if row[0] is None or row[ENDED]:
+                others.append(row)
+            else:
+                ours.append(row[NATIVE])
+                places[row[0]] = row[PLACE]
         more = False
         if ours:
-            plain = [row[NATIVE] for row in ours]
-            places = {row[0]: (row[QUEUE], row[MESSAGE_ID]) for row in ours}
-            more = yield from self._keep_claimed(domain, request.worker, plain, places, claimed)
-        if len(ours) < len(rows):
-            others = [row for row in rows if row[0] is None or row[ENDED]]
+            more = yield from self._keep_claimed(domain, request.worker, ours, places, claimed)
+        if others:
             yield from self._receive_others(domain, request, others, claimed)
             more = True
         return more
@@ -119,11 +131,12 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 refused.append((row, "ENDED: its command has an outcome already"))
                 continue
             try:
-                envelope = read_envelope(row[MESSAGE], row[HEADERS], queue.mapping)
+                message, headers, sent_at = _text.decode(row[TEXT])
+                envelope = read_envelope(message, headers, queue.mapping)
             except Refusal as error:
                 refused.append((row, str(error)))
             else:
-                envelopes[row[QUEUE], row[MESSAGE_ID]] = row, envelope
+                envelopes[row[QUEUE], row[MESSAGE_ID]] = (*row, sent_at), envelope
         if envelopes:
             params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
             queues = self._queues.among(queue_id for queue_id, _ in envelopes)
@@ -146,8 +159,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             rows.append((
                 seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
                 envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
-                envelope.reply_to, envelope.max_attempts, row[ENQUEUED_AT], envelope.tags,
-                envelope.headers, None, expired, now - row[ENQUEUED_AT],
+                envelope.reply_to, envelope.max_attempts, row[SENT_AT], envelope.tags,
+                envelope.headers, None, expired, now - row[SENT_AT],
             ))  # fmt: skip
         if rows:
             places = {row[2]: (row[0], row[1]) for row in found}
@@ -201,7 +214,7 @@ def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[s
         texts(e.reply_to for e in read),
         integers(row[3] for row in rows),
         numbers(e.max_attempts for e in read),
-        integers(row[ENQUEUED_AT] for row in rows),
+        integers(row[SENT_AT] for row in rows),
         numbers(e.expires_at for e in read),
         texts(e.tags for e in read),
         texts(e.headers for e in read),

@@ -25,8 +25,8 @@ GRACE_SECONDS = 10
 """How much longer than its lease a message stays invisible: whoever takes the lease back counts the
 crash and makes the message visible again, before another reader of the queue could meet it."""
 
-_JOINS = {"each": ",\n", "any": "\nunion all\n", "sum": "\n+ "}
-_REPEATED = re.compile(r"@(each|any|sum) (\w+)@")
+_JOINS = {"each": ",\n", "any": "\nunion all\n", "sum": "\n+ ", "all": "\n"}
+_REPEATED = re.compile(r"@(each|any|sum|all) (\w+)@")
 _MARKED = re.compile(r"/\* places \*/.*?/\* end of places \*/", re.DOTALL)
 _PARAMETER = re.compile(r"\$(\d+)")
 
@@ -126,12 +126,26 @@ class Texts:
         places = self._expanded("put_into", queues)
         return _MARKED.sub(lambda _: places, self._native.insert_commands, count=1)
 
+    def settle_quickly(self, queues: Sequence[Queue]) -> str:
+        """The engine's settle for completed commands, which deletes their messages or is undone."""
+        return self._make("settle quickly", queues, self._settle_quickly)
+
+    def _settle_quickly(self, _: str, queues: Sequence[Queue]) -> str:
+        text = self._native.settle
+        places = self._numbered("quick_places", queues)
+        end = self._numbered("quick_end", queues)
+        return _MARKED.sub(lambda _: places, text, count=1).replace("/* after */", end, 1)
+
+    def _numbered(self, name: str, queues: Sequence[Queue]) -> str:
+        """A part of the engine's settle, whose own parameters come after those of the engine."""
+        taken = max(int(number) for number in _PARAMETER.findall(self._native.settle))
+        text = self._expanded(name, queues)
+        return re.sub(r"@(\d)@", lambda found: str(taken + int(found[1])), text)
+
     def _settle(self, name: str, queues: Sequence[Queue]) -> str:
         text = self._native.settle
-        taken = max(int(number) for number in _PARAMETER.findall(text))
-        before = self._expanded("before_proof", queues)
+        before = self._numbered("before_proof", queues)
         before = before.replace("@lock@", "for update" if name == "settle locked" else "")
-        before = re.sub(r"@(\d)@", lambda found: str(taken + int(found[1])), before)
         text = text.replace("/* before */", before, 1)
         text = text.replace("/* proof */", "and l.lease_id not in (select proof from unfit)")
         places = self._expanded("instead_of_places", queues)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commandbus.domain.limits import Limit
-from commandbus.engines.postgres.arrays import EMPTY, integers
+from commandbus.domain.reply import REPLY_TYPE
+from commandbus.engines.postgres.arrays import EMPTY
 from commandbus.engines.postgres.copying import Row
 from commandbus.engines.postgres.pgmq.base import PgmqBase
+from commandbus.engines.postgres.pgmq.copying import Message, message_line, place_line
+from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.sending import PostgresSending
-from commandbus.engines.postgres.statements import Shared
+from commandbus.engines.postgres.statements import Copy, Shared
 from commandbus.errors import InvalidOperationError, SchemaOutdated
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import Capacity, Inserted, NewCommand
@@ -52,7 +55,30 @@ class PgmqSending(PgmqBase, PostgresSending):
 
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
         rows = sorted(ready + later, key=lambda row: row[0])
-        yield from self._put(_kinds([row[1] for row in rows]), integers(row[0] for row in rows))
+        yield from self._carriers(_kinds([row[1] for row in rows]))
+        told = " ".join(["", *sorted({row[1].domain for row in rows}), ""])
+        messages: list[Message] = []
+        for queue, carried in self._by_carrier(rows):
+            drawn = yield Statement(self._plain.draw_numbers, (queue.sequence, len(carried), told))
+            copied = [
+                (queue.queue_id, msg_id, row) for msg_id, row in zip(drawn[0][0], carried, strict=True)
+            ]
+            yield Copy(self._texts.of_one("copy_messages", queue), copied, render=message_line)
+            messages += copied
+        yield Copy(self._plain.copy_message_places, messages, render=place_line)
+
+    def _by_carrier(self, rows: list[Row]) -> list[tuple[Queue, list[Row]]]:
+        """Rows with the queues that carry them, which are known."""
+        found: dict[tuple[str, int, bool], tuple[Queue, list[Row]]] = {}
+        for row in rows:
+            kind = row[1].domain, row[1].priority, row[1].command_type == REPLY_TYPE
+            entry = found.get(kind)
+            if entry is None:
+                queue = self._queues.carrier(kind[0], kind[1], row[1].command_type)
+                assert queue is not None, "a queue is gone that was just looked up"
+                entry = found[kind] = (queue, [])
+            entry[1].append(row)
+        return list(found.values())
 
     def _put(self, kinds: set[tuple[str, int, str]], seqs: str, *state: str) -> Op[None]:
         """Messages for commands that are in the store: due times, attempts, crashes and releases

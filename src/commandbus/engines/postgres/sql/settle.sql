@@ -105,4 +105,4 @@ woken as materialized (
     from (select domain, delay, requires from back
         union all select domain, 0, null from left_slots) w
     where $35::boolean group by w.domain)
-select lease_id from proof where (select count(*) from woken) is not null
+select lease_id from proof where (select count(*) from woken) is not null /* after */

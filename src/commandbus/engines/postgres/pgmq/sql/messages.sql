@@ -58,9 +58,20 @@ put_@queue@ as (
 -- name: drawn
 select seq, @queue@, msg_id from drawn_@queue@
 
+-- name: draw_numbers
+-- Numbers of messages that are to be copied, which this transaction tells of by itself.
+select array(select nextval($1::text::regclass) from generate_series(1, $2::bigint)),
+    set_config('commandbus_pgmq.told', $3::text, true)
+
+-- name: copy_messages
+copy @table@ (msg_id, vt, message, headers) from stdin
+
+-- name: copy_message_places
+copy commandbus.pgmq_message (seq, queue_id, msg_id) from stdin
+
 -- name: put
--- Messages for commands that are there already: sent by COPY, retried by an operator, or sent before
--- the domain was on PGMQ.
+-- Messages for commands that are there already: retried by an operator, or sent before the domain was
+-- on PGMQ.
 with waiting as materialized (
     select * from rows from (unnest($1::text::bigint[]), unnest($2::text::bigint[]),
         unnest($3::text::smallint[]), unnest($4::text::smallint[]), unnest($5::text::smallint[]))
@@ -122,16 +133,17 @@ taken as materialized (
     select * from (@any look@) q limit $2::bigint),
 @each read@,
 known as materialized (
-    select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct, t.message, t.headers as msg_headers,
-        t.enqueued_at, coalesce(t.crashes::smallint, 0::smallint) as crashes,
-        coalesce(t.releases::smallint, 0::smallint) as releases,
+    select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
+        case when c.seq is null then 0 else coalesce((t.token ->> 2)::smallint, 0) end as crashes,
+        case when c.seq is null then 0 else coalesce((t.token ->> 3)::smallint, 0) end as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
         c.due_at, c.unique_key is not null as keyed,
-        case when t.read_ct > 0 then exists (
-            select 1 from commandbus.outcome o where o.seq = c.seq) else false end as ended
-    from taken t left join lateral (
-        select * from commandbus.command c where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
+        t.read_ct > 0 and coalesce((
+            select true from commandbus.outcome o where o.seq = c.seq), false) as ended
+    from (@any was_read@) t left join lateral (
+        select * from commandbus.command c
+        where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
     select $1::text, $3::text, max(m.now), max(m.now) + $5::bigint, array_agg(k.seq),
@@ -143,32 +155,34 @@ select k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k
     k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
     k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
     k.expires_at <= m.now, m.now - k.due_at,
-    k.queue_id, k.msg_id, k.ended, k.message::text, k.msg_headers::text,
-    (extract(epoch from k.enqueued_at) * 1000000)::bigint
+    k.queue_id, k.msg_id, k.ended, case when k.seq is null then case k.queue_id @all text_of@ end end
 from known k cross join moment m left join leased l on true
 order by k.place, k.msg_id
 
 -- name: look
-select @queue@ as queue_id, @position@ as place, @priority@ as priority, q.*
-from gate g cross join lateral (
-    select msg_id, read_ct, enqueued_at,
-        case when ours then (headers #>> '{commandbus,0}')::bigint end as seq,
-        case when ours then headers #>> '{commandbus,2}' end as crashes,
-        case when ours then headers #>> '{commandbus,3}' end as releases,
-        case when not ours then message end as message,
-        case when not ours then headers end as headers
-    from (select *, coalesce(headers #>> '{commandbus,1}' = msg_id::text
-            and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$', false) as ours
-        from @table@
-        where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
-        order by msg_id limit $2::bigint for update skip locked) q
-    ) q
+select @queue@ as queue_id, q.place from gate g cross join lateral (
+    select ctid as place from @table@
+    where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
+    order by msg_id limit $2::bigint for update skip locked) q
 
 -- name: read
+-- The rows are locked, so each is still where it was found.
 read_@queue@ as (
     update @table@ set read_ct = read_ct + 1, vt = (select at from gate)
         + ($5::bigint + @grace@) * '1 microsecond'::interval@last_read@
-    where msg_id = any (array(select msg_id from taken where queue_id = @queue@)))
+    where ctid = any (array(select place from taken where queue_id = @queue@))
+    returning msg_id, read_ct - 1 as read_ct, headers -> 'commandbus' as token)
+
+-- name: was_read
+-- A token counts under its own number only; the offset keeps it from being read again and again.
+(select @queue@ as queue_id, @position@ as place, @priority@ as priority, r.*,
+    case when r.token ->> 1 = r.msg_id::text and length(r.token ->> 0) between 1 and 18
+        and translate(r.token ->> 0, '0123456789', '') = '' then (r.token ->> 0)::bigint end as seq
+from read_@queue@ r offset 0)
+
+-- name: text_of
+when @queue@ then (select json_build_array(q.message::text, q.headers::text,
+    (extract(epoch from q.enqueued_at) * 1000000)::bigint)::text from @table@ q where q.msg_id = k.msg_id)
 
 -- name: admit
 -- Makes commands of messages that others have sent, under a lease of their own. One whose id is taken
@@ -257,6 +271,24 @@ held_@queue@ as materialized (
 
 -- name: held_all
 select proof, seq from held_@queue@
+
+-- name: quick_places
+-- Where all messages have the same read count and are to be deleted: the deletes check it for
+-- themselves, and if one of them, or a lease, is not as expected, the statement is undone as a whole.
+@each deleted@,
+
+-- name: deleted
+deleted_@queue@ as (
+    delete from @table@ where msg_id = any ((($@1@::text::text[])[@position@])::bigint[])
+        and read_ct = $@2@::bigint::integer
+    returning 1)
+
+-- name: quick_end
+and commandbus.pgmq_insist((select count(*) from proof) = $@3@::bigint
+    and $@4@::bigint = (@sum deleted_count@))
+
+-- name: deleted_count
+(select count(*) from deleted_@queue@)
 
 -- name: instead_of_places
 @each moved@,
@@ -361,9 +393,9 @@ select (select min(moment) from (
 from (select commandbus.now_us() as now, clock_timestamp() as at) m
 
 -- name: next_of
-select case when exists (select 1 from @table@ q where q.vt <= m.at) then 50000 else
-    (select extract(epoch from q.vt - m.at) * 1000000 from @table@ q
-     where q.vt > m.at order by q.vt limit 1) end
+select case when q.first <= m.at then 50000 else extract(epoch from q.first - m.at) * 1000000 end
+from (select min(vt) as first from (
+    select vt from @table@ order by msg_id limit 2147483647) q) q
 where not exists (select 1 from commandbus.domain d
     where d.domain = '@domain@' and d.paused_at is not null)
 
