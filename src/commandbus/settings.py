@@ -108,6 +108,9 @@ class WorkerSettings:
     min_concurrency: int | None = None
     max_concurrency: int | None = None
     """With both, `concurrency` is only the beginning: it follows the measured load between them."""
+    ageing: float | None = None
+    """A command that has waited this long counts as one step of priority more urgent, after twice as
+    long as two, and so on, so that none waits for ever; None keeps to the priorities."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -131,8 +134,12 @@ class WorkerSettings:
             ("shutdown_timeout", 0.0),
             ("statement_timeout", 0.001),
             ("silence_timeout", 0.1),
+            ("ageing", 0.001),
         ):
-            if name in ("thread_timeout", "statement_timeout") and getattr(self, name) is None:
+            if (
+                name in ("thread_timeout", "statement_timeout", "ageing")
+                and getattr(self, name) is None
+            ):
                 continue
             _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
         if not problems:

@@ -135,6 +135,7 @@ class PostgresSettling(PostgresSending):
         )
         roomy = {domains[built.proofs[seq]] for seq in built.known.keyed if built.proofs[seq] in valid}
         for domain in roomy & self._gated:
+            self._bounds.forget(domain)
             yield Wake(domain)
         sends = [command for proof, command in built.sends if proof in valid]
         if sends:
