@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
 from commandbus.sync import SyncCommandBus
@@ -49,7 +49,6 @@ async def work(url: str, journal: str, concurrency: int) -> None:
         await asyncio.to_thread(sys.stdin.read)
         await worker.stop(5)
         await running
-    print(worker.metrics, file=sys.stderr)
     print(len(done), *((done[0], done[-1]) if done else (0, 0)), flush=True)
 
 
@@ -73,7 +72,7 @@ class Fleet:
         self.done = 0
         self.seconds = 0.0
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> Self:
         for process in self._started:
             assert process.stdout is not None
             process.stdout.readline()

@@ -148,8 +148,8 @@ class WorkerBase:
         ageing = self.settings.ageing
         if ageing is not None and not self._engine.store.capabilities.ageing:
             raise ConfigurationError(
-                "A PGMQ queue gives out its messages in their order, so waiting commands cannot rise in "
-                "priority; leave ageing= out, or use postgresql:// without the transport."
+                "A PGMQ queue gives out its messages in order, so waiting cannot make one more urgent; "
+                "leave ageing= out, or use postgresql:// without the transport."
             )
         return None if ageing is None else int(ageing * SECOND)
 

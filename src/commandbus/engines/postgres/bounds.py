@@ -77,6 +77,12 @@ class Bounds:
             known[priority] = seq + 1
         self._known[domain] = known if len(known) <= PRIORITIES_MAX else {}
 
+    def lower(self, domain: str, priority: int, seq: int) -> None:
+        """This key came back, and perhaps others of the priority after it."""
+        known = self._known.get(domain)
+        if known and known.get(priority, 0) > seq:
+            self._known[domain] = known | {priority: seq}
+
     def forget(self, domain: str) -> None:
         self._known.pop(domain, None)
 

@@ -109,7 +109,7 @@ class AgeingSuite:
         require(bus, "ageing")
 
     def test_who_waits_rises_step_by_step(self, bus: Harness) -> None:
-        """A low one of eleven minutes ago comes before a high one of now, a low one of nine does not."""
+        """A low one of eleven minutes ago comes before a high one of now, one of nine does not."""
         bus.send(DOMAIN, "ship", "long ago", priority="low")
         bus.advance(120)
         bus.send(DOMAIN, "ship", "later", priority="low")

@@ -58,8 +58,8 @@ handed as materialized (
         from commandbus.held h where h.domain = s.domain and h.gate = s.gate
         order by h.priority, h.seq limit 1 for update skip locked) n
     where s.gate like 'k:%' and s.seq <> all ($23::text::bigint[])
-        and not exists (select 1 from commandbus.limit_rule r where r.domain = s.domain)
-        and not exists (select 1 from commandbus.place p where p.domain = s.domain)
+        and s.domain not in (select domain from commandbus.limit_rule)
+        and s.domain not in (select domain from commandbus.place)
         and not exists (select 1 from commandbus.slot x
             where x.domain = s.domain and x.gate = s.gate and x.seq <> s.seq)),
 not_held as (
@@ -126,4 +126,7 @@ woken as materialized (
     from (select domain, delay, requires from back
         union all select domain, 0, null from left_slots) w
     where $35::boolean group by w.domain)
-select lease_id from proof where (select count(*) from woken) is not null
+select p.lease_id, p.domain, h.priority, h.seq from proof p
+left join (select domain, priority, min(seq) as seq from handed group by domain, priority) h
+    on h.domain = p.domain
+where (select count(*) from woken) is not null
