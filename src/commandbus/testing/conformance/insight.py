@@ -9,7 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
-from commandbus.errors import CommandNotFoundError, InvalidArgumentError, TransientCommandError
+from commandbus.errors import (
+    CommandNotFoundError,
+    InvalidArgumentError,
+    PermanentCommandError,
+    TransientCommandError,
+)
 from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
@@ -167,9 +172,37 @@ class RedriveSuite:
         assert told == [(1, 3), (2, 3)]
         assert (report.done, report.stopped) == (2, True)
 
+    def test_a_canary_goes_on_when_it_lives(self, bus: Harness) -> None:
+        for _ in range(5):
+            park(bus)
+        with bus.run_worker(registry_of(ship=lambda command, context: None)):
+            report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1, 2], patience=30)
+        assert (report.done, report.stopped, report.failed) == (5, False, 0)
+
+    def test_a_canary_that_fails_leaves_the_rest_parked(self, bus: Harness) -> None:
+        for _ in range(5):
+            park(bus)
+
+        def fail(command: Any, context: Any) -> None:
+            raise PermanentCommandError("STILL_BROKEN")
+
+        with bus.run_worker(registry_of(ship=fail)):
+            report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1, 2], patience=30)
+        assert (report.matched, report.done, report.stopped, report.failed) == (5, 1, True, 1)
+        assert bus.call(bus.troubleshooting.count) == 5
+
+    def test_a_canary_that_nobody_takes_up_is_not_waited_for_for_ever(self, bus: Harness) -> None:
+        for _ in range(2):
+            park(bus)
+        report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1], patience=0)
+        assert (report.done, report.failed) == (1, 1)
+
     @pytest.mark.parametrize(
         ("action", "options", "named"),
         [
+            ("cancel", {"domain": DOMAIN, "reason": "old", "canary": [1]}, "canary is for retries"),
+            ("retry", {"domain": DOMAIN, "canary": [0]}, "canary"),
+            ("retry", {"domain": DOMAIN, "canary": 1}, "canary"),
             ("retry", {}, "Say which"),
             ("cancel", {"domain": DOMAIN}, "reason"),
             ("burn", {"domain": DOMAIN}, "burn"),
