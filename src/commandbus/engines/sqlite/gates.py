@@ -214,12 +214,23 @@ class SqliteGates:
         return any(row[0] != domain for row in ready)
 
     def _leave_gates(self, seqs: Collection[int], now: int) -> Op[None]:
-        """Commands that do not run any more make room for others."""
-        left = yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))
-        if left:
-            yield Statement(SQL.touch, [(*row, now) for row in sorted(set(left))], many=True)
-            for domain in sorted({row[0] for row in left}):
-                yield Wake(domain)
+        """Commands that do not run any more make room for others. The next one of a group passes at
+        once, which is cheaper than to have its gate looked at; other gates are for the next claim."""
+        left: dict[str, set[str]] = {}
+        for domain, gate in (yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))):
+            left.setdefault(domain, set()).add(gate)
+        for domain, gates in sorted(left.items()):
+            limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
+            groups = {g for g in gates if g.startswith(KEY_PREFIX)} if PER_KEY not in limits else set()
+            placed = False
+            if groups:
+                chosen = {"domain": domain, "gates": as_json(sorted(groups))}
+                rows = yield Statement(SQL.next_of_groups, chosen)
+                placed = yield from self._let_pass(domain, limits, rows, now)
+            touched = [(domain, gate, now) for gate in sorted(gates - groups)]
+            if touched:
+                yield Statement(SQL.touch, touched, many=True)
+            yield Wake(domain, None, everyone=placed)
 
     def _places(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
         """Where a worker with these tags finds ready work of a domain: first what few can take."""

@@ -375,8 +375,6 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
         if freed:
             yield Statement(SQL.free_keys, (as_json(sorted(freed)),))
-        if keyed:
-            yield from self._leave_gates(keyed, now)
         ready = [row for row in writes.requeues if not row.delay]
         if ready and keyed:
             back = [(row.seq, row.attempts, row.crashes, row.releases) for row in ready]
@@ -391,6 +389,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         ]
         if later:
             yield Statement(SQL.reschedule, later, many=True)
+        if keyed:
+            # After what comes back, which may be the next one of its group itself.
+            yield from self._leave_gates(keyed, now)
         yield from self._audit(writes.audits, now)
         for domain, due_in in _soonest(writes, domains).items():
             yield Wake(domain, due_in)
