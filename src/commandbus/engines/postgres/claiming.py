@@ -253,7 +253,7 @@ class PostgresClaiming(PostgresSettling):
 
 def _rank(ageing: int, row: Any) -> tuple[int, int]:
     """Where a row of the query `claim` stands by priority and by how long it has been due."""
-    return rank(row[3], -row[-1], ageing), row[0]
+    return rank(row[3], -(row[-1] or 0), ageing), row[0]
 
 
 def _reply_to_expired(domain: str, row: Any) -> NewCommand:
