@@ -69,6 +69,18 @@ Heartbeat = Annotated[
 ]
 
 
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option("--max-concurrency", min=1, help="Follow the load between --concurrency and this."),
+]
+Ageing = Annotated[
+    str | None,
+    typer.Option(
+        "--ageing", metavar="TIME", help="Waiting so long counts as one step of priority: 60s."
+    ),
+]
+
+
 class LogFormat(StrEnum):
     """How log lines look."""
 
@@ -98,18 +110,8 @@ def worker(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
     ] = None,
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--max-concurrency", min=1, help="Follow the load between --concurrency and this."
-        ),
-    ] = None,
-    ageing: Annotated[
-        str | None,
-        typer.Option(
-            "--ageing", metavar="TIME", help="Waiting so long counts as one step of priority: 60s."
-        ),
-    ] = None,
+    max_concurrency: MaxConcurrency = None,
+    ageing: Ageing = None,
     log_format: Annotated[
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
