@@ -161,7 +161,8 @@ def _count_failed(scope: Scope, tried: list[CommandRecord], seconds: float) -> F
     now = yield Await(0)
     deadline = now + seconds
     while tried:
-        failed, waiting = 0, []
+        failed = 0
+        waiting: list[CommandRecord] = []
         for record in tried:
             found = (yield scope.store.find(record.command_id, record.domain))[0]
             if found.status in FINAL or found.status is PARKED:
