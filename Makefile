@@ -78,6 +78,8 @@ bench: $(NEEDS_DEV) ## measure throughput and latency
 
 chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise
 	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(SECONDS) --write docs/reliability.md
+	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker
+	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker --sqlite
 
 soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
 	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(if $(filter 240,$(SECONDS)),7200,$(SECONDS))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.names import as_name
 from commandbus.domain.payload import PAYLOAD_BYTES_MAX
 from commandbus.domain.priority import LABELS, as_priority
 from commandbus.domain.retry import RetryPolicy, check_max_attempts
@@ -42,6 +43,9 @@ class BusSettings:
     """Labels and their numbers; lower runs first."""
     priority_hook: Callable[[SendRequest], str | int | None] | None = None
     """Called at each send that names no priority; what it returns, unless None, is the priority."""
+    affinity: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+    """By domain and type, the tags that a worker must have to take commands of that type, unless a
+    send names others: {"video": {"render": ["gpu"]}}."""
     max_pending: int | None = None
     """How many commands of a domain may wait before sends are refused with QueueFull."""
     warn_depth: int | None = None
@@ -68,6 +72,15 @@ class BusSettings:
             _collect(problems, partial(as_priority, value, {}), f"priorities[{label!r}]: ")
         default = partial(as_priority, self.default_priority, self.priorities)
         _collect(problems, default, "default_priority: ")
+        for domain, types in (self.affinity or {}).items():
+            if not isinstance(types, Mapping):
+                problems.append(f"affinity[{domain!r}] must map types to tags, not {types!r}")
+                continue
+            for command_type, tags in types.items():
+                where = f"affinity[{domain!r}][{command_type!r}]: "
+                _collect(problems, partial(as_name, domain, "domain"), where)
+                _collect(problems, partial(as_name, command_type, "command_type"), where)
+                _collect(problems, partial(as_required_tags, tags), where)
         if self.warn_depth is not None and self.max_pending is None:
             problems.append("warn_depth needs max_pending, because only then sends are counted")
         _collect(problems, lambda: check_max_attempts(self.max_attempts))
@@ -110,6 +123,9 @@ class WorkerSettings:
     min_concurrency: int | None = None
     max_concurrency: int | None = None
     """With both, `concurrency` is only the beginning: it follows the measured load between them."""
+    ageing: float | None = None
+    """A command that has waited this long counts as one step of priority more urgent, after twice as
+    long as two, and so on, so that none waits for ever; None keeps to the priorities."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -133,8 +149,12 @@ class WorkerSettings:
             ("shutdown_timeout", 0.0),
             ("statement_timeout", 0.001),
             ("silence_timeout", 0.1),
+            ("ageing", 0.001),
         ):
-            if name in ("thread_timeout", "statement_timeout") and getattr(self, name) is None:
+            if (
+                name in ("thread_timeout", "statement_timeout", "ageing")
+                and getattr(self, name) is None
+            ):
                 continue
             _collect(problems, partial(as_seconds, getattr(self, name), name, minimum=minimum))
         if not problems:

@@ -1,5 +1,9 @@
-from commandbus.testing.conformance.priorities import PrioritiesSuite
+from commandbus.testing.conformance.priorities import AgeingSuite, PrioritiesSuite
 
 
 class TestPriorities(PrioritiesSuite):
+    pass
+
+
+class TestAgeing(AgeingSuite):
     pass

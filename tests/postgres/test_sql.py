@@ -81,6 +81,7 @@ PARAMS: dict[str, list[Any]] = {
     "sweep": ["{d1,d2}"],
     "next_moment": ["{d1}", "w"],
     "renew": ["{1,2}", 30_000_000],
+    "aged": ["d1", 60_000_000, 100],
 }
 
 
@@ -159,6 +160,20 @@ def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
     fresh = [(-5, 1), (0, 8), (3, 1), (5, 10), (6, 1), (100, 2**62)]
     assert all(covered(key) for key in fresh)
     assert bounds.ranges("d", 1.5) is None
+
+
+def test_what_has_aged_is_looked_at_first_and_once() -> None:
+    bounds = Bounds()
+    bounds.walked("d", 0.0, 0.0)
+    bounds.took("d", [(0, 7), (10, 3)])
+    found = bounds.ranges_after("d", 0.5, [(10, 9), (5, 4)])
+    columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
+    ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
+    assert ranges[:2] == [((10, 4), (10, 9)), ((5, 0), (5, 4))]
+    keys = [(-1, 1), (0, 8), (3, 1), (5, 1), (5, 4), (10, 4), (10, 8), (10, 9), (11, 0)]
+    for key in keys:
+        assert sum(low <= key < high for low, high in ranges) == 1, key
+    assert not any(low <= key < high for low, high in ranges for key in [(0, 7), (10, 3)])
 
 
 def test_a_slow_walk_is_taken_more_rarely() -> None:

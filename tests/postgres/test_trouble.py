@@ -282,3 +282,14 @@ def test_a_worker_survives_an_immediate_restart_of_the_server() -> None:
             assert time.monotonic() - began < 10
             worker.stop()
             running.join()
+
+
+def test_a_queue_row_without_its_command_is_noted_and_passed_over(url: str) -> None:
+    with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
+        gone, kept = bus.send("work", "note"), bus.send("work", "note")
+        connection.execute("delete from commandbus.command where command_id = %s", (gone.command_id,))
+        (received,) = SyncWorker(bus, "work").receive(10)
+        assert received.command.command_id == kept.command_id
+        assert bus.stats("work").ready == 0
+        (details,) = connection.execute("select details from commandbus.audit").fetchall()
+        assert "ORPHAN" in details[0]

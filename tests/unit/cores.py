@@ -37,13 +37,15 @@ class Bench:
         assert limit in (None, claim.limit)  # type: ignore[union-attr]
         return self
 
-    def claims(self, count: int, crashes: int = 0, priority: int = 5) -> list[Effect]:
+    def claims(
+        self, count: int, crashes: int = 0, priority: int = 5, *, keyed: bool = False
+    ) -> list[Effect]:
         """The claim in flight finds so many commands, under one lease."""
         self._lease += 1
         found = []
         for _ in range(count):
             self._seq += 1
-            found.append(_claimed(self._seq, self._lease, crashes, priority))
+            found.append(_claimed(self._seq, self._lease, crashes, priority, keyed))
         return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
@@ -67,7 +69,7 @@ class Bench:
         return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def _claimed(seq: int, lease_id: int, crashes: int, priority: int) -> Claimed:
+def _claimed(seq: int, lease_id: int, crashes: int, priority: int, keyed: bool) -> Claimed:
     command_id = UUID(int=seq)
     return Claimed(
         seq=seq,
@@ -87,4 +89,5 @@ def _claimed(seq: int, lease_id: int, crashes: int, priority: int) -> Claimed:
         attempt=1 + crashes,
         crashes=crashes,
         releases=0,
+        keyed=keyed,
     )

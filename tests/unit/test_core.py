@@ -208,6 +208,13 @@ def test_less_is_claimed_ahead_among_urgent_commands(priority: int, claimed: int
     assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(claimed, False)]
 
 
+@pytest.mark.parametrize(("keyed", "claimed"), [(False, 501), (True, 101)])
+def test_less_is_claimed_ahead_where_it_holds_up_a_group(keyed: bool, claimed: int) -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(2, keyed=keyed)
+    assert bench.kinds(bench.finish(1, 100), Claim) == [Claim(claimed, False)]
+
+
 def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken_again() -> None:
     bench = Bench(concurrency=1, prefetch=4).begun(limit=5)
     bench.claims(5)

@@ -24,7 +24,7 @@ from commandbus.errors import (
     StoreUnavailable,
 )
 from commandbus.store.op import Op, Statement, Wake
-from commandbus.sync import SyncCommandBus
+from commandbus.sync import SyncCommandBus, SyncWorker
 
 
 @pytest.fixture
@@ -386,3 +386,23 @@ def test_a_closed_bus_says_how_to_open_it(tmp_path: Path) -> None:
     bus = SyncCommandBus(f"sqlite:///{tmp_path}/test.db")
     with pytest.raises(InvalidOperationError, match="with bus:"):
         bus.send("shop", "Order")
+
+
+# Rows that were changed by hand.
+
+
+def test_a_queue_row_without_its_command_is_noted_and_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "test.db"
+    with SyncCommandBus(f"sqlite:///{file}?synchronous=off") as bus:
+        gone, kept = bus.send("work", "note"), bus.send("work", "note")
+        connection = sqlite3.connect(file)
+        connection.execute(
+            "delete from commandbus_command where command_id = ?", (gone.command_id.bytes,)
+        )
+        connection.commit()
+        (received,) = SyncWorker(bus, "work").receive(10)
+        assert received.command.command_id == kept.command_id
+        assert bus.stats("work").ready == 0
+        (details,) = connection.execute("select details from commandbus_audit").fetchone()
+        assert "ORPHAN" in details
+        connection.close()

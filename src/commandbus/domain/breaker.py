@@ -98,6 +98,16 @@ class CircuitBreaker:
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
 
 
+def denial(target: str) -> str:
+    """Why a command was put off that needs a target whose breaker is open."""
+    return f"the breaker of {target!r} is open"
+
+
+def is_denial(reason: str) -> bool:
+    """Whether a command was put off for that."""
+    return reason.startswith("the breaker of ")
+
+
 class BreakerSnapshot(msgspec.Struct, frozen=True):
     """What the fleet knows about a target."""
 

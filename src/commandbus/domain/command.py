@@ -56,6 +56,7 @@ class SendRequest(msgspec.Struct, frozen=True):
     requires: tuple[str, ...] | list[str] = ()
     unique: Unique | None = None
     sender: str | None = None
+    retry: Any = None
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):

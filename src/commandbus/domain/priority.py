@@ -29,3 +29,10 @@ def as_priority(priority: Priority, labels: Mapping[str, int] = LABELS) -> int:
     if not HIGHEST <= priority <= LOWEST:
         raise InvalidArgumentError(f"priority must be between {HIGHEST} and {LOWEST}, not {priority}.")
     return priority
+
+
+def rank(priority: int, due_at: int, ageing: int) -> int:
+    """Where a command stands when `ageing` microseconds of waiting count as one step of priority; the
+    lowest is first. It does not change with time: all that wait grow more urgent at the same pace, so
+    the order of two commands is that of their sum of priority and moment."""
+    return priority * ageing + due_at

@@ -5,10 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from commandbus.domain.moment import Duration, as_seconds
-from commandbus.errors import ConfigurationError
+from commandbus.errors import ConfigurationError, InvalidArgumentError
+
+RETRY_HEADER = "commandbus-retry"
+"""Where a command carries a policy of its own: what is rarely used costs other commands nothing."""
+STEPS_MAX = 50
+"""So many waits of a policy are carried; the last one repeats."""
 
 
 class Backoff(Protocol):
@@ -118,3 +123,30 @@ def check_max_attempts(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 32_767:
         raise ConfigurationError(f"max_attempts must be a whole number from 1 to 32767, not {value!r}.")
     return value
+
+
+def header_of(policy: RetryPolicy) -> dict[str, Any]:
+    """A policy as a command carries it: its waits, whatever they were computed by."""
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidArgumentError(f"retry must be a RetryPolicy, not {policy!r}.")
+    waits = [policy.get_backoff(n) for n in range(1, max(2, min(policy.max_attempts, STEPS_MAX + 1)))]
+    while len(waits) > 1 and waits[-1] == waits[-2]:
+        waits.pop()
+    carried: dict[str, Any] = {"backoff_schedule": waits}
+    if policy.jitter:
+        carried["jitter"] = policy.jitter
+    if policy.window is not None:
+        carried["window"] = policy.window_seconds
+    return carried
+
+
+def policy_of(carried: Any) -> RetryPolicy:
+    """The policy that a command carries, written by this or any other program; raises
+    ConfigurationError when it is none."""
+    if not isinstance(carried, dict):
+        raise ConfigurationError(f"{RETRY_HEADER} must be an object, not {carried!r}.")
+    try:
+        known: dict[str, Any] = {"max_attempts": 1} | carried
+        return RetryPolicy(**known)
+    except (TypeError, InvalidArgumentError) as error:
+        raise ConfigurationError(f"{RETRY_HEADER} is not valid: {error}") from None

@@ -21,7 +21,7 @@ from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_secon
 from commandbus.domain.names import as_name, as_tags, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.reply import Reply, reply_outcome
-from commandbus.domain.retry import check_max_attempts
+from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, check_max_attempts, header_of
 from commandbus.domain.unique import Unique
 from commandbus.errors import (
     CommandNotFoundError,
@@ -32,6 +32,7 @@ from commandbus.errors import (
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.uniqueness import insert_unique
+from commandbus.settings import BusSettings
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
@@ -64,6 +65,7 @@ def send(
     requires: Iterable[str] = (),
     unique: Unique | None = None,
     sender: str | None = None,
+    retry: RetryPolicy | None = None,
 ) -> Op[SendResult]:
     """Send a command to a domain. When this returns, the command is durable and will be carried out.
 
@@ -72,7 +74,8 @@ def send(
     result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
     started any more. Commands with one `group_key` run one at a time, in order within a priority;
     those with `requires` run on workers that have all these tags. `unique` says more about the
-    unique key; `sender` is who is counted where sends per second are limited. Raises PayloadError,
+    unique key; `sender` is who is counted where sends per second are limited; `retry` is the command's
+    own policy, before that of its handler, and `max_attempts` before it. Raises PayloadError,
     InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
     request = SendRequest(
@@ -96,6 +99,7 @@ def send(
         requires if isinstance(requires, tuple | list) else list(as_tags(requires)),
         unique,
         sender,
+        retry,
     )
     return _first(send_many(scope, [request]))
 
@@ -174,6 +178,10 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         raise InvalidArgumentError(f"headers must be a dict, not {headers!r}.")
     if scope.carry is not None:
         headers = scope.carry(request)
+    max_attempts = request.max_attempts
+    if request.retry is not None:
+        headers = (headers or {}) | {RETRY_HEADER: header_of(request.retry)}
+        max_attempts = request.retry.max_attempts if max_attempts is None else max_attempts
     command_id = scope.new_id() if given is None else as_id(given, "command_id")
     correlation_id = request.correlation_id
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.
@@ -189,7 +197,7 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         0 if delay is None else int(as_seconds(delay, "delay") * SECOND),
         None if request.due_at is None else as_microseconds(request.due_at, "due_at"),
         None if request.expires_at is None else as_microseconds(request.expires_at, "expires_at"),
-        None if request.max_attempts is None else check_max_attempts(request.max_attempts),
+        None if max_attempts is None else check_max_attempts(max_attempts),
         None if request.unique_key is None else as_text(request.unique_key, "unique_key"),
         payload.encode(list(as_tags(tags)), what="tags") if tags else None,
         payload.encode(headers, what="headers", bytes_max=payload.HEADER_BYTES_MAX)
@@ -197,8 +205,18 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         else None,
         None if request.batch_id is None else as_id(request.batch_id, "batch_id"),
         None if request.group_key is None else as_text(request.group_key, "group_key"),
-        ",".join(as_required_tags(request.requires)) if request.requires else None,
+        ",".join(as_required_tags(request.requires))
+        if request.requires
+        else _affinity(settings, request),
     )
+
+
+def _affinity(settings: BusSettings, request: SendRequest) -> str | None:
+    """The tags that commands of its type require."""
+    if not settings.affinity:
+        return None
+    tags = settings.affinity.get(request.domain, {}).get(request.command_type, ())
+    return ",".join(as_required_tags(tags)) or None
 
 
 def _priority(scope: Scope, request: SendRequest) -> int:

@@ -7,6 +7,8 @@ from uuid import UUID
 
 import msgspec
 
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.breaker import is_denial
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
@@ -65,8 +67,9 @@ def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
 
 
 def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> Op[Why]:
-    """Why a command is not running: paused, scheduled, nobody there who knows its type, others ahead
-    of it, running, parked or ended; in words and as data. Raises CommandNotFoundError."""
+    """Why a command is not running: paused, scheduled, a breaker open, nobody there who knows its type,
+    its group or a limit in the way, others ahead of it, running, parked or ended; in words and as data.
+    Raises CommandNotFoundError."""
     wanted = as_id(command_id, "command_id")
     record = only_one((yield from scope.store.find(wanted, domain)), wanted, domain)
     if record.status is CommandStatus.PENDING:
@@ -80,41 +83,69 @@ def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> O
 def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     reasons: list[Reason] = []
     now = as_datetime((yield from scope.store.now()))
-    stats = yield from scope.store.stats(record.domain)
+    stats = yield from scope.store.stats(record.domain, 1)
     if stats.paused:
         because = f": {stats.paused_reason}" if stats.paused_reason else ""
         reasons.append(Reason("PAUSED", f"domain {record.domain!r} is paused{because}"))
     if record.due_at > now:
-        text = f"it is scheduled for {_moment(record.due_at)}"
-        if record.attempts:
-            text += f", after attempt {record.attempts} failed with {record.error_code}"
-        reasons.append(Reason("SCHEDULED", text))
+        reasons.append((yield from _why_later(scope, record)))
+    reasons += yield from _why_nobody(scope, record)
+    if record.due_at <= now:
+        reasons += yield from _why_behind(scope, record)
+    return reasons or [Reason("NEXT", "nothing is in its way: it is next")]
+
+
+def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
+    """It is not due: as was asked for, or because of what happened the last time."""
+    due = _moment(record.due_at)
+    trail = yield from scope.store.audit_trail(record.command_id, record.domain)
+    last = trail[-1] if trail else None
+    if last is not None and last.event_type is AuditEventType.RELEASED:
+        reason = str(last.details.get("reason"))
+        if is_denial(reason):
+            return Reason("BREAKER_OPEN", f"{reason} until {due}")
+        return Reason("SCHEDULED", f"it was put off until {due}: {reason}")
+    if record.attempts and record.error is not None:
+        failed = f"attempt {record.attempts} failed with {record.error_code}"
+        return Reason("SCHEDULED", f"{failed}, the next one is due at {due}")
+    return Reason("SCHEDULED", f"it is due at {due}")
+
+
+def _why_nobody(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
+    """Nobody is there who could take it."""
     workers = yield from list_workers(scope)
     serving = [worker for worker in workers if record.domain in worker.domains]
     if not serving:
-        reasons.append(Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}"))
-    elif record.requires and not any(set(record.requires) <= set(w.tags) for w in serving):
+        return [Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}")]
+    if record.requires and not any(set(record.requires) <= set(w.tags) for w in serving):
         tags = ", ".join(record.requires)
-        text = f"none of {len(serving)} live workers has the tags it requires ({tags})"
-        reasons.append(Reason("NO_TAGS", text))
-    elif not any(
+        return [Reason("NO_TAGS", f"{_none_of(serving)} has the tags it requires: {tags}")]
+    if not any(
         w.processes or (record.domain, record.command_type) in w.command_types for w in serving
     ):
-        text = f"none of {len(serving)} live workers has a handler for {record.command_type!r}"
-        reasons.append(Reason("NO_HANDLER", text))
-    if record.due_at <= now:
-        held = yield from scope.store.held_at(record.domain, record.sequence)
-        if held is not None:
-            reasons.append((yield from _why_held(scope, record, held)))
-        ahead = yield from scope.store.count_ahead(
-            record.domain, record.priority, record.sequence, AHEAD_MAX
-        )
-        if ahead:
-            more = "at least " if ahead >= AHEAD_MAX else ""
-            reasons.append(Reason("AHEAD", f"{more}{ahead} commands are ahead of it"))
-    if not reasons:
-        reasons.append(Reason("NEXT", "nothing is in its way: it is next"))
-    return reasons
+        text = f"{_none_of(serving)} has a handler for {record.command_type!r}"
+        return [Reason("NO_HANDLER", text)]
+    return []
+
+
+def _none_of(serving: list[WorkerInfo]) -> str:
+    """The beginning of what all the workers lack."""
+    return f"none of {len(serving)} live workers" if len(serving) > 1 else "no live worker"
+
+
+def _why_behind(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
+    """It is due, and others come first."""
+    held = yield from scope.store.held_at(record.domain, record.sequence)
+    if held is not None:
+        return [(yield from _why_held(scope, record, held))]
+    ahead = yield from scope.store.count_ahead(
+        record.domain, record.priority, record.sequence, AHEAD_MAX
+    )
+    if not ahead:
+        return []
+    more = "at least " if ahead >= AHEAD_MAX else ""
+    are = "command is" if ahead == 1 else "commands are"
+    return [Reason("AHEAD", f"{more}{ahead} {are} ahead of it")]
 
 
 def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
@@ -124,24 +155,23 @@ def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
     if held.gate.startswith(KEY_PREFIX) and full and limit.concurrency == 1:
         return Reason("GROUP_BLOCKED", f"its group {record.group_key!r} is blocked by {held.holder}")
     if full or limit.rate is not None:
-        return Reason("LIMIT_REACHED", f"the limit is reached: {limit}; {held.running} passed it")
-    return Reason("HELD", "it is let through with the next claim")
+        return Reason("LIMIT_REACHED", f"a limit is reached: {limit}")
+    return Reason("HELD", "the next claim lets it pass")
 
 
 def _why_not_waiting(record: CommandRecord) -> Reason:
+    error = f"{record.error_code}: {record.error_message}" if record.error else None
     if record.status is CommandStatus.IN_PROGRESS:
         since = _moment(record.started_at) if record.started_at else "just now"
-        return Reason(
-            "RUNNING",
-            f"it has been running since {since} on {record.worker}, attempt {record.attempts}",
-        )
+        text = f"it has been running since {since} on {record.worker}, attempt {record.attempts}"
+        return Reason("RUNNING", text)
+    ended = _moment(record.finished_at) if record.finished_at else "an unknown time"
+    because = error or record.reason
     if record.status is PARKED:
-        because = f"{record.error_code}: {record.error_message}" if record.error else record.reason
-        return Reason("PARKED", f"it is parked for an operator ({record.reason}) because of {because}")
+        tries = f"{record.attempts} attempt{'' if record.attempts == 1 else 's'}"
+        return Reason("PARKED", f"parked for an operator at {ended} after {tries}: {because}")
     assert record.status in FINAL
-    ended = _moment(record.finished_at) if record.finished_at else "before"
-    because = f" ({record.error_code or record.reason})" if record.error or record.reason else ""
-    return Reason("ENDED", f"it ended {record.status}{because} at {ended}")
+    return Reason("ENDED", f"{record.status} at {ended}" + (f": {because}" if because else ""))
 
 
 def _moment(moment: datetime) -> str:

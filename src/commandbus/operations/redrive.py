@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.command import CommandRecord
-from commandbus.domain.counts import as_count
+from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id
-from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
+from commandbus.domain.moment import Duration, as_seconds
 from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.commands import query_commands
-from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
 from commandbus.store.op import Op
 
@@ -49,6 +51,8 @@ class BulkReport(msgspec.Struct, frozen=True):
     refused: int
     """Those that were not parked any more when their turn came."""
     stopped: bool
+    failed: int = 0
+    """With a canary: those that were tried again and did not complete, which stopped it."""
 
 
 def fingerprint(record: CommandRecord) -> str:
@@ -94,17 +98,23 @@ def bulk(
     result: Any = None,
     preview: bool = False,
     progress: Callable[[int, int], bool | None] | None = None,
+    canary: Sequence[int] = (),
+    patience: Duration = 60.0,
 ) -> Flow[BulkReport]:
     """Retry, cancel or complete many parked commands: those named, or those that meet all conditions.
 
     `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
     many there are. `progress` is called with (done so far, matched) after each; returning False stops.
-    Each command is its own transaction, so what is done stays done. Raises InvalidArgumentError when
+    Each command is its own transaction, so what is done stays done. With canary=(1, 10), a retry begins
+    with one, goes on with ten when that has completed, and with all others when these have; one that
+    does not complete within `patience` seconds leaves the rest parked. Raises InvalidArgumentError when
     neither ids nor any condition is given, or a cancel has no reason.
     """
     if limit is not None:
         as_count(limit, "limit", highest=BULK_MAX)
     build = _builder(action, operator, reason, result)
+    looks = _looks(action, canary)
+    seconds = as_seconds(patience, "patience")
     if command_ids is None and not any((domain, command_type, error_code, group)):
         raise InvalidArgumentError(
             "Say which: command_ids, or at least one of domain, command_type, error_code, group."
@@ -120,15 +130,51 @@ def bulk(
     if preview:
         return BulkReport(len(chosen), 0, 0, stopped=False)
     done = refused = 0
+    tried: list[CommandRecord] = []
     for record in chosen:
         try:
             yield Send(build(scope, record))
             done += 1
+            tried.append(record)
         except CommandBusError:
             refused += 1
         if progress is not None and progress(done + refused, len(chosen)) is False:
             return BulkReport(len(chosen), done, refused, stopped=True)
+        if done + refused in looks:
+            failed = yield from _count_failed(scope, tried, seconds)
+            if failed:
+                return BulkReport(len(chosen), done, refused, stopped=True, failed=failed)
+            tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+def _looks(action: str, canary: Sequence[int]) -> set[int]:
+    """After how many commands to look how they fared."""
+    stages = [as_count(size, "canary", highest=BULK_MAX) for size in as_items(canary, "canary")]
+    if stages and action != "retry":
+        raise InvalidArgumentError("A canary is for retries: what is canceled or completed has ended.")
+    return set(accumulate(stages))
+
+
+def _count_failed(scope: Scope, tried: list[CommandRecord], seconds: float) -> Flow[int]:
+    """How many did not complete: as soon as one has failed, or when the patience is at its end."""
+    now = yield Await(0)
+    deadline = now + seconds
+    while tried:
+        failed = 0
+        waiting: list[CommandRecord] = []
+        for record in tried:
+            found = (yield scope.store.find(record.command_id, record.domain))[0]
+            if found.status in FINAL or found.status is PARKED:
+                failed += found.status is not CommandStatus.COMPLETED
+            else:
+                waiting.append(record)
+        if failed or now >= deadline:
+            return failed or len(waiting)
+        tried = waiting
+        if tried:
+            now = yield Await(min(1.0, deadline - now))
+    return 0
 
 
 def _builder(

@@ -64,6 +64,7 @@ class RuntimeWorker(WorkerBase):
         tags: Iterable[str] = (),
         min_concurrency: int | None = None,
         max_concurrency: int | None = None,
+        ageing: Duration | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         settings = settings_from(
@@ -81,6 +82,7 @@ class RuntimeWorker(WorkerBase):
             tags,
             min_concurrency,
             max_concurrency,
+            ageing,
         )
         self._bus = bus
         super().__init__(

@@ -18,5 +18,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Queues of other programs can be bound to a domain with `adopt_queue`."""
     gates: bool = True
     """Commands can be held back: by groups, limits and required tags."""
+    ageing: bool = True
+    """Waiting can make a command more urgent."""
     handler_transactions: bool = False
     """A handler may be transactional: its effects and its outcome commit together."""

@@ -79,6 +79,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     sweep: bool = True
     tags: tuple[str, ...] = ()
     """What the worker has; it may take what requires some of them, and what requires nothing."""
+    ageing: int | None = None
+    """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
 
 

@@ -18,7 +18,7 @@ from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.limits import as_required_tags
-from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.outcome import Outcome, Released, as_result
 from commandbus.domain.presence import WorkerInfo
@@ -109,6 +109,7 @@ class WorkerBase:
         self._demand = self._demand_of(settings.concurrency)
         engine.check_demand(self._demand)
         self._check_handlers()
+        self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout)
         """How the machinery of this worker is doing."""
         self._core = WorkerCore(settings)
@@ -142,6 +143,16 @@ class WorkerBase:
                     f"transactional, but {scheme}:// has no transactions for handlers; register it "
                     "without transactional=True, or use postgresql://…."
                 )
+
+    def _check_ageing(self) -> int | None:
+        """Microseconds of waiting per step of priority."""
+        ageing = self.settings.ageing
+        if ageing is not None and not self._engine.store.capabilities.ageing:
+            raise ConfigurationError(
+                "A PGMQ queue gives out its messages in order, so waiting cannot make one more urgent; "
+                "leave ageing= out, or use postgresql:// without the transport."
+            )
+        return None if ageing is None else int(ageing * SECOND)
 
     def _bus_within(self, session: Any, is_async: bool) -> Any:
         raise AssertionError("a runtime knows its buses")
@@ -333,6 +344,7 @@ class WorkerBase:
             self.settings.visibility_timeout,
             claim.sweep,
             self.settings.tags,
+            self._ageing,
             claim.idle,
         )
 
@@ -347,7 +359,8 @@ class WorkerBase:
         seconds = self.settings.visibility_timeout
         if visibility_timeout is not None:
             seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
-        request = ClaimRequest(self.domains, batch_size, self.name, seconds, tags=self.settings.tags)
+        tags, ageing = self.settings.tags, self._ageing
+        request = ClaimRequest(self.domains, batch_size, self.name, seconds, tags=tags, ageing=ageing)
         reply = yield from self._engine.store.claim(request)
         return [self._received(claimed) for claimed in reply.claimed]
 
@@ -412,6 +425,7 @@ def settings_from(
     tags: Iterable[str] = (),
     min_concurrency: int | None = None,
     max_concurrency: int | None = None,
+    ageing: Duration | None = None,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
     return WorkerSettings(
@@ -429,6 +443,7 @@ def settings_from(
         tags=as_required_tags(tags),
         min_concurrency=min_concurrency,
         max_concurrency=max_concurrency,
+        ageing=None if ageing is None else _in_seconds(ageing),
     )
 
 

@@ -64,6 +64,9 @@ SLOW_HANDLER = 0.01
 URGENT = LABELS["high"]
 URGENT_SHARE = 5
 """Among urgent commands, so much less is claimed ahead."""
+KEYED_SHARE = 5
+"""Where a command that was claimed ahead holds up others of its group, or one of few places, so much
+less is claimed ahead."""
 STOPPING = "the worker is stopping"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
@@ -101,6 +104,8 @@ class WorkerCore:
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
         """The last claim had commands of high priority, so others may follow."""
+        self._keyed = False
+        """The last claim had commands that others may wait for."""
         self._woken_meanwhile = False
         self._due_meanwhile = inf
         self._look_at = -inf
@@ -283,7 +288,8 @@ class WorkerCore:
         # What is claimed ahead stands before what comes later, however urgent that is.
         budget = settings.prefetch_budget / (URGENT_SHARE if self._urgent else 1)
         fitting = self.concurrency * budget / max(seconds, 1e-6)
-        return min(settings.prefetch_max, int(fitting))
+        most = settings.prefetch_max // (KEYED_SHARE if self._keyed else 1)
+        return min(most, int(fitting))
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -293,7 +299,9 @@ class WorkerCore:
         metrics.rescued += reply.rescued
         self.backlog = len(reply.claimed) >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
-        if not reply.claimed:
+        if reply.claimed:
+            self._keyed = any(claimed.keyed for claimed in reply.claimed)
+        else:
             metrics.empty_receives += 1
             self._sweep_at = now
             self._may_wait = self._woken_meanwhile

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.breaker import denial
 from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
@@ -31,8 +32,9 @@ from commandbus.domain.outcome import (
     decide_failure,
     decide_unknown_handler,
 )
-from commandbus.domain.retry import RetryPolicy
+from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, policy_of
 from commandbus.errors import (
+    ConfigurationError,
     PayloadError,
     PermanentCommandError,
     PoolExhausted,
@@ -172,8 +174,7 @@ class Execution:
         if handler.breaker is not None:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
-                reason = f"the breaker of {handler.breaker.target!r} is open"
-                return self._settlement(claimed, Released(reason, wait))
+                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         try:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
@@ -312,7 +313,7 @@ class Execution:
             attempt=claimed.attempt,
             crashes=claimed.crashes,
             max_attempts=self._limit(claimed, handler),
-            policy=(handler and handler.retry) or self._policy or RetryPolicy(),
+            policy=self._policy_of(claimed, handler),
         )
         if isinstance(outcome, Rejected | RetryLater | Parked):
             failure = outcome.failure
@@ -336,6 +337,15 @@ class Execution:
                 type(outcome).__name__,
             )
         return outcome
+
+    def _policy_of(self, claimed: Claimed, handler: Handler | None) -> RetryPolicy:
+        """When to try again: as the command itself says, else its handler, else the worker."""
+        if claimed.headers is not None and RETRY_HEADER in claimed.headers:
+            try:
+                return policy_of(payload.decode(claimed.headers)[RETRY_HEADER])
+            except (ConfigurationError, KeyError) as error:
+                logger.warning("the retry policy of %s is not used: %s", claimed.command_id, error)
+        return (handler and handler.retry) or self._policy or RetryPolicy()
 
     def limit(self, claimed: Claimed) -> int:
         """How many attempts a command may use."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from uuid import UUID
 
 from commandbus.domain.limits import (
+    KEY_PREFIX,
     PER_SENDER,
     SENDER_PREFIX,
     Limit,
@@ -96,13 +97,22 @@ class MemoryGates:
         command = stored.command
         gate = first_gate(domain.limits, command.command_type, command.group_key, command.requires)
         if gate is None:
-            heappush(domain.heaps.ready, (command.priority, stored.seq, entry))
+            heappush(domain.heaps.ready, domain.item(stored, entry))
         else:
-            self._hold(domain, gate, (command.priority, stored.seq, entry), now)
+            self._hold(domain, gate, stored, entry, now)
 
-    def _hold(self, domain: Domain, gate: str, item: tuple[int, int, Entry], now: int) -> None:
+    def _hold(self, domain: Domain, gate: str, stored: Stored, entry: Entry, now: int) -> None:
+        item = domain.item(stored, entry, grouped=gate.startswith(KEY_PREFIX))
         heappush(domain.held.setdefault(gate, []), item)
         domain.touched[gate] = now
+
+    def _grow_old(self, domain: Domain, ageing: int | None) -> None:
+        """From now on this counts: put what waits in the new order."""
+        domain.ageing = ageing
+        at_gates = [heap for gate, heap in domain.held.items() if not gate.startswith(KEY_PREFIX)]
+        for heap in (domain.heaps.ready, *domain.places.values(), *at_gates):
+            heap[:] = [domain.item(self._state.commands[seq], entry) for _, seq, entry in heap]
+            heapify(heap)
 
     def _promote(self, domain: Domain, now: int) -> None:
         """Move everything that has become due to where it waits."""
@@ -136,18 +146,18 @@ class MemoryGates:
             domain.touched[gate] = given.again_at
         if limit.rate is not None:
             domain.full_at[gate] = given.full_at
-        for item in passing:
-            seq = item[1]
-            command = self._state.commands[seq].command
+        for _, seq, entry in passing:
+            stored = self._state.commands[seq]
+            command = stored.command
             domain.slots.setdefault(gate, set()).add(seq)
             domain.passed.setdefault(seq, []).append(gate)
             following = gate_after(domain.limits, command.command_type, gate)
             if following is not None:
-                self._hold(domain, following, item, now)
+                self._hold(domain, following, stored, entry, now)
             elif command.requires is not None:
-                heappush(domain.places.setdefault(command.requires, []), item)
+                heappush(domain.places.setdefault(command.requires, []), domain.item(stored, entry))
             else:
-                heappush(domain.heaps.ready, item)
+                heappush(domain.heaps.ready, domain.item(stored, entry))
 
     def _leave_gates(self, stored: Stored, now: int) -> bool:
         """A command does not run any more: others may pass. Whether it had passed any gate."""

@@ -10,6 +10,7 @@ from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import Limit
+from commandbus.domain.priority import rank
 from commandbus.engines.memory.heaps import TwoHeaps
 from commandbus.store.documents import Document
 from commandbus.store.processes import ProcessEventRow, ProcessRow
@@ -79,6 +80,15 @@ class Domain:
     """When the bucket of a gate is full."""
     places: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
     """Ready work for workers with certain tags."""
+    ageing: int | None = None
+    """What the order in the heaps takes into account, beside the priority."""
+
+    def item(self, stored: Stored, entry: Entry, *, grouped: bool = False) -> tuple[int, int, Entry]:
+        """What a command is in a heap; in that of its group only its priority counts."""
+        priority = stored.command.priority
+        if self.ageing is not None and not grouped:
+            priority = rank(priority, entry.due_at, self.ageing)
+        return priority, stored.seq, entry
 
     def drop_canceled(self) -> None:
         """Nobody need wake up for a command that was canceled before it was due."""

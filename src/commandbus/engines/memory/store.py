@@ -141,6 +141,8 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         domain = self._state.look_at(name)
         if domain.pause is not None:
             return
+        if domain.ageing != request.ageing:
+            self._grow_old(domain, request.ageing)
         self._promote(domain, now)
         self._admit(name, domain, now)
         heaps = self._heaps_for(domain, request.tags)

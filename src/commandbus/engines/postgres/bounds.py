@@ -12,7 +12,7 @@ look without bounds is timed, and where it is slow it is taken more rarely: it m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from commandbus.engines.postgres.arrays import integers
@@ -23,6 +23,10 @@ PRIORITIES_MAX = 8
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _FIRST, _LAST = 0, 2**63 - 1
+
+
+Range = tuple[tuple[int, int], tuple[int, int]]
+"""From one key up to another, which is not in it."""
 
 
 class Ranges(NamedTuple):
@@ -47,22 +51,14 @@ class Bounds:
     def ranges(self, domain: str, now: float) -> Ranges | None:
         """Where to look, or None for everywhere."""
         known = self.after(domain, now)
-        if not known:
-            return None
-        keys = [(_LOWEST, _FIRST)]
-        for priority in sorted(known):
-            keys += [(priority, _FIRST), (priority, known[priority]), (priority + 1, _FIRST)]
-        keys.append((_HIGHEST, _LAST))
-        # The pairs are: below the priority; what it has after the bound; and so on, to the end.
-        starts = [keys[0], *(key for i in range(len(known)) for key in keys[2 + 3 * i : 4 + 3 * i])]
-        ends = [key for i in range(len(known)) for key in (keys[1 + 3 * i], keys[3 + 3 * i])]
-        ends.append(keys[-1])
-        return Ranges(
-            integers(priority for priority, _ in starts),
-            integers(seq for _, seq in starts),
-            integers(priority for priority, _ in ends),
-            integers(seq for _, seq in ends),
-        )
+        return _columns(_rest(known)) if known else None
+
+    def ranges_after(self, domain: str, now: float, aged: Sequence[tuple[int, int]]) -> Ranges:
+        """Where to look, and before that at what has waited so long that its turn has come: of each of
+        these priorities, up to a sequence. No row is in two of the ranges."""
+        known = dict(self.after(domain, now) or {})
+        first = [((p, known.get(p, _FIRST)), (p, seq)) for p, seq in aged if known.get(p, 0) < seq]
+        return _columns(first + _rest(known | {p: seq for (p, _), (_, seq) in first}))
 
     def after(self, domain: str, now: float) -> dict[int, int] | None:
         """The bounds themselves, by priority, or None where there are none to go by."""
@@ -81,5 +77,32 @@ class Bounds:
             known[priority] = seq + 1
         self._known[domain] = known if len(known) <= PRIORITIES_MAX else {}
 
+    def lower(self, domain: str, priority: int, seq: int) -> None:
+        """This key came back, and perhaps others of the priority after it."""
+        known = self._known.get(domain)
+        if known and known.get(priority, 0) > seq:
+            self._known[domain] = known | {priority: seq}
+
     def forget(self, domain: str) -> None:
         self._known.pop(domain, None)
+
+
+def _rest(known: Mapping[int, int]) -> list[Range]:
+    """Everything but what lies, in a priority, before its bound."""
+    keys = [(_LOWEST, _FIRST)]
+    for priority in sorted(known):
+        keys += [(priority, _FIRST), (priority, known[priority]), (priority + 1, _FIRST)]
+    keys.append((_HIGHEST, _LAST))
+    # The pairs are: below the priority; what it has after the bound; and so on, to the end.
+    starts = [keys[0], *(key for i in range(len(known)) for key in keys[2 + 3 * i : 4 + 3 * i])]
+    ends = [key for i in range(len(known)) for key in (keys[1 + 3 * i], keys[3 + 3 * i])]
+    return list(zip(starts, [*ends, keys[-1]], strict=True))
+
+
+def _columns(ranges: Sequence[Range]) -> Ranges:
+    return Ranges(
+        integers(start[0] for start, _ in ranges),
+        integers(start[1] for start, _ in ranges),
+        integers(end[0] for _, end in ranges),
+        integers(end[1] for _, end in ranges),
+    )

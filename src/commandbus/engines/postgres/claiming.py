@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND
+from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING
 from commandbus.engines.postgres.leases import Held, Seat, members_of
@@ -37,11 +39,11 @@ class PostgresClaiming(PostgresSettling):
                 return ClaimReply([], None if moment is None else moment / SECOND, 0)
         rescued = (yield from self._sweep(request)) if request.sweep else 0
         gated = [domain for domain in request.domains if domain in self._gated]
-        busy = (yield from self._open_gates(gated, patient=False)) if gated else False
+        busy = (yield from self._open_gates(gated, request.ageing, patient=False)) if gated else False
         places = (yield from self._tagged_places(gated, request.tags)) if gated else []
         claimed = yield from self._claim_in_turn(request, places)
         if not claimed and busy:
-            yield from self._open_gates(gated, patient=True)
+            yield from self._open_gates(gated, request.ageing, patient=True)
             claimed = yield from self._claim_in_turn(request, places)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
@@ -52,7 +54,7 @@ class PostgresClaiming(PostgresSettling):
             if fell_asleep:
                 # Whatever was sent before senders could know of us is visible to this claim.
                 if gated:
-                    yield from self._open_gates(gated, patient=True)
+                    yield from self._open_gates(gated, request.ageing, patient=True)
                 claimed = yield from self._claim_in_turn(request, places)
                 if claimed:
                     return ClaimReply(claimed, None, rescued)
@@ -102,9 +104,13 @@ class PostgresClaiming(PostgresSettling):
         while (wanted := request.limit - len(claimed)) > 0:
             began = self._monotonic()
             ranges = self._bounds.ranges(place, began)
+            chosen = ranges or EVERYTHING
+            if request.ageing is not None:
+                aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
+                if aged:
+                    chosen = self._bounds.ranges_after(place, began, aged)
             rows = yield Atomic(
-                self._sql.claim,
-                (place, wanted, request.worker, *(ranges or EVERYTHING), duration, domain),
+                self._sql.claim, (place, wanted, request.worker, *chosen, duration, domain)
             )
             if ranges is None:
                 now = self._monotonic()
@@ -115,6 +121,8 @@ class PostgresClaiming(PostgresSettling):
                     return
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows])
+            if request.ageing is not None:
+                rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
             if ended:
                 yield from self._end_unclaimable(domain, request.worker, rows[0], ended)
@@ -254,6 +262,11 @@ class PostgresClaiming(PostgresSettling):
             yield Atomic(self._sql.awaken, (texts(busy), self._process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
+
+
+def _rank(ageing: int, row: Any) -> tuple[int, int]:
+    """Where a row of the query `claim` stands by priority and by how long it has been due."""
+    return rank(row[3], -(row[-1] or 0), ageing), row[0]
 
 
 def _reply_to_expired(domain: str, row: Any) -> NewCommand:

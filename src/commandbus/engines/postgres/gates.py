@@ -76,12 +76,12 @@ class PostgresGates(PostgresBase):
             found[domain].add(gate)
         return found
 
-    def _open_gates(self, domains: Iterable[str], patient: bool) -> Op[bool]:
+    def _open_gates(self, domains: Iterable[str], ageing: int | None, patient: bool) -> Op[bool]:
         """Let pass what the gates allow; whether somebody else was at it, so that it is not certain
         that everything was seen."""
         busy = False
         for domain in domains:
-            params = (domain, patient, PASS_MAX, ORIGIN, self._notify)
+            params = (domain, patient, PASS_MAX, ORIGIN, self._notify, ageing)
             passed, tagged, elsewhere = (yield Atomic(self._sql.admit, params))[0]
             if passed:
                 # It comes with old keys, which claims have gone past.

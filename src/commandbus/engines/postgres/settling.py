@@ -123,6 +123,10 @@ class PostgresSettling(PostgresSending):
         params = (*leases, None, built.worker, *self._params(built), *transported)
         rows = yield kind(sql, params)
         valid = {row[0] for row in rows}
+        for _, domain, priority, seq in rows:
+            if seq is not None:
+                # It passed its gate with an old key, which claims may have gone past.
+                self._bounds.lower(domain, priority, seq)
         for lease_id, rest in rests.items():
             held = built.shrinks[lease_id].held
             if rest and lease_id in valid:

@@ -6,6 +6,7 @@ Under the write lock everything here is exact: who passed, what is left in a buc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from heapq import nsmallest
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from commandbus.domain.limits import (
     take,
 )
 from commandbus.domain.moment import Clock
+from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.rows import as_id, as_json
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op, Statement, Wake
@@ -143,7 +145,7 @@ class SqliteGates:
             items = [(route[2], route[3], route[4], (route[1], *row, now)) for route, row in mine]
             yield from self._route(domain, gates[domain], items, now)
 
-    def _admit(self, domain: str, now: int) -> Op[None]:
+    def _admit(self, domain: str, ageing: int | None, now: int) -> Op[None]:
         """Let pass what the gates of a domain allow."""
         limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
         placed = False
@@ -155,12 +157,14 @@ class SqliteGates:
                 rows = yield Statement(SQL.next_of_groups, chosen)
                 placed |= yield from self._let_pass(domain, limits, rows, now)
             for gate in in_passing_order(set(gates).difference(groups)):
-                rows = yield from self._granted(domain, limits, gate, now)
+                rows = yield from self._granted(domain, limits, gate, ageing, now)
                 placed |= yield from self._let_pass(domain, limits, rows, now)
         if placed:
             yield Wake(domain, None, everyone=True)
 
-    def _granted(self, domain: str, limits: dict[str, Limit], gate: str, now: int) -> Op[Sequence[Any]]:
+    def _granted(
+        self, domain: str, limits: dict[str, Limit], gate: str, ageing: int | None, now: int
+    ) -> Op[Sequence[Any]]:
         """Who may pass a gate now."""
         limit, running, full_at = limit_at(limits, domain, gate), 0, 0
         if limit.concurrency is not None:
@@ -169,13 +173,24 @@ class SqliteGates:
             rows = yield Statement(SQL.bucket, (domain, gate))
             full_at = rows[0][0] if rows else 0
         room = PASS_MAX if limit.concurrency is None else limit.concurrency - running
-        first = yield Statement(SQL.first_held, (domain, gate, max(0, min(PASS_MAX, room)) + 1))
+        wanted = max(0, min(PASS_MAX, room)) + 1
+        if ageing is None or gate.startswith(KEY_PREFIX):
+            first = yield Statement(SQL.first_held, (domain, gate, wanted))
+        else:
+            first = yield from self._longest_held(domain, gate, wanted, ageing)
         given = grant(limit, running, full_at, now, len(first))
         if limit.rate is not None:
             yield Statement(SQL.put_bucket, (domain, gate, given.full_at))
         if given.again_at is not None:
             yield Statement(SQL.touch, (domain, gate, given.again_at))
         return first[: given.count]
+
+    def _longest_held(self, domain: str, gate: str, wanted: int, ageing: int) -> Op[list[Any]]:
+        """The first ones at a gate, when waiting makes them more urgent."""
+        rows: list[Any] = []
+        for (priority,) in (yield Statement(SQL.held_priorities, {"domain": domain, "gate": gate})):
+            rows += yield Statement(SQL.held_of_priority, (domain, gate, priority, wanted))
+        return nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[6], ageing), row[2]))
 
     def _let_pass(
         self, domain: str, limits: Collection[str], rows: Sequence[Any], now: int
@@ -199,12 +214,23 @@ class SqliteGates:
         return any(row[0] != domain for row in ready)
 
     def _leave_gates(self, seqs: Collection[int], now: int) -> Op[None]:
-        """Commands that do not run any more make room for others."""
-        left = yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))
-        if left:
-            yield Statement(SQL.touch, [(*row, now) for row in sorted(set(left))], many=True)
-            for domain in sorted({row[0] for row in left}):
-                yield Wake(domain)
+        """Commands that do not run any more make room for others. The next one of a group passes at
+        once, which is cheaper than to have its gate looked at; other gates are for the next claim."""
+        left: dict[str, set[str]] = {}
+        for domain, gate in (yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))):
+            left.setdefault(domain, set()).add(gate)
+        for domain, gates in sorted(left.items()):
+            limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
+            groups = {g for g in gates if g.startswith(KEY_PREFIX)} if PER_KEY not in limits else set()
+            placed = False
+            if groups:
+                chosen = {"domain": domain, "gates": as_json(sorted(groups))}
+                rows = yield Statement(SQL.next_of_groups, chosen)
+                placed = yield from self._let_pass(domain, limits, rows, now)
+            touched = [(domain, gate, now) for gate in sorted(gates - groups)]
+            if touched:
+                yield Statement(SQL.touch, touched, many=True)
+            yield Wake(domain, None, everyone=placed)
 
     def _places(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
         """Where a worker with these tags finds ready work of a domain: first what few can take."""

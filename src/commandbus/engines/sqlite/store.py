@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
+from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.gates import Waiting
@@ -203,7 +205,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
                 yield from self._promote(domain, now, gated)
             places = [domain]
             if gated:
-                yield from self._admit(domain, now)
+                yield from self._admit(domain, request.ageing, now)
                 places = yield from self._places(domain, request.tags)
             for place in places:
                 yield from self._claim_from(domain, place, gated, request, now, claimed)
@@ -237,10 +239,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         claimed: list[Claimed],
     ) -> Op[None]:
         while (wanted := request.limit - len(claimed)) > 0:
-            head = yield Statement(SQL.head, (place, wanted))
+            head = yield from self._take_head(place, wanted, request.ageing)
             if not head:
                 return
-            yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
             fit = []
             for row in head:
                 seq, command_type, expires_at = row[0], row[5], row[13]
@@ -271,6 +272,22 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             ]
             if len(fit) == len(head):
                 return
+
+    def _take_head(self, place: str, wanted: int, ageing: int | None) -> Op[Sequence[Any]]:
+        """The first rows of a place, which are not there any more."""
+        if ageing is None:
+            head = yield Statement(SQL.head, (place, wanted))
+            if head:
+                yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
+            return head
+        rows: list[Any] = []
+        for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
+            rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
+        aged = nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
+        if aged:
+            gone = [(place, row[1], row[0]) for row in aged]
+            yield Statement(SQL.delete_queue, gone, many=True)
+        return [row[:-1] for row in aged]
 
     def _park_orphan(self, domain: str, row: tuple[object, ...], now: int) -> Op[None]:
         """A queue row whose command is missing: reported for operators, never in a worker's way."""
@@ -358,8 +375,6 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
         if freed:
             yield Statement(SQL.free_keys, (as_json(sorted(freed)),))
-        if keyed:
-            yield from self._leave_gates(keyed, now)
         ready = [row for row in writes.requeues if not row.delay]
         if ready and keyed:
             back = [(row.seq, row.attempts, row.crashes, row.releases) for row in ready]
@@ -374,6 +389,9 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         ]
         if later:
             yield Statement(SQL.reschedule, later, many=True)
+        if keyed:
+            # After what comes back, which may be the next one of its group itself.
+            yield from self._leave_gates(keyed, now)
         yield from self._audit(writes.audits, now)
         for domain, due_in in _soonest(writes, domains).items():
             yield Wake(domain, due_in)

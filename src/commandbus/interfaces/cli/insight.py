@@ -47,9 +47,8 @@ def why(
     if json:
         output.json_document(answer)
         return
-    output.write(text.line(answer.summary))
     for reason in answer.reasons:
-        output.write(f"  {text.line(reason.code)}: {text.line(reason.text)}")
+        output.write(f"{text.line(reason.code)}: {text.line(reason.text)}")
 
 
 def workers(url: options.Url = None, json: options.Json = False) -> None:

@@ -37,6 +37,7 @@ class Plan:
     tags: tuple[str, ...] = ()
     bounds: tuple[int, int] | None = None
     """Least and most concurrency, when it follows the load."""
+    ageing: float | None = None
 
     def options(self) -> dict[str, Any]:
         """The arguments of a worker of either runtime."""
@@ -48,6 +49,7 @@ class Plan:
             "tags": self.tags,
             "min_concurrency": low,
             "max_concurrency": high,
+            "ageing": self.ageing,
         }
 
     def dress(self, worker: WorkerBase) -> None:

@@ -69,6 +69,18 @@ Heartbeat = Annotated[
 ]
 
 
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option("--max-concurrency", min=1, help="Follow the load between --concurrency and this."),
+]
+Ageing = Annotated[
+    str | None,
+    typer.Option(
+        "--ageing", metavar="TIME", help="Waiting so long counts as one step of priority: 60s."
+    ),
+]
+
+
 class LogFormat(StrEnum):
     """How log lines look."""
 
@@ -98,12 +110,8 @@ def worker(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
     ] = None,
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--max-concurrency", min=1, help="Follow the load between --concurrency and this."
-        ),
-    ] = None,
+    max_concurrency: MaxConcurrency = None,
+    ageing: Ageing = None,
     log_format: Annotated[
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
@@ -125,12 +133,14 @@ def worker(
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
     tags = tuple(tag or ())
     bounds = None if max_concurrency is None else (concurrency, max_concurrency)
+    step = options.seconds(ageing, "--ageing")
     name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)
     if processes == 1:
         plan = Plan(
-            store, served, concurrency, threads, patience, recycle_after, care, log_format, tags, bounds
-        )
+            store, served, concurrency, threads, patience, recycle_after, care, log_format, tags,
+            bounds, step,
+        )  # fmt: skip
         serve(plan, registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
@@ -140,6 +150,7 @@ def worker(
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
     arguments += [part for name in tags for part in ("--tag", name)]
     arguments += [] if max_concurrency is None else ["--max-concurrency", str(max_concurrency)]
+    arguments += [] if ageing is None else ["--ageing", ageing]
     arguments += [] if recycle_after is None else ["--recycle-after", str(recycle_after)]
     output.note(f"starting {processes} worker processes")
     code = Supervisor(arguments, store, care, processes).run()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus.errors import CommandNotFoundError, InvalidArgumentError
-from commandbus.testing.conformance.helpers import park, registry_of
+from commandbus.domain.breaker import CircuitBreaker
+from commandbus.errors import (
+    CommandNotFoundError,
+    InvalidArgumentError,
+    PermanentCommandError,
+    TransientCommandError,
+)
+from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
+from commandbus.worker.handlers import HandlerRegistry
 
 
 def codes(bus: Harness, command_id: UUID) -> list[str]:
@@ -64,6 +72,38 @@ class WhySuite:
     def test_it_is_parked_because_of_an_error(self, bus: Harness) -> None:
         answer = bus.call(bus.bus.why, park(bus))
         assert answer.reasons[0].code == "PARKED"
+
+    def test_a_breaker_is_open(self, bus: Harness) -> None:
+        breaker = CircuitBreaker("bank", threshold=1, cooldown=60)
+        registry = HandlerRegistry()
+
+        @registry.handler(DOMAIN, "ship", breaker=breaker, retry=AT_ONCE)
+        def fail(command: Any, context: Any) -> None:
+            raise TransientCommandError("DOWN")
+
+        with bus.run_worker(registry, concurrency=1):
+            command_id = bus.send()
+            eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+            assert "breaker of 'bank' is open until 20" in bus.call(bus.bus.why, command_id).summary
+
+    def test_each_answer_says_a_thing_once(self, bus: Harness) -> None:
+        """An operator reads it aloud: no word is said twice in a row, no code repeated in its text."""
+        worker, parked = bus.worker(), park(bus)
+        retried, ended = bus.send(), bus.send()
+        bus.call(worker.fail, bus.take(worker), KeyError("x"))
+        bus.call(worker.complete, bus.take(worker))
+        for command_id in (
+            parked,
+            retried,
+            ended,
+            bus.send(),
+            bus.send(DOMAIN, "ship", None, delay=60),
+        ):
+            for reason in bus.call(bus.bus.why, command_id).reasons:
+                assert reason.code not in reason.text
+                words = reason.text.split()
+                assert all(one != other for one, other in pairwise(words)), reason.text
+                assert len(reason.text) < 200, reason.text
 
     def test_it_has_ended(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()
@@ -143,9 +183,37 @@ class RedriveSuite:
         assert told == [(1, 3), (2, 3)]
         assert (report.done, report.stopped) == (2, True)
 
+    def test_a_canary_goes_on_when_it_lives(self, bus: Harness) -> None:
+        for _ in range(5):
+            park(bus)
+        with bus.run_worker(registry_of(ship=lambda command, context: None)):
+            report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1, 2], patience=30)
+        assert (report.done, report.stopped, report.failed) == (5, False, 0)
+
+    def test_a_canary_that_fails_leaves_the_rest_parked(self, bus: Harness) -> None:
+        for _ in range(5):
+            park(bus)
+
+        def fail(command: Any, context: Any) -> None:
+            raise PermanentCommandError("STILL_BROKEN")
+
+        with bus.run_worker(registry_of(ship=fail)):
+            report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1, 2], patience=30)
+        assert (report.matched, report.done, report.stopped, report.failed) == (5, 1, True, 1)
+        assert bus.call(bus.troubleshooting.count) == 5
+
+    def test_a_canary_that_nobody_takes_up_is_not_waited_for_for_ever(self, bus: Harness) -> None:
+        for _ in range(2):
+            park(bus)
+        report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1], patience=0)
+        assert (report.done, report.failed) == (1, 1)
+
     @pytest.mark.parametrize(
         ("action", "options", "named"),
         [
+            ("cancel", {"domain": DOMAIN, "reason": "old", "canary": [1]}, "canary is for retries"),
+            ("retry", {"domain": DOMAIN, "canary": [0]}, "canary"),
+            ("retry", {"domain": DOMAIN, "canary": 1}, "canary"),
             ("retry", {}, "Say which"),
             ("cancel", {"domain": DOMAIN}, "reason"),
             ("burn", {"domain": DOMAIN}, "burn"),

@@ -9,7 +9,13 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.limits import Limit
-from commandbus.errors import InvalidArgumentError, InvalidOperationError, RateLimited
+from commandbus.errors import (
+    ConfigurationError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    RateLimited,
+)
+from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.groups import take_all
 from commandbus.testing.conformance.helpers import registry_of, require
 from commandbus.testing.harness import DOMAIN, Harness
@@ -216,6 +222,23 @@ class TagsSuite:
         assert bus.get(command_id).status == "PENDING"
         assert bus.stats().ready == 1
         assert len(bus.call(worker.receive, 1)) == 1
+
+    def test_a_type_may_be_tied_to_workers(self, open_bus: OpenBus) -> None:
+        bus = open_bus(affinity={DOMAIN: {"render": ["gpu"]}})
+        command_id = bus.send(DOMAIN, "render", "tied")
+        bus.send(DOMAIN, "render", "own choice", requires=["big"])
+        bus.send(DOMAIN, "ship", "any")
+        assert bus.get(command_id).requires == ("gpu",)
+        assert take_all(bus, bus.worker()) == ["any"]
+        assert take_all(bus, bus.worker(tags=["gpu"])) == ["tied"]
+        assert take_all(bus, bus.worker(tags=["big"])) == ["own choice"]
+
+    @pytest.mark.parametrize(
+        "affinity", [{DOMAIN: ["gpu"]}, {DOMAIN: {"render": "gpu"}}, {DOMAIN: {"render": ["g p u"]}}]
+    )
+    def test_a_rule_names_domain_type_and_tags(self, open_bus: OpenBus, affinity: Any) -> None:
+        with pytest.raises(ConfigurationError, match="affinity"):
+            open_bus(affinity=affinity)
 
     def test_it_can_be_canceled(self, bus: Harness) -> None:
         command_id = bus.send(DOMAIN, "render", requires=["gpu"])

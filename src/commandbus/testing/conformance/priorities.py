@@ -10,7 +10,7 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.errors import ConfigurationError, InvalidArgumentError
 from commandbus.testing.conformance.fixtures import OpenBus
-from commandbus.testing.conformance.helpers import AT_ONCE
+from commandbus.testing.conformance.helpers import AT_ONCE, require
 from commandbus.testing.harness import DOMAIN, Harness
 
 
@@ -92,3 +92,84 @@ class PrioritiesSuite:
     ) -> None:
         with pytest.raises(InvalidArgumentError, match="priority must be"):
             bus.send(priority=priority)
+
+    def test_where_waiting_cannot_count_a_worker_says_so(self, bus: Harness) -> None:
+        if bus.capabilities.ageing:
+            assert bus.worker(ageing=60).settings.ageing == 60
+        else:
+            with pytest.raises(ConfigurationError, match="leave ageing= out"):
+                bus.worker(ageing=60)
+
+
+class AgeingSuite:
+    """Waiting makes a command more urgent, where a worker says so."""
+
+    @pytest.fixture(autouse=True)
+    def _with_ageing(self, bus: Harness) -> None:
+        require(bus, "ageing")
+
+    def test_who_waits_rises_step_by_step(self, bus: Harness) -> None:
+        """A low one of eleven minutes ago comes before a high one of now, one of nine does not."""
+        bus.send(DOMAIN, "ship", "long ago", priority="low")
+        bus.advance(120)
+        bus.send(DOMAIN, "ship", "later", priority="low")
+        bus.advance(540)
+        for number in range(3):
+            bus.send(DOMAIN, "ship", number, priority="high")
+        worker = bus.worker(ageing=60)
+        assert [bus.take(worker).command.data for _ in range(5)] == ["long ago", 0, 1, 2, "later"]
+
+    def test_one_claim_has_them_in_the_same_order(self, bus: Harness) -> None:
+        bus.send_many(SendRequest(DOMAIN, "ship", f"low {n}", priority="low") for n in range(3))
+        bus.advance(100)
+        bus.send_many(SendRequest(DOMAIN, "ship", f"normal {n}") for n in range(2))
+        bus.send(DOMAIN, "ship", "high", priority="high")
+        names = [taken.command.data for taken in bus.receive(bus.worker(ageing=9), 10)]
+        assert names == ["low 0", "low 1", "low 2", "high", "normal 0", "normal 1"]
+
+    def test_a_stream_of_urgent_ones_starves_nobody(self, bus: Harness) -> None:
+        worker = bus.worker(ageing=1)
+        bus.send(DOMAIN, "ship", "patient", priority="low")
+        taken: list[Any] = []
+        for number in range(30):
+            bus.send_many(SendRequest(DOMAIN, "ship", number, priority="high") for _ in range(2))
+            taken.append(bus.take(worker).command.data)
+            bus.advance(1)
+        assert "patient" in taken
+        assert taken.count("patient") == 1
+
+    def test_without_it_priority_is_all(self, bus: Harness) -> None:
+        bus.send(DOMAIN, "ship", "long ago", priority="low")
+        bus.advance(86_400)
+        bus.send(DOMAIN, "ship", "now", priority="high")
+        assert bus.take(bus.worker()).command.data == "now"
+
+    def test_it_holds_at_gates_too(self, bus: Harness) -> None:
+        require(bus, "gates")
+        bus.call(bus.bus.set_limit, DOMAIN, "ship", concurrency=1)
+        bus.send(DOMAIN, "ship", "long ago", priority="low")
+        bus.advance(660)
+        bus.send(DOMAIN, "ship", "now", priority="high")
+        assert drain_with(bus, ageing=60) == ["long ago"]
+
+    def test_a_group_keeps_to_its_priorities(self, bus: Harness) -> None:
+        require(bus, "gates")
+        bus.send(DOMAIN, "ship", "long ago", priority="low", group_key="k")
+        bus.advance(660)
+        bus.send(DOMAIN, "ship", "now", priority="high", group_key="k")
+        assert drain_with(bus, ageing=60) == ["now"]
+
+    def test_the_record_keeps_the_priority_that_was_sent(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "ship", priority="low")
+        bus.advance(86_400)
+        assert bus.take(bus.worker(ageing=60)).command.priority == 10
+        assert bus.get(command_id).priority == 10
+
+    @pytest.mark.parametrize("ageing", [0, -1, "soon"])
+    def test_a_step_is_a_time_above_zero(self, bus: Harness, ageing: Any) -> None:
+        with pytest.raises(ConfigurationError, match="ageing"):
+            bus.worker(ageing=ageing)
+
+
+def drain_with(bus: Harness, **options: Any) -> list[Any]:
+    return [taken.command.data for taken in bus.receive(bus.worker(**options), 1_000)]

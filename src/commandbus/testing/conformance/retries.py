@@ -11,6 +11,7 @@ from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.retry import RetryPolicy, exponential
 from commandbus.errors import (
     BusinessRuleException,
+    InvalidArgumentError,
     PermanentCommandError,
     RetryAfter,
     Snooze,
@@ -264,3 +265,29 @@ class RetriesSuite:
         ]
         assert caught[0].command_id == str(command_id)
         assert caught[0].exception is error
+
+    def test_a_command_brings_its_own_schedule(self, bus: Harness) -> None:
+        """Before that of its handler and of the worker; `max_attempts` counts more than its own."""
+        policy = RetryPolicy(max_attempts=5, backoff_schedule=exponential(7, factor=3))
+        command_id = bus.send(DOMAIN, "ship", None, retry=policy)
+        registry = HandlerRegistry()
+        registry.register(DOMAIN, "ship", lambda command, context: None, retry=AT_ONCE)
+        worker = bus.worker(DOMAIN, registry, retry_policy=AT_ONCE)
+        assert bus.get(command_id).max_attempts == 5
+        for wait in (7, 21):
+            bus.call(worker.fail, bus.take(worker), "busy")
+            assert bus.seconds_until(bus.get(command_id).due_at) == about(wait)
+            bus.advance(wait + 1)
+        other = bus.send(DOMAIN, "ship", None, retry=policy, max_attempts=2)
+        assert bus.get(other).max_attempts == 2
+
+    def test_a_schedule_that_is_none_is_not_used(self, bus: Harness) -> None:
+        """Other programs may write the header; the handler's policy is as good as any."""
+        command_id = bus.send(DOMAIN, "ship", None, headers={"commandbus-retry": {"often": True}})
+        worker = bus.worker(retry_policy=RetryPolicy(backoff_schedule=[70]))
+        bus.call(worker.fail, bus.take(worker), "busy")
+        assert bus.seconds_until(bus.get(command_id).due_at) == about(70)
+
+    def test_only_a_policy_is_one(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match="retry must be a RetryPolicy"):
+            bus.send(DOMAIN, "ship", None, retry=[1, 2])

@@ -9,7 +9,7 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.errors import DuplicateCommandError, PayloadError
+from commandbus.errors import DuplicateCommandError, InvalidOperationError, PayloadError
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import about
 from commandbus.testing.harness import DOMAIN, Harness
@@ -155,3 +155,8 @@ class SendingSuite:
         assert bus.call(bus.bus.purge) == 2
         assert len(bus.query()) == 0
         assert bus.stats("billing").running == 0
+
+    def test_a_closed_bus_accepts_nothing(self, bus: Harness) -> None:
+        bus.call(bus.bus.close)
+        with pytest.raises(InvalidOperationError, match="not open"):
+            bus.send()

@@ -27,7 +27,9 @@ _WAITING_FROM, _WAITING_TO = 26, 29
 class PgmqStore(PgmqClaiming, PostgresStore):
     """Commands in PostgreSQL tables; what waits or runs is a message in a PGMQ queue."""
 
-    capabilities = msgspec.structs.replace(PostgresStore.capabilities, adopted_queues=True, gates=False)
+    capabilities = msgspec.structs.replace(
+        PostgresStore.capabilities, adopted_queues=True, gates=False, ageing=False
+    )
 
     _is_waiting = (
         "o.seq is null and c.seq <> all (array(select unnest(l.seqs) from commandbus.lease l))"

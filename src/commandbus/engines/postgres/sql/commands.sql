@@ -174,6 +174,25 @@ from taken t cross join leased l cross join moment m
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
 order by t.priority, t.seq
 
+-- name: aged
+-- Whose turn has come by waiting: $2 microseconds count as one step of priority. Of each less urgent
+-- priority, up to which sequence its first rows come before the first row of the most urgent one.
+with recursive priorities (priority) as (
+    (select priority from commandbus.queue where domain = $1::text order by priority limit 1)
+    union all
+    select (select q.priority from commandbus.queue q
+            where q.domain = $1::text and q.priority > p.priority order by q.priority limit 1)
+    from priorities p where p.priority is not null),
+first as materialized (
+    select p.priority, f.seq, p.priority * $2::bigint + f.available_at as rank
+    from priorities p cross join lateral (
+        select q.seq, q.available_at from commandbus.queue q
+        where q.domain = $1::text and q.priority = p.priority order by q.seq limit $3::bigint) f),
+urgent as materialized (select priority, rank from first order by priority, seq limit 1)
+select f.priority, max(f.seq) + 1 from first f cross join urgent u
+where f.priority > u.priority and f.rank < u.rank
+group by f.priority order by min(f.rank)
+
 -- name: next_moment
 -- When an idle worker should look again: the next due command, the end of someone else's lease, or
 -- very soon when a row is there that somebody else holds locked, and may yet let go.

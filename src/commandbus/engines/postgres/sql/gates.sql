@@ -1,6 +1,6 @@
 -- name: admit
 select passed, tagged, busy from commandbus.admit($1::text, $2::boolean, $3::bigint::integer, $4::text,
-    $5::boolean)
+    $5::boolean, $6::bigint)
 
 -- name: places
 select domain, requires from commandbus.place where domain = any ($1::text::text[]) order by 1, 2

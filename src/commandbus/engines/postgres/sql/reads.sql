@@ -85,7 +85,8 @@ select m.now,
     (select min(due_at) from commandbus.scheduled where domain = $1::text),
     (select paused_at from commandbus.domain where domain = $1::text),
     (select paused_reason from commandbus.domain where domain = $1::text),
-    (select count(*) from commandbus.held where domain = $1::text),
+    (select count(*) from (select 1 from commandbus.held where domain = $1::text
+        limit $2::bigint) w),
     (select count(*) from commandbus.place p join commandbus.queue q
         on q.domain = commandbus.place_of(p.domain, p.requires) where p.domain = $1::text)
 from (select commandbus.now_us() as now) m

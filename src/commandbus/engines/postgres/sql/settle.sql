@@ -48,10 +48,31 @@ left_slots as (
     delete from commandbus.slot s
     using unnest($42::text::bigint[], $43::text::bigint[]) as f (proof, seq)
     where s.seq = f.seq and f.proof in (select lease_id from proof)
-    returning s.domain, s.gate),
+    returning s.domain, s.gate, s.seq),
+-- Whoever ends in a group that runs one at a time lets the next one pass: nobody else can, as long as
+-- its slot is taken. Not who comes back, and may be the next one itself; nor where a limit decides.
+handed as materialized (
+    select s.domain, s.gate, n.* from left_slots s
+    cross join lateral (
+        select ctid as place, h.priority, h.seq, h.available_at, h.attempts, h.crashes, h.releases
+        from commandbus.held h where h.domain = s.domain and h.gate = s.gate
+        order by h.priority, h.seq limit 1 for update skip locked) n
+    where s.gate like 'k:%' and s.seq <> all ($23::text::bigint[])
+        and s.domain not in (select domain from commandbus.limit_rule)
+        and s.domain not in (select domain from commandbus.place)
+        and not exists (select 1 from commandbus.slot x
+            where x.domain = s.domain and x.gate = s.gate and x.seq <> s.seq)),
+not_held as (
+    delete from commandbus.held where ctid = any (array(select place from handed))),
+slotted as (
+    insert into commandbus.slot (domain, gate, seq) select domain, gate, seq from handed),
+passed as (
+    insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
+    select domain, priority, seq, available_at, attempts, crashes, releases, true from handed),
 touched as (
     insert into commandbus.touch (domain, gate, at)
-    select distinct s.domain, s.gate, m.now from left_slots s cross join moment m),
+    select distinct s.domain, s.gate, m.now from left_slots s cross join moment m
+    where (s.domain, s.gate) not in (select domain, gate from handed)),
 back as materialized (
     select p.domain, b.*, m.now, c.gate, c.requires from moment m cross join rows from (
         unnest($22::text::bigint[]), unnest($23::text::bigint[]), unnest($24::text::integer[]),
@@ -105,4 +126,7 @@ woken as materialized (
     from (select domain, delay, requires from back
         union all select domain, 0, null from left_slots) w
     where $35::boolean group by w.domain)
-select lease_id from proof where (select count(*) from woken) is not null /* after */
+select p.lease_id, p.domain, h.priority, h.seq from proof p
+left join (select domain, priority, min(seq) as seq from handed group by domain, priority) h
+    on h.domain = p.domain
+where (select count(*) from woken) is not null /* after */

@@ -72,6 +72,24 @@ select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.c
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
 where q.domain = ? order by q.priority, q.seq limit ?
 
+-- name: priorities
+-- Those of which something is ready: from one to the next along the index, whatever lies between.
+with recursive found (priority) as (
+    select * from (select priority from commandbus_queue where domain = :domain order by priority limit 1)
+    union all
+    select (select q.priority from commandbus_queue q
+            where q.domain = :domain and q.priority > f.priority order by q.priority limit 1)
+    from found f where f.priority is not null)
+select priority from found where priority is not null
+
+-- name: head_of_priority
+-- As `head`, of one priority, with the moment since when each has been ready.
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
+    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq
+where q.domain = ? and q.priority = ? order by q.seq limit ?
+
 -- name: take_head
 -- By range: under the write lock the head is exactly the rows up to its last key.
 delete from commandbus_queue where domain = ? and (priority, seq) <= (?, ?)

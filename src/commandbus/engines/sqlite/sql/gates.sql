@@ -59,6 +59,25 @@ select h.gate, h.priority, h.seq, h.attempts, h.crashes, h.releases, h.available
 from commandbus_held h join commandbus_command c on c.seq = h.seq
 where h.domain = ? and h.gate = ? order by h.priority, h.seq limit ?
 
+-- name: held_priorities
+-- Those of which something waits at a gate, from one to the next along the index.
+with recursive found (priority) as (
+    select * from (select priority from commandbus_held where domain = :domain and gate = :gate
+        order by priority limit 1)
+    union all
+    select (select h.priority from commandbus_held h
+            where h.domain = :domain and h.gate = :gate and h.priority > f.priority
+            order by h.priority limit 1)
+    from found f where f.priority is not null)
+select priority from found where priority is not null
+
+-- name: held_of_priority
+-- As `first_held`, of one priority.
+select h.gate, h.priority, h.seq, h.attempts, h.crashes, h.releases, h.available_at, c.command_type,
+    c.requires
+from commandbus_held h join commandbus_command c on c.seq = h.seq
+where h.domain = ? and h.gate = ? and h.priority = ? order by h.seq limit ?
+
 -- name: next_of_groups
 -- The first one of each group of which none runs; the groups are walked, not their members.
 select h.gate, h.priority, h.seq, h.attempts, h.crashes, h.releases, h.available_at, c.command_type,
