@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from commandbus import (
     CommandBus,
@@ -112,6 +113,21 @@ async def test_nothing_is_counted_unless_somebody_asks() -> None:
         worker = Worker(bus, "orders", registry)
         assert worker.observer is None
         assert "commandbus_command_duration_seconds" not in render(worker)
+
+
+@pytest.mark.postgres
+async def test_connections_to_a_server_are_counted() -> None:
+    from tests.postgres.database import postgres_configuration
+
+    async with CommandBus(postgres_configuration().url, migrate=True) as bus:
+        await bus.send("orders", "ship", "good")
+        worker = Worker(bus, "orders", registry, recycle_after=1)
+        await worker.run()
+        found = values(render(worker))
+    assert found["commandbus_connections_max"] >= 1
+    assert found['commandbus_connections{use="busy"}'] <= found["commandbus_connections_max"]
+    assert found['commandbus_connections{use="reserved"}'] >= 0
+    assert found["commandbus_pool_exhaustions"] == 0
 
 
 def test_types_from_outside_cannot_grow_a_worker() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 
 from commandbus.domain.outcome import (
@@ -21,6 +22,7 @@ from commandbus.observe.text import Exposition
 from commandbus.store.records import Claimed
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+MICROSECONDS = tuple(int(bound * 1_000_000) for bound in BOUNDS)
 WORDS: dict[type, str] = {
     Succeeded: "completed",
     Rejected: "failed",
@@ -37,12 +39,12 @@ TYPES_MAX = 500
 
 @dataclass(slots=True)
 class _Kind:
-    outcomes: dict[str, int] = field(default_factory=dict[str, int])
-    reasons: dict[str, int] = field(default_factory=dict[str, int])
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
     ran: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    ran_seconds: float = 0.0
+    ran_total: int = 0
     lasted: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    lasted_seconds: float = 0.0
+    lasted_total: int = 0
 
 
 class CommandFigures:
@@ -64,19 +66,19 @@ class CommandFigures:
         # Others may note something meanwhile: exactly what was read is taken away.
         noted = self._noted[:]
         del self._noted[: len(noted)]
+        kinds, position = self._kinds, bisect_left
         for claimed, outcome, ran, now in noted:
-            kind = self._kinds.get((claimed.domain, claimed.command_type)) or self._kind(claimed)
+            kind = kinds.get((claimed.domain, claimed.command_type)) or self._kind(claimed)
             word = WORDS[type(outcome)]
-            kind.outcomes[word] = kind.outcomes.get(word, 0) + 1
-            seconds = ran / 1_000_000
-            kind.ran[bisect_left(BOUNDS, seconds)] += 1
-            kind.ran_seconds += seconds
+            kind.outcomes[word] += 1
+            kind.ran[position(MICROSECONDS, ran)] += 1
+            kind.ran_total += ran
             if word in ENDS:
-                lasted = max(0.0, now - claimed.created_at / 1_000_000)
-                kind.lasted[bisect_left(BOUNDS, lasted)] += 1
-                kind.lasted_seconds += lasted
+                lasted = max(0, int(now * 1_000_000) - claimed.created_at)
+                kind.lasted[position(MICROSECONDS, lasted)] += 1
+                kind.lasted_total += lasted
             elif isinstance(outcome, Parked):
-                kind.reasons[outcome.reason] = kind.reasons.get(outcome.reason, 0) + 1
+                kind.reasons[outcome.reason] += 1
 
     def _kind(self, claimed: Claimed) -> _Kind:
         known = len(self._kinds) < TYPES_MAX
@@ -96,7 +98,7 @@ class CommandFigures:
                 "counter",
                 "Commands that ended or were parked here.",
                 *(
-                    ({**labels, "outcome": word}, kind.outcomes.get(word, 0))
+                    ({**labels, "outcome": word}, kind.outcomes[word])
                     for labels, kind in kinds
                     for word in final
                 ),
@@ -115,7 +117,7 @@ class CommandFigures:
                 "retries_total",
                 "counter",
                 "Failed attempts that will be repeated.",
-                *((labels, kind.outcomes.get("retried", 0)) for labels, kind in kinds),
+                *((labels, kind.outcomes["retried"]) for labels, kind in kinds),
             )
             exposition.add(
                 "tsq_moves_total",
@@ -131,11 +133,11 @@ class CommandFigures:
                 "command_duration_seconds",
                 "How long handlers ran.",
                 BOUNDS,
-                *((labels, kind.ran, kind.ran_seconds) for labels, kind in kinds),
+                *((labels, kind.ran, kind.ran_total / 1_000_000) for labels, kind in kinds),
             )
             exposition.histograms(
                 "command_end_to_end_seconds",
                 "From the send to the end, waiting and retries included.",
                 BOUNDS,
-                *((labels, kind.lasted, kind.lasted_seconds) for labels, kind in kinds),
+                *((labels, kind.lasted, kind.lasted_total / 1_000_000) for labels, kind in kinds),
             )
