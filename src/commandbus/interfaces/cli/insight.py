@@ -47,6 +47,8 @@ def why(
         output.json_document(answer)
         return
     output.write(text.line(answer.summary))
+    if [reason.text for reason in answer.reasons] == [answer.summary]:
+        return
     for reason in answer.reasons:
         output.write(f"  {text.line(reason.code)}: {text.line(reason.text)}")
 
