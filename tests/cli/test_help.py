@@ -104,3 +104,14 @@ def test_a_shell_completes_commands(tmp_path: Path, words: str, offered: str) ->
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     ran = run(folder=tmp_path, _COMMANDBUS_COMPLETE="complete_bash", **asked)
     assert ran.out.split() == [offered]
+
+
+def test_the_guide_has_every_exit_code() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+    table = guide.read_text(encoding="utf-8").partition("## Exit codes")[2]
+    told = {
+        int(cells[1]): cells[2].strip()
+        for line in table.splitlines()
+        if (cells := line.split("|"))[1:] and cells[1].strip().isdigit()
+    }
+    assert told == EXIT_CODES
