@@ -76,6 +76,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Start anew when code below this folder changes.")
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
+]
 Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
 
 
@@ -94,13 +101,8 @@ def worker(
     probe_host: ProbeHost = "127.0.0.1",
     heartbeat_file: Heartbeat = None,
     load: Load = False,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Start anew when code below this folder changes.")
-    ] = False,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
-    ] = None,
+    reload: Reload = False,
+    tag: Tags = None,
     max_concurrency: Annotated[
         int | None,
         typer.Option(
