@@ -101,8 +101,12 @@ def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
     ("words", "offered"), [("commandbus qu", "queue"), ("commandbus queue pa", "pause")]
 )
 def test_a_shell_completes_commands(tmp_path: Path, words: str, offered: str) -> None:
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    ran = run(folder=tmp_path, _COMMANDBUS_COMPLETE="complete_bash", **asked)
+    ran = run(
+        folder=tmp_path,
+        _COMMANDBUS_COMPLETE="complete_bash",
+        COMP_WORDS=words,
+        COMP_CWORD=str(words.count(" ")),
+    )
     assert ran.out.split() == [offered]
 
 
