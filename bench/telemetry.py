@@ -3,9 +3,9 @@
 The same commands are carried out without telemetry, with metrics, and with metrics and traces: with one
 trace in a hundred sampled (`parentbased_traceidratio` at 0.01), and with every one. Spans go through a
 BatchSpanProcessor to an exporter that drops them. The handlers do nothing, so this is the most it can
-cost. The kinds take turns, in another order each round, and medians are compared: of the throughput, and
-of the processor time that the worker's process takes for a command, which other programs disturb less.
-Run it on a quiet machine; exit code 1 when metrics and sampled traces cost more than the bound.
+cost. The kinds take turns, in another order each round, and medians are compared: of the throughput,
+and of the processor time that the worker's process takes for a command, which other programs disturb
+less. Run it on a quiet machine; exit code 1 when metrics and sampled traces cost more than the bound.
 """
 
 from __future__ import annotations
