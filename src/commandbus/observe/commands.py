@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from time import time
-from typing import Any, cast
+from typing import Any
 
 from commandbus.domain.outcome import (
     Canceled,
@@ -34,11 +34,9 @@ WORDS: dict[type, str] = {
 }
 ENDS = frozenset({"completed", "failed", "canceled"})
 NOTED_MAX = 256
+OTHER = "other"
 TYPES_MAX = 500
 """Further types are counted together, so that names from outside cannot grow a worker."""
-
-
-_Noted = tuple[Claimed, Outcome, int, float]
 
 
 class _Distribution:
@@ -75,43 +73,67 @@ class _Kind:
     lasted: _Distribution = field(default_factory=_Distribution)
 
 
+class _Noted:
+    """What runs of one type that ended in one way took, not yet added up. Plain numbers: commands that
+    were kept here would be in the garbage collector's way."""
+
+    __slots__ = ("ends", "kind", "lasted", "ran", "word")
+
+    def __init__(self, kind: _Kind, word: str) -> None:
+        self.kind, self.word, self.ends = kind, word, word in ENDS
+        self.ran: list[int] = []
+        self.lasted: list[float] = []
+
+    def add_up(self) -> None:
+        # Others may note something meanwhile: exactly what was read is taken away.
+        if ran := self.ran[:]:
+            del self.ran[: len(ran)]
+            self.kind.outcomes[self.word] += len(ran)
+            self.kind.ran.add(ran)
+        if lasted := self.lasted[:]:
+            del self.lasted[: len(lasted)]
+            self.kind.lasted.add(lasted)
+
+
 class CommandFigures:
     """Called once for every run that ended: it only notes it down, and adds up what was noted now and
     then, for a worker at full speed has no time for more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._noted: list[_Noted] = []
+        self._noted: dict[tuple[str, str, type], _Noted] = {}
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        noted = self._noted
-        noted.append((claimed, outcome, ran, time()))
-        if len(noted) >= NOTED_MAX:
+        noted = self._noted.get((claimed.domain, claimed.command_type, type(outcome)))
+        if noted is None:
+            noted = self._begin(claimed.domain, claimed.command_type, type(outcome))
+        noted.ran.append(ran)
+        if noted.ends:
+            noted.lasted.append(time() * 1_000_000 - claimed.created_at)
+        elif isinstance(outcome, Parked):
             with self._lock:
-                self._add_up()
+                noted.kind.reasons[outcome.reason] += 1
+        if len(noted.ran) >= NOTED_MAX:
+            with self._lock:
+                noted.add_up()
+
+    def _begin(self, domain: str, command_type: str, outcome_type: type) -> _Noted:
+        with self._lock:
+            kind = self._kinds.get((domain, command_type))
+            if kind is None:
+                kind = self._kind(domain, command_type)
+                command_type = command_type if (domain, command_type) in self._kinds else OTHER
+            key = (domain, command_type, outcome_type)
+            return self._noted.setdefault(key, _Noted(kind, WORDS[outcome_type]))
 
     def _add_up(self) -> None:
-        # Others may note something meanwhile: exactly what was read is taken away.
-        noted = self._noted[:]
-        del self._noted[: len(noted)]
-        groups: defaultdict[tuple[str, str, type], list[_Noted]] = defaultdict(list)
-        for one in noted:
-            claimed = one[0]
-            groups[claimed.domain, claimed.command_type, type(one[1])].append(one)
-        for (domain, command_type, outcome_type), group in groups.items():
-            kind = self._kinds.get((domain, command_type)) or self._kind(domain, command_type)
-            word = WORDS[outcome_type]
-            kind.outcomes[word] += len(group)
-            kind.ran.add([ran for _, _, ran, _ in group])
-            if word in ENDS:
-                kind.lasted.add([now * 1_000_000 - claimed.created_at for claimed, _, _, now in group])
-            elif outcome_type is Parked:
-                kind.reasons.update(cast("Parked", outcome).reason for _, outcome, _, _ in group)
+        for noted in self._noted.values():
+            noted.add_up()
 
     def _kind(self, domain: str, command_type: str) -> _Kind:
         known = len(self._kinds) < TYPES_MAX
-        key = (domain, command_type if known else "other")
+        key = (domain, command_type if known else OTHER)
         return self._kinds.setdefault(key, _Kind())
 
     def write(self, exposition: Exposition) -> None:
