@@ -1,11 +1,12 @@
-"""How long every page takes with a large store behind it: `python -m bench.pages`.
+"""How long every page and every list of the command line takes with a large store behind it.
 
+    python -m bench.pages                          300,000 commands in an SQLite file
+    python -m bench.pages --postgres               1,000,000 in a PostgreSQL of its own
     python -m bench.pages --url postgresql://…/empty --commands 1000000
-    python -m bench.pages --commands 300000            an SQLite file in a temporary folder
 
 The store is filled with commands of all states by plain SQL, then each page is asked for several times
-through the app, without a network. Prints the median and the slowest of each; exit code 1 when one is
-slower than the bound.
+through the app, without a network, and each list is printed by the command line in this process. Prints
+the median and the slowest of each; exit code 1 when a single one is slower than the bound.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import httpx
 
+from bench.servers import own_postgres
 from commandbus import BatchCommand, CommandBus, Schedule
 from commandbus.interfaces.web import create_dashboard
 
@@ -138,6 +140,46 @@ def pages(count: int) -> list[str]:
     return found + [f"/commands?q={q.replace('>', '%3E').replace('<', '%3C')}" for q in searches]
 
 
+def lists(count: int) -> list[str]:
+    """Commands of the command line that read."""
+    parked = count // 200 * 200
+    one = uuid.UUID(int=(1 << 100) + parked)
+    searches = ["", "--status completed", "--status pending", "--status failed", "--domain mail",
+                "--type type7", "--type nothing", "--tag vip", "--tag nothing"]  # fmt: skip
+    return [
+        *(f"list {search}".strip() for search in searches),
+        f"show {one}", f"why {one}", f"audit {one}", "queue list", "queue stats orders", "tsq list",
+        "tsq count", "batch list", "process list", "schedule list", "breaker list", "limit list",
+        "workers", "health", "db doctor",
+    ]  # fmt: skip
+
+
+def report(took: list[float], what: str) -> bool:
+    """Prints a line; whether one was too slow."""
+    late = max(took) > BOUND_SECONDS
+    mark = "  SLOW" if late else ""
+    print(f"{statistics.median(took) * 1e3:8.1f} ms  {max(took) * 1e3:8.1f} ms  {what}{mark}")
+    return late
+
+
+def measure_lists(url: str, count: int) -> int:
+    from typer.testing import CliRunner
+
+    from commandbus.interfaces.cli.app import app
+
+    slow = 0
+    for line in lists(count):
+        took = []
+        for turn in range(ROUNDS + 1):
+            began = time.perf_counter()
+            done = CliRunner().invoke(app, ["--url", url, *line.split()])
+            if turn:  # the first one imports
+                took.append(time.perf_counter() - began)
+            assert done.exit_code in (0, 1, 6), (line, done.output[:500], done.exception)
+        slow += report(took, f"commandbus {line}")
+    return slow
+
+
 async def measure(url: str, count: int) -> int:
     slow = 0
     async with CommandBus(url) as bus:
@@ -155,12 +197,7 @@ async def measure(url: str, count: int) -> int:
                     answer = await client.get(path)
                     took.append(time.perf_counter() - began)
                     assert answer.status_code == 200, (path, answer.text[:500])
-                late = statistics.median(took) > BOUND_SECONDS
-                slow += late
-                mark = "  SLOW" if late else ""
-                print(
-                    f"{statistics.median(took) * 1e3:8.1f} ms  {max(took) * 1e3:8.1f} ms  {path}{mark}"
-                )
+                slow += report(took, path)
     return slow
 
 
@@ -172,19 +209,22 @@ async def prepare(url: str) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.pages")
     parser.add_argument("--url", help="an empty PostgreSQL database; default: an SQLite file")
-    parser.add_argument("--commands", type=int, default=300_000)
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL of its own")
+    parser.add_argument("--commands", type=int)
     chosen = parser.parse_args(arguments)
+    server = own_postgres() if chosen.postgres else chosen.url
+    count: int = chosen.commands or (1_000_000 if server else 300_000)
     with tempfile.TemporaryDirectory() as folder:
-        url = chosen.url or f"sqlite:///{folder}/pages.db?synchronous=off"
+        url = server or f"sqlite:///{folder}/pages.db?synchronous=off"
         asyncio.run(prepare(url))
         began = time.perf_counter()
-        if chosen.url:
-            fill_postgres(chosen.url, chosen.commands)
+        if server:
+            fill_postgres(server, count)
         else:
-            fill_sqlite(f"{folder}/pages.db", chosen.commands)
-        print(f"{chosen.commands:,} commands in {time.perf_counter() - began:.0f} s")
+            fill_sqlite(f"{folder}/pages.db", count)
+        print(f"{count:,} commands in {time.perf_counter() - began:.0f} s")
         print("  median       slowest")
-        slow = asyncio.run(measure(url, chosen.commands))
+        slow = asyncio.run(measure(url, count)) + measure_lists(url, count)
     return 1 if slow else 0
 
 

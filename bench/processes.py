@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from bench.servers import own_postgres
 from commandbus import HandlerRegistry, Process, SendRequest, step
 from commandbus.sync import (
     SyncCommandBus,
@@ -100,17 +101,8 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true", help="a PostgreSQL of its own")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        url = chosen.url or (_postgres() if chosen.postgres else f"sqlite:///{folder}/bench.db")
+        url = chosen.url or (own_postgres() if chosen.postgres else f"sqlite:///{folder}/bench.db")
         measure(url, chosen.processes, chosen.workers, chosen.routers)
-
-
-def _postgres() -> str:
-    from commandbus.engines.postgres.schema import upgrade
-    from commandbus.testing.postgres import PostgresServer, create_database
-
-    url = create_database(PostgresServer.start())
-    upgrade(url)
-    return url
 
 
 if __name__ == "__main__":

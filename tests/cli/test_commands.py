@@ -3,11 +3,14 @@
 import threading
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
 from commandbus.domain.presence import WorkerRestart
+from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli.commands import COLUMNS
 from commandbus.operations.restarts import record_restart
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park
@@ -153,3 +156,27 @@ def test_restarts_of_workers_are_shown(cli: Cli, bus: SyncCommandBus) -> None:
     assert cli("audit", "--restarts").rows[0][-1] == "3 threads are stuck in handlers"
     assert cli("audit", "--restarts", "--json").document["restarts"][0]["worker"] == "w-1"
     assert cli("audit", code=2).code == 2
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, 5), (100, 7), (120, 8)])
+def test_a_table_shows_whole_values_and_as_many_columns_as_fit(columns: int, shown: int) -> None:
+    row = SimpleNamespace(
+        command_id="01a1e319-5e4d-7000-95af-52550428b90c", domain="payments", command_type="Charge",
+        status="IN_PROGRESS", priority=5, attempts=1, created_at=datetime.now(UTC),
+        error_code="NO_SUCH_CITY",
+    )  # fmt: skip
+    built = output.rich_table([row], COLUMNS, columns)
+    assert len(built.columns) == shown
+    assert sum(column.width + output.GAP for column in built.columns) - output.GAP <= columns
+    assert built.columns[3].width >= len("in progress")
+
+
+def test_half_an_id_is_refused_with_advice(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "give the whole of it" in cli("show", "01a1e319-5e4d", code=2).err
+
+
+def test_why_says_the_same_thing_once(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Wait", delay=3_600)
+    bus.cancel("shop", sent.command_id)
+    said = cli("why", str(sent.command_id)).out
+    assert len(said.splitlines()) == 1

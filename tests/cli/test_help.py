@@ -95,3 +95,27 @@ def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
     ran = run("db", "upgrade", folder=tmp_path, PYTHONIOENCODING="ascii")
     assert ran.code == 0
     assert "the store is at" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("commandbus qu", "queue"), ("commandbus queue pa", "pause")]
+)
+def test_a_shell_completes_commands(tmp_path: Path, words: str, offered: str) -> None:
+    ran = run(
+        folder=tmp_path,
+        _COMMANDBUS_COMPLETE="complete_bash",
+        COMP_WORDS=words,
+        COMP_CWORD=str(words.count(" ")),
+    )
+    assert ran.out.split() == [offered]
+
+
+def test_the_guide_has_every_exit_code() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+    table = guide.read_text(encoding="utf-8").partition("## Exit codes")[2]
+    told = {
+        int(cells[1]): cells[2].strip()
+        for line in table.splitlines()
+        if (cells := line.split("|"))[1:] and cells[1].strip().isdigit()
+    }
+    assert told == EXIT_CODES

@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus import Schedule
 from commandbus.interfaces.cli.top import Rates
 from commandbus.store.records import QueueStats
 from commandbus.sync import SyncCommandBus
@@ -98,3 +99,19 @@ def test_rates_compare_looks() -> None:
     assert rates.of("shop") is None
     rates.add(stats(30), now=3.0)
     assert rates.of("shop") == 10.0
+
+
+def test_what_destroys_is_kept_with_who_and_why(cli: Cli, bus: SyncCommandBus) -> None:
+    bus.send("shop", "Wait")
+    bus.put_schedule(Schedule(name="nightly", domain="shop", command_type="Wait", cron="0 3 * * *"))
+    by = ["--yes", "--operator", "olga", "--reason", "clean desk"]
+    cli("queue", "purge", "shop", *by)
+    cli("schedule", "delete", "nightly", *by)
+    cli("db", "prune", "--completed", "7d", *by)
+    told = bus.list_actions().actions
+    assert [(action.action, action.subject) for action in told] == [
+        ("prune", "completed older than 7d"),
+        ("delete_schedule", "nightly"),
+        ("purge", "shop"),
+    ]
+    assert {(action.actor, action.reason) for action in told} == {("olga", "clean desk")}

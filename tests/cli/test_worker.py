@@ -169,3 +169,15 @@ def test_what_cannot_be_served_says_why(
     Path("cliapp_worker.py").write_text(APP)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert complaint in cli(*arguments, code=code).err
+
+
+def test_a_worker_follows_its_code(folder: Path, url: str, bus: SyncCommandBus) -> None:
+    with serving(folder, url, "shop", "--reload") as worker:
+        worker.wait_for("serves mail, shop")
+        assert bus.wait(bus.send("shop", "Wait", 0).command_id, 20).result == "waited"
+        (folder / "shop.py").write_text(APP.replace("waited", "waited no more"))
+        worker.wait_for("shop.py changed: starting the worker anew")
+        worker.wait_for("serves mail, shop")
+        assert bus.wait(bus.send("shop", "Wait", 0).command_id, 20).result == "waited no more"
+        worker.signal()
+        assert worker.process.wait(20) == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from commandbus import (
     CommandBus,
@@ -112,6 +114,48 @@ async def test_nothing_is_counted_unless_somebody_asks() -> None:
         worker = Worker(bus, "orders", registry)
         assert worker.observer is None
         assert "commandbus_command_duration_seconds" not in render(worker)
+
+
+@pytest.mark.postgres
+async def test_connections_to_a_server_are_counted() -> None:
+    from tests.postgres.database import postgres_configuration
+
+    async with CommandBus(postgres_configuration().url, migrate=True) as bus:
+        await bus.send("orders", "ship", "good")
+        worker = Worker(bus, "orders", registry, recycle_after=1)
+        await worker.run()
+        found = values(render(worker))
+    assert found["commandbus_connections_max"] >= 1
+    assert found['commandbus_connections{use="busy"}'] <= found["commandbus_connections_max"]
+    assert found['commandbus_connections{use="reserved"}'] >= 0
+    assert found["commandbus_pool_exhaustions"] == 0
+
+
+def test_a_run_is_counted_in_the_bucket_of_its_time() -> None:
+    import msgspec
+
+    from commandbus.domain.outcome import Succeeded
+    from commandbus.store.records import Claimed
+
+    figures = CommandFigures()
+    fields: dict[str, Any] = dict.fromkeys(f.name for f in msgspec.structs.fields(Claimed))
+    late = int((time.time() + 3_600) * 1_000_000)
+    claimed = Claimed(**fields | {"domain": "d", "command_type": "t", "created_at": late})
+    for ran in (61_000_000, 5_000, 5_001, 10_000, 0):
+        figures(claimed, Succeeded(), ran)
+    out = Exposition()
+    figures.write(out)
+    found = values(out.text())
+    labels = 'domain="d",type="t"'
+    buckets = {
+        bound: found[f'commandbus_command_duration_seconds_bucket{{{labels},le="{bound}"}}']
+        for bound in ("0.005", "0.01", "60.0", "+Inf")
+    }
+    assert buckets == {"0.005": 2, "0.01": 4, "60.0": 4, "+Inf": 5}
+    total = found[f"commandbus_command_duration_seconds_sum{{{labels}}}"]
+    assert total == pytest.approx(61.020001)
+    assert found[f"commandbus_command_end_to_end_seconds_count{{{labels}}}"] == 5
+    assert found[f"commandbus_command_end_to_end_seconds_sum{{{labels}}}"] == 0
 
 
 def test_types_from_outside_cannot_grow_a_worker() -> None:

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from commandbus import CommandBus, ConfigurationError, HandlerRegistry, PermanentCommandError, Worker
+from commandbus.observe import tracing
 from commandbus.observe.logs import JsonFormatter, correlated
 from commandbus.sync import SyncCommandBus, SyncWorker
 
@@ -91,6 +94,110 @@ def test_threads_trace_as_well(spans: InMemorySpanExporter) -> None:
         SyncWorker(bus, "orders", registry, recycle_after=1).run()
     (run,) = [s for s in spans.get_finished_spans() if s.name == "process orders"]
     assert run.parent is not None
+
+
+outlet: dict[str, CommandBus] = {}
+"""What the handler sends with, if a test wants it to."""
+
+
+@registry.handler("orders", "pass-on")
+async def pass_on(command: Any, context: Any) -> Any:
+    current = trace.get_current_span().get_span_context()
+    with trace.get_tracer("shop").start_as_current_span("inside"):
+        if "bus" in outlet:
+            await outlet["bus"].send("orders", "ship")
+    return [f"{current.trace_id:032x}", current.trace_flags.sampled, baggage.get_baggage("tenant")]
+
+
+def unsampled() -> SpanContext:
+    return SpanContext(0xABC, 0xDEF, is_remote=True, trace_flags=TraceFlags(0))
+
+
+@pytest.mark.parametrize("mode", ["link", "child"])
+async def test_a_trace_that_is_not_sampled_makes_no_spans_and_stays_so(
+    spans: InMemorySpanExporter, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with CommandBus("memory://", tracing=mode) as bus:
+        monkeypatch.setitem(outlet, "bus", bus)
+        token = attach(trace.set_span_in_context(NonRecordingSpan(unsampled())))
+        try:
+            sent = await bus.send("orders", "pass-on", headers={"mine": 1})
+        finally:
+            detach(token)
+        await Worker(bus, "orders", registry, recycle_after=2).run()
+        first = await bus.get_command("orders", sent.command_id)
+        headers = [r.headers for r in (await bus.query_commands(command_type="ship")).commands]
+    assert spans.get_finished_spans() == ()
+    assert first is not None
+    assert first.headers == {"mine": 1}
+    assert first.result[1:] == [False, None]
+    assert headers == [{}]
+
+
+async def test_a_trace_from_elsewhere_that_is_not_sampled_makes_no_spans(
+    spans: InMemorySpanExporter,
+) -> None:
+    async with CommandBus("memory://") as bus:
+        sent = await bus.send("orders", "pass-on", headers={"traceparent": f"00-{1:032x}-{1:016x}-00"})
+        other = await bus.send("orders", "pass-on", headers={"traceparent": f"00-{1:032x}-{1:016x}-01"})
+        wrong = await bus.send("orders", "pass-on", headers={"traceparent": "nonsense"})
+        worker = Worker(bus, "orders", registry, recycle_after=3)
+        worker.wrap_handlers(tracing.traced("child"))
+        await worker.run()
+        results = [await bus.get_command("orders", s.command_id) for s in (sent, other, wrong)]
+    assert [r.result[1] for r in results if r is not None] == [False, True, False]
+    (run,) = [s for s in spans.get_finished_spans() if s.name == "process orders"]
+    assert run.parent is not None
+    assert run.parent.trace_id == 1
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+async def test_baggage_travels_along(spans: InMemorySpanExporter, is_sampled: bool) -> None:
+    async with CommandBus("memory://", tracing="link") as bus:
+        context = baggage.set_baggage("tenant", "t-1")
+        if not is_sampled:
+            context = trace.set_span_in_context(NonRecordingSpan(unsampled()), context)
+        token = attach(context)
+        try:
+            sent = await bus.send("orders", "pass-on")
+        finally:
+            detach(token)
+        await Worker(bus, "orders", registry, recycle_after=1).run()
+        record = await bus.get_command("orders", sent.command_id)
+    assert record is not None
+    assert record.result[1:] == [is_sampled, "t-1"]
+
+
+async def test_a_sampler_decides_for_all_that_follows(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("off"))
+    async with CommandBus("memory://", tracing="child") as bus:
+        monkeypatch.setitem(outlet, "bus", bus)
+        await bus.send("orders", "pass-on")
+        await Worker(bus, "orders", registry, recycle_after=2).run()
+        records = (await bus.query_commands()).commands
+    assert [r.headers for r in records] == [{}, {}]
+    assert spans.get_finished_spans() == ()
+
+
+def test_threads_trace_coroutines_too(spans: InMemorySpanExporter) -> None:
+    with SyncCommandBus("memory://", tracing="child") as bus:
+        with trace.get_tracer("shop").start_as_current_span("checkout") as checkout:
+            sent = bus.send("orders", "pass-on")
+        token = attach(trace.set_span_in_context(NonRecordingSpan(unsampled())))
+        try:
+            dropped = bus.send("orders", "pass-on")
+        finally:
+            detach(token)
+        SyncWorker(bus, "orders", registry, recycle_after=2).run()
+        results = [bus.get_command("orders", s.command_id) for s in (sent, dropped)]
+    assert all(r is not None for r in results)
+    found = [r.result for r in results if r is not None]
+    assert found[0][:2] == [f"{checkout.get_span_context().trace_id:032x}", True]
+    assert found[1][1] is False
 
 
 async def test_without_tracing_nothing_is_added(spans: InMemorySpanExporter) -> None:

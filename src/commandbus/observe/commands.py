@@ -4,9 +4,11 @@ somebody asked for it."""
 from __future__ import annotations
 
 import threading
-import time
-from bisect import bisect_left
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
+from time import time
+from typing import Any
 
 from commandbus.domain.outcome import (
     Canceled,
@@ -21,6 +23,7 @@ from commandbus.observe.text import Exposition
 from commandbus.store.records import Claimed
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+MICROSECONDS = tuple(int(bound * 1_000_000) for bound in BOUNDS)
 WORDS: dict[type, str] = {
     Succeeded: "completed",
     Rejected: "failed",
@@ -31,18 +34,65 @@ WORDS: dict[type, str] = {
 }
 ENDS = frozenset({"completed", "failed", "canceled"})
 NOTED_MAX = 256
+OTHER = "other"
 TYPES_MAX = 500
 """Further types are counted together, so that names from outside cannot grow a worker."""
 
 
+class _Distribution:
+    """Microseconds, counted in buckets. Many are added at once: sorted, they need a look per bucket
+    instead of one each."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def add(self, values: list[Any]) -> None:
+        values.sort()
+        # A clock that was set back makes no command end before it was sent.
+        self.total += sum(values) if values[0] >= 0 else sum(value for value in values if value > 0)
+        below = 0
+        for index, bound in enumerate(MICROSECONDS):
+            up_to = bisect_right(values, bound)
+            self.counts[index] += up_to - below
+            below = up_to
+        self.counts[-1] += len(values) - below
+
+    @property
+    def seconds(self) -> float:
+        return self.total / 1_000_000
+
+
 @dataclass(slots=True)
 class _Kind:
-    outcomes: dict[str, int] = field(default_factory=dict[str, int])
-    reasons: dict[str, int] = field(default_factory=dict[str, int])
-    ran: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    ran_seconds: float = 0.0
-    lasted: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    lasted_seconds: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    ran: _Distribution = field(default_factory=_Distribution)
+    lasted: _Distribution = field(default_factory=_Distribution)
+
+
+class _Noted:
+    """What runs of one type that ended in one way took, not yet added up. Plain numbers: commands that
+    were kept here would be in the garbage collector's way."""
+
+    __slots__ = ("ends", "kind", "lasted", "ran", "word")
+
+    def __init__(self, kind: _Kind, word: str) -> None:
+        self.kind, self.word, self.ends = kind, word, word in ENDS
+        self.ran: list[int] = []
+        self.lasted: list[float] = []
+
+    def add_up(self) -> None:
+        # Others may note something meanwhile: exactly what was read is taken away.
+        if ran := self.ran[:]:
+            del self.ran[: len(ran)]
+            self.kind.outcomes[self.word] += len(ran)
+            self.kind.ran.add(ran)
+        if lasted := self.lasted[:]:
+            del self.lasted[: len(lasted)]
+            self.kind.lasted.add(lasted)
 
 
 class CommandFigures:
@@ -51,36 +101,39 @@ class CommandFigures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._noted: list[tuple[Claimed, Outcome, int, float]] = []
+        self._noted: dict[tuple[str, str, type], _Noted] = {}
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        self._noted.append((claimed, outcome, ran, time.time()))
-        if len(self._noted) >= NOTED_MAX:
+        noted = self._noted.get((claimed.domain, claimed.command_type, type(outcome)))
+        if noted is None:
+            noted = self._begin(claimed.domain, claimed.command_type, type(outcome))
+        noted.ran.append(ran)
+        if noted.ends:
+            noted.lasted.append(time() * 1_000_000 - claimed.created_at)
+        elif isinstance(outcome, Parked):
             with self._lock:
-                self._add_up()
+                noted.kind.reasons[outcome.reason] += 1
+        if len(noted.ran) >= NOTED_MAX:
+            with self._lock:
+                noted.add_up()
+
+    def _begin(self, domain: str, command_type: str, outcome_type: type) -> _Noted:
+        with self._lock:
+            kind = self._kinds.get((domain, command_type))
+            if kind is None:
+                kind = self._kind(domain, command_type)
+                command_type = command_type if (domain, command_type) in self._kinds else OTHER
+            key = (domain, command_type, outcome_type)
+            return self._noted.setdefault(key, _Noted(kind, WORDS[outcome_type]))
 
     def _add_up(self) -> None:
-        # Others may note something meanwhile: exactly what was read is taken away.
-        noted = self._noted[:]
-        del self._noted[: len(noted)]
-        for claimed, outcome, ran, now in noted:
-            kind = self._kinds.get((claimed.domain, claimed.command_type)) or self._kind(claimed)
-            word = WORDS[type(outcome)]
-            kind.outcomes[word] = kind.outcomes.get(word, 0) + 1
-            seconds = ran / 1_000_000
-            kind.ran[bisect_left(BOUNDS, seconds)] += 1
-            kind.ran_seconds += seconds
-            if word in ENDS:
-                lasted = max(0.0, now - claimed.created_at / 1_000_000)
-                kind.lasted[bisect_left(BOUNDS, lasted)] += 1
-                kind.lasted_seconds += lasted
-            elif isinstance(outcome, Parked):
-                kind.reasons[outcome.reason] = kind.reasons.get(outcome.reason, 0) + 1
+        for noted in self._noted.values():
+            noted.add_up()
 
-    def _kind(self, claimed: Claimed) -> _Kind:
+    def _kind(self, domain: str, command_type: str) -> _Kind:
         known = len(self._kinds) < TYPES_MAX
-        key = (claimed.domain, claimed.command_type if known else "other")
+        key = (domain, command_type if known else OTHER)
         return self._kinds.setdefault(key, _Kind())
 
     def write(self, exposition: Exposition) -> None:
@@ -96,7 +149,7 @@ class CommandFigures:
                 "counter",
                 "Commands that ended or were parked here.",
                 *(
-                    ({**labels, "outcome": word}, kind.outcomes.get(word, 0))
+                    ({**labels, "outcome": word}, kind.outcomes[word])
                     for labels, kind in kinds
                     for word in final
                 ),
@@ -115,7 +168,7 @@ class CommandFigures:
                 "retries_total",
                 "counter",
                 "Failed attempts that will be repeated.",
-                *((labels, kind.outcomes.get("retried", 0)) for labels, kind in kinds),
+                *((labels, kind.outcomes["retried"]) for labels, kind in kinds),
             )
             exposition.add(
                 "tsq_moves_total",
@@ -131,11 +184,11 @@ class CommandFigures:
                 "command_duration_seconds",
                 "How long handlers ran.",
                 BOUNDS,
-                *((labels, kind.ran, kind.ran_seconds) for labels, kind in kinds),
+                *((labels, kind.ran.counts, kind.ran.seconds) for labels, kind in kinds),
             )
             exposition.histograms(
                 "command_end_to_end_seconds",
                 "From the send to the end, waiting and retries included.",
                 BOUNDS,
-                *((labels, kind.lasted, kind.lasted_seconds) for labels, kind in kinds),
+                *((labels, kind.lasted.counts, kind.lasted.seconds) for labels, kind in kinds),
             )

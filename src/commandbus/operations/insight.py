@@ -120,9 +120,7 @@ def _why_nobody(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     if record.requires and not any(set(record.requires) <= set(w.tags) for w in serving):
         tags = ", ".join(record.requires)
         return [Reason("NO_TAGS", f"{_none_of(serving)} has the tags it requires: {tags}")]
-    if not any(
-        w.processes or (record.domain, record.command_type) in w.command_types for w in serving
-    ):
+    if not any(w.processes or (record.domain, record.command_type) in w.command_types for w in serving):
         text = f"{_none_of(serving)} has a handler for {record.command_type!r}"
         return [Reason("NO_HANDLER", text)]
     return []

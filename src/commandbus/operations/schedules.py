@@ -109,12 +109,14 @@ def disable_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op
     yield from _note(scope, actor, "disable_schedule", name)
 
 
-def delete_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[bool]:
+def delete_schedule(
+    scope: Scope, name: str, *, actor: str | None = None, reason: str | None = None
+) -> Op[bool]:
     """Forget a schedule; False when there was none."""
     yield TOGETHER
     was_there = yield from scope.store.delete_document(KIND, as_name(name, "schedule"))
     if was_there:
-        yield from _note(scope, actor, "delete_schedule", name)
+        yield from _note(scope, actor, "delete_schedule", name, reason)
     return was_there
 
 
@@ -128,9 +130,11 @@ def trigger_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op
     return command.command_id
 
 
-def _note(scope: Scope, actor: str | None, action: str, name: str) -> Op[None]:
+def _note(
+    scope: Scope, actor: str | None, action: str, name: str, reason: str | None = None
+) -> Op[None]:
     if actor is not None:
-        yield from record_action(scope, actor, action, name)
+        yield from record_action(scope, actor, action, name, reason)
 
 
 def tick(scope: Scope) -> Op[TickReport]:

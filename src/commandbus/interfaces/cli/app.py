@@ -25,6 +25,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "demo": "See the bus at work: failures, retries, a crash.",
         "load": "Send commands that succeed, fail or crash in a given mix.",
         "dev": "Run everything that development needs: the store, a worker and the dashboard.",
+        "bench": "Measure this store: sends, work, round trips.",
         "version": "Print the version.",
     },
     "Commands": {
@@ -70,6 +71,7 @@ FILES = {
     "breaker": "breakers",
     "limit": "limits",
     "load": "loading",
+    "bench": "benching",
     "queue": "queues",
     "db": "database",
     "version": "versions",

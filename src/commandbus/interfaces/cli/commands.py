@@ -85,9 +85,15 @@ def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRec
     """The command with this id, whatever its domain. Raises CommandNotFoundError, and CliError when
     several domains have one."""
     from commandbus.domain.ids import as_id
-    from commandbus.errors import CommandNotFoundError
+    from commandbus.errors import CommandNotFoundError, InvalidArgumentError
 
-    wanted = as_id(command_id, "ID")
+    try:
+        wanted = as_id(command_id, "ID")
+    except InvalidArgumentError:
+        raise CliError(
+            f"{command_id!r} is not the UUID of a command; give the whole of it, as `list` shows it.",
+            Exit.USAGE,
+        ) from None
     domains = {event.domain for event in bus.get_audit_trail(wanted, domain)}
     if len(domains) > 1:
         names = ", ".join(sorted(domains))

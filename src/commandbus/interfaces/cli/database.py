@@ -117,6 +117,8 @@ def prune(
     completed: Keep = None,
     failed: Keep = None,
     canceled: Keep = None,
+    reason: options.Reason = None,
+    operator: options.Operator = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
@@ -141,6 +143,7 @@ def prune(
         return
     options.confirm(f"Forget what is {told}?", yes=yes)
     with target.opened(url) as bus:
+        bus.record_action(options.acting(operator), "prune", told, reason)
         report = bus.prune(keep)
     if json:
         output.json_document(report)

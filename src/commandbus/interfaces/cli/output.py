@@ -97,7 +97,7 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
     from rich.table import Table
     from rich.text import Text
 
-    shown = [column for column in columns if not column.pipe and (width >= WIDE or not column.wide)]
+    shown = _shown(columns, rows, width)
     cells = [[_cell(column, row) for column in shown] for row in rows]
     widths = _fit(shown, cells, width)
     built = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bright_black")
@@ -113,6 +113,26 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
     for row in cells:
         built.add_row(*row)
     return built
+
+
+def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[Column]:
+    """The columns of a table: those for wide terminals as far as there is room, the last one first."""
+    shown = [column for column in columns if not column.pipe and not column.wide]
+    if width >= WIDE:
+        room = width + GAP - sum(GAP + _width(column, rows) for column in shown)
+        for column in reversed([column for column in columns if column.wide and not column.pipe]):
+            least = _width(column, rows)
+            if not column.right and not column.keep:
+                least = min(least, max(len(column.name), NARROWEST))
+            if GAP + least <= room:
+                room -= GAP + least
+                shown.append(column)
+    return [column for column in columns if column in shown]
+
+
+def _width(column: Column, rows: Sequence[Any]) -> int:
+    """As wide as its widest cell."""
+    return max([len(column.name), *(_cell(column, row).cell_len for row in rows)])
 
 
 def _cell(column: Column, row: Any) -> Text:

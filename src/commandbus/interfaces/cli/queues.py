@@ -112,14 +112,16 @@ def resume(domain: Named, operator: options.Operator = None, url: options.Url = 
 
 def purge(
     domain: Named,
+    reason: options.Reason = None,
+    operator: options.Operator = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
 ) -> None:
     """Forget a domain: waiting, running and ended commands, with their audit trails.
 
-    Nothing is told to anybody and nothing can be brought back. To end commands with a trace, cancel
-    them.
+    Nothing is told to anybody and nothing can be brought back; who did it, and why, stays in the list
+    of actions. To end commands with a trace, cancel them.
     """
     with target.opened(url) as bus:
         found = bus.stats(domain)
@@ -130,5 +132,6 @@ def purge(
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what} for ever?", yes=yes)
+        bus.record_action(options.acting(operator), "purge", domain, reason)
         count = bus.purge(domain)
     output.done(f"forgot {text.plural(count, 'command')} of {domain}")

@@ -226,6 +226,8 @@ def trigger(name: Name, url: options.Url = None, json: options.Json = False) -> 
 
 def delete(
     name: Name,
+    reason: options.Reason = None,
+    operator: options.Operator = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
@@ -238,5 +240,5 @@ def delete(
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what}?", yes=yes)
-        bus.delete_schedule(name)
+        bus.delete_schedule(name, actor=options.acting(operator), reason=reason)
     output.done(f"forgot {name}")

@@ -88,6 +88,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Start anew when code below this folder changes.")
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
+]
 Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
 
 
@@ -106,10 +113,8 @@ def worker(
     probe_host: ProbeHost = "127.0.0.1",
     heartbeat_file: Heartbeat = None,
     load: Load = False,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
-    ] = None,
+    reload: Reload = False,
+    tag: Tags = None,
     max_concurrency: MaxConcurrency = None,
     ageing: Ageing = None,
     log_format: Annotated[
@@ -131,6 +136,8 @@ def worker(
     store = target.find_url(url)
     patience = options.seconds(shutdown_timeout, "--shutdown-timeout") or 0.0
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
+    if reload:
+        _follow(store, patience)
     tags = tuple(tag or ())
     bounds = None if max_concurrency is None else (concurrency, max_concurrency)
     step = options.seconds(ageing, "--ageing")
@@ -156,6 +163,16 @@ def worker(
     code = Supervisor(arguments, store, care, processes).run()
     if code:
         raise typer.Exit(code)
+
+
+def _follow(store: str, patience: float) -> None:
+    """The same worker in a process of its own, which is started anew with the code."""
+    import sys
+
+    from commandbus.interfaces.cli.reloading import STOP_SECONDS, WorkerProcess, follow
+
+    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
+    raise typer.Exit(follow(WorkerProcess(arguments, store, patience + STOP_SECONDS)))
 
 
 def _handlers(

@@ -238,9 +238,10 @@ class SyncWorker(RuntimeWorker):
         began = time.perf_counter()
         try:
             # A context of its own: what a handler leaves in context variables stays with it.
-            outcome = copy_context().run(call.handler.function, call.command, call.context)
+            own = copy_context()
+            outcome = own.run(call.handler.function, call.command, call.context)
             if call.handler.is_async:
-                outcome = self._await(outcome, call.timeout, slot)
+                outcome = own.run(self._await, outcome, call.timeout, slot)
         except _AsyncTimeout:
             return self._execution.timed_out(call, _since(began))
         except FutureCancelled as error:
