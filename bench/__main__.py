@@ -99,20 +99,30 @@ def say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", default="", metavar="NAMES", help="subjects, comma-separated; limits")
-    parser.add_argument("--scenarios", default="", metavar="NAMES", help=", ".join((*SCENARIOS, "idle")))
+    parser.add_argument(
+        "--scenarios", default="", metavar="NAMES", help=", ".join((*SCENARIOS, "idle"))
+    )
     parser.add_argument("--repeat", type=int, default=3, help="repetitions (3)")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all amounts; 0.02 for a quick look")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of all amounts; 0.02 for a quick look"
+    )
     parser.add_argument("--idle-seconds", type=float, default=IDLE_SECONDS)
-    parser.add_argument("--results", type=Path, default=RESULTS, help=f"where they are kept ({RESULTS})")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help=f"where they are kept ({RESULTS})"
+    )
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md at the end")
     options = parser.parse_args()
     words = [word for word in options.only.split(",") if word]
     scenarios = [word for word in options.scenarios.split(",") if word]
     if unknown := set(scenarios) - {*SCENARIOS, "idle"}:
-        parser.error(f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}, idle")
+        parser.error(
+            f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}, idle"
+        )
     named = [word for word in words if word != "limits"]
     chosen = subjects(named) if named or not words else []
     began = time.monotonic()

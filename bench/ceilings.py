@@ -121,19 +121,21 @@ def claims(lab: Lab, scale: float) -> Figures:
     figures: Figures = {}
     for size in (10, 100, 1_000):
         count = max(size * 5, int({10: 6_000, 100: 30_000, 1_000: 50_000}[size] * scale))
-        with database(lab) as url:
-            with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
-                connection.execute(
-                    "insert into bare (domain, data) select 'bench', %s from generate_series(1, %s)",
-                    (TEXT, count),
-                )
-                connection.execute("create index on bare (id) where available")
-                began, done = time.perf_counter(), 0
-                while done < count:
-                    ids = [row[0] for row in connection.execute(CLAIM, (size,))]
-                    connection.execute("delete from bare where id = any(%s)", (ids,))
-                    done += len(ids)
-                figures[f"claim_{size}"] = count / (time.perf_counter() - began)
+        with (
+            database(lab) as url,
+            psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection,
+        ):
+            connection.execute(
+                "insert into bare (domain, data) select 'bench', %s from generate_series(1, %s)",
+                (TEXT, count),
+            )
+            connection.execute("create index on bare (id) where available")
+            began, done = time.perf_counter(), 0
+            while done < count:
+                ids = [row[0] for row in connection.execute(CLAIM, (size,))]
+                connection.execute("delete from bare where id = any(%s)", (ids,))
+                done += len(ids)
+            figures[f"claim_{size}"] = count / (time.perf_counter() - began)
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Figures of a run: values of all repetitions, their medians and spreads, and the file that keeps them."""
+"""Figures of a run: values of all repetitions, medians and spreads, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,52 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("bulk_send", "bulk send", "/s", "commands sent 1,000 a call by one sender"),
-        Metric("send_1", "send, 1 sender", "/s", "single sends, while a worker is busy"),
-        Metric("send_16", "send, 16 senders", "/s", "the same, 16 senders at once in one process"),
+        Metric("send_1", "send, 1 sender", "/s", "single sends by one sender, while a worker is busy"),
+        Metric(
+            "send_16",
+            "send, 16 senders",
+            "/s",
+            "single sends by 16 senders of one process, while a worker is busy",
+        ),
         Metric("drain_10", "drain c10", "/s", "no-op commands, concurrency 10, one process"),
-        Metric("drain_100", "drain c100", "/s", "the same, concurrency 100"),
-        Metric("drain_best", "drain, best", "/s", "the same, at the concurrency that suits it best"),
-        Metric("drain_2", "drain, 2 processes", "/s", "two processes, each at its best concurrency"),
+        Metric("drain_100", "drain c100", "/s", "no-op commands, concurrency 100, one process"),
+        Metric(
+            "drain_best",
+            "drain, best",
+            "/s",
+            "no-op commands, one process, at the concurrency that suits it best",
+        ),
+        Metric(
+            "drain_2",
+            "drain, 2 processes",
+            "/s",
+            "no-op commands, two processes, each at its best concurrency",
+        ),
         Metric("busy", "5 ms handlers", "%", "concurrency 100: share of the ideal 20,000 per second"),
-        Metric("pickup_p50", "pick-up p50", "ms", "send by another process to the handler's start", False),
-        Metric("pickup_p99", "pick-up p99", "ms", "the same, the slowest of a hundred", False),
-        Metric("idle", "idle", "statements/s", "statements of one worker that has nothing to do", False),
+        Metric(
+            "pickup_p50", "pick-up p50", "ms", "send by another process to the handler's start", False
+        ),
+        Metric("pickup_p99", "pick-up p99", "ms", "the same way, the slowest of a hundred", False),
+        Metric(
+            "idle", "idle", "statements/s", "statements of one worker that has nothing to do", False
+        ),
         Metric("memory", "worker memory", "MB", "peak resident memory during a drain", False),
         Metric("wal", "WAL", "bytes/command", "written for the drain of one command", False),
-        Metric("send_wal", "WAL, send", "bytes/command", "written for the bulk send of one command", False),
+        Metric(
+            "send_wal", "WAL, send", "bytes/command", "written for the bulk send of one command", False
+        ),
         Metric("commits", "commits", "/command", "transactions of the drain", False),
         Metric("dead", "dead rows", "/command", "rows that send and drain leave to vacuum", False),
-        Metric("server_cpu", "server CPU", "µs/command", "of all server processes during a drain", False),
+        Metric(
+            "send_cpu",
+            "server CPU, send",
+            "µs/command",
+            "of all server processes in a bulk send",
+            False,
+        ),
+        Metric(
+            "server_cpu", "server CPU, drain", "µs/command", "of all server processes in a drain", False
+        ),
         Metric("worker_cpu", "worker CPU", "µs/command", "of the worker during a drain", False),
         Metric("snapshot", "held snapshot", "%", "rate of the last tenth to that of the first"),
         Metric("snapshot_rate", "drain, held snapshot", "/s", "drain while an old snapshot is held"),
@@ -51,10 +81,14 @@ LIMITS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("insert_1", "bare INSERT, 1 client", "/s", "one row a commit"),
-        Metric("insert_16", "bare INSERT, 16 clients", "/s", "one row a commit, threads of one process"),
+        Metric(
+            "insert_16", "bare INSERT, 16 clients", "/s", "one row a commit, threads of one process"
+        ),
         Metric("pgbench_16", "bare INSERT, 16 clients of pgbench", "/s", "the same without Python"),
         Metric("copy_1", "COPY into one table", "rows/s", "1,000 rows a commit, one index"),
-        Metric("copy_2", "COPY into two tables", "rows/s", "1,000 rows in each a commit, one index each"),
+        Metric(
+            "copy_2", "COPY into two tables", "rows/s", "1,000 rows in each a commit, one index each"
+        ),
         Metric("claim_10", "claim and delete, 10 at a time", "rows/s", "SQL alone, one client"),
         Metric("claim_100", "claim and delete, 100 at a time", "rows/s", "SQL alone, one client"),
         Metric("claim_1000", "claim and delete, 1,000 at a time", "rows/s", "SQL alone, one client"),

@@ -18,9 +18,7 @@ SETTLE_SECONDS = 4.0
 CONCURRENCY = 10
 
 
-def count_statements(
-    lab: Lab, subjects: Sequence[Subject], seconds: float
-) -> dict[str, float | str]:
+def count_statements(lab: Lab, subjects: Sequence[Subject], seconds: float) -> dict[str, float | str]:
     """By name: statements per second, or why there is no such figure."""
     found: dict[str, float | str] = {}
     with contextlib.ExitStack() as stack:
@@ -35,8 +33,8 @@ def count_statements(
         for name, count in _count(lab, seconds).items():
             if name in databases:
                 found[databases[name]] = count / seconds
-        for subject in databases.values():
-            found.setdefault(subject, 0.0)
+        for silent in databases.values():
+            found.setdefault(silent, 0.0)
     return found
 
 

@@ -27,7 +27,14 @@ from commandbus.testing.postgres import (
 )
 
 SETTINGS = {"shared_buffers": "1GB"}
-SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum")
+SHOWN = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+    "autovacuum",
+)
 
 
 @dataclass

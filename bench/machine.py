@@ -43,4 +43,6 @@ def _node() -> str:
     program = shutil.which("node")
     if program is None:
         return "none"
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        [program, "--version"], capture_output=True, text=True, check=False
+    ).stdout.strip()

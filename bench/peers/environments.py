@@ -1,4 +1,4 @@
-"""An environment per peer, in a cache folder outside the project; a peer that cannot be had is a reason.
+"""An environment per peer, in a cache folder outside the project; or the reason why there is none.
 
 COMMANDBUS_BENCH_CACHE names another folder. Remove the folder to get the newest versions of all.
 """
@@ -22,7 +22,7 @@ DRIVERS = Path(__file__).parent / "drivers"
 PATIENCE_SECONDS = 240
 
 
-class NotInstalled(RuntimeError):
+class NotInstalled(RuntimeError):  # noqa: N818 - what happened, as the page reports it
     """A peer cannot be installed here; says why."""
 
 

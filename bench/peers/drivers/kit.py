@@ -7,7 +7,7 @@ standard library. It gets one task as JSON, prints a line of JSON per event, and
     fill     send `count` commands, `chunk` at a time            {"ready"} {"done", "seconds"}
     singles  `senders` of one process send for `seconds`         {"ready"} {"done", "seconds", "count"}
     paced    send `count` commands, each stamped, `pause` apart  {"ready"} {"done"}
-    work     carry out commands until killed                     {"ready"} {"first", "begun", "at", "pid"} …
+    work     carry out commands until killed                     {"ready"} {"begun", "first", …}
                                                                  {"late"} for each stamped command
     run      fill and work in one process, for stores that die with it
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 import kit
-import psycopg
 from pgmq import PGMQueue
-from pgmq.install import get_embedded_sql
+from pgmq.install import install_pgmq_from_sql
 from psycopg_pool import ConnectionPool
 
 QUEUE = "bench"
@@ -15,8 +14,7 @@ class PgmqPeer(kit.Peer):
     blocking = True
 
     def setup(self) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(get_embedded_sql().encode())
+        install_pgmq_from_sql(dsn=self.url)
         self.open()
         self.queue.create_queue(QUEUE)
 

@@ -29,7 +29,8 @@ class PgQueuerPeer(kit.Peer):
         await self.queries.enqueue(["work"] * len(data), bodies, [0] * len(data))
 
     async def prepare(self, tally: kit.Tally) -> None:
-        self.manager = QueueManager(AsyncpgDriver(await asyncpg.connect(self.url)))
+        queries = Queries(AsyncpgDriver(await asyncpg.connect(self.url)))
+        self.manager = QueueManager(queries)
 
         @self.manager.entrypoint("work")
         async def work(job: Job) -> None:
