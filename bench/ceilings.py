@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import sqlite3
 import subprocess
 import sys
@@ -149,18 +150,26 @@ def notify(lab: Lab, scale: float) -> Figures:
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener,
             psycopg.connect(url, prepare_threshold=0) as connection,
         ):
-            assert listener.stdout is not None
-            listener.stdout.readline()
+            _line(listener)
             for _ in range(rounds + 3):
                 time.sleep(0.02)
                 began = time.monotonic()
                 connection.execute(INSERT, ("bench", TEXT))
                 connection.execute("notify bare")
                 connection.commit()
-                late.append((float(listener.stdout.readline()) - began) * 1_000)
+                late.append((float(_line(listener)) - began) * 1_000)
             listener.kill()
     late = late[3:]
     return {"notify_p50": percentile(late, 0.5), "notify_p99": percentile(late, 0.99)}
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """The next line that it prints; a silent process is an error, not a hanging run."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], 10)[0]:
+        process.kill()
+        raise RuntimeError("the listening process heard nothing within 10 s")
+    return process.stdout.readline()
 
 
 def listen(url: str) -> None:

@@ -35,7 +35,9 @@ Point = dict[str, float]
 def backlog(lab: Lab, subject: Subject, size: int) -> Point:
     """How fast the first commands of a backlog go, and sends beside it."""
     with lab.place(subject) as place:
+        empty = _size_of(place.url)
         filled = fill(lab, place, size)
+        full = _size_of(place.url)
         sent = lab.call(place, "singles", senders=16, seconds=1.0)
         drained = drain(lab, place, min(size, SAMPLE), CONCURRENCY, is_all=False)
         return {
@@ -43,7 +45,7 @@ def backlog(lab: Lab, subject: Subject, size: int) -> Point:
             "bulk": filled,
             "send_16": sent["count"] / sent["seconds"],
             "drain": drained.rate,
-            "bytes": _size_of(place.url) / size,
+            "bytes": (full - empty) / size,
         }
 
 

@@ -298,10 +298,7 @@ def _method(results: Results) -> list[str]:
             " commands, see"
             " above, so that all of it fits into one run. Payload: 100 bytes of JSON."
         ),
-        (
-            f"- Single sends last {SEND_SECONDS} s while a worker of ten slots is busy with handlers of 10"
-            " ms."
-        ),
+        f"- Single sends last {SEND_SECONDS} s, beside a worker of ten slots with handlers of 10 ms.",
         "- Statements of an idle worker are counted in the server's log, all workers idling at once.",
         "- Dead rows are the rows that were updated or deleted, whether or not vacuum came by.",
         "- The held snapshot is taken before the drain and kept until its end; up to 100,000 commands.",

@@ -11,7 +11,9 @@ function emit(event) {
 }
 
 function payloadOf(size) {
-  return { text: "x".repeat(Math.max(1, size - '{"text": ""}'.length)) };
+  const length = Math.max(1, size - '{"text": ""}'.length);
+  const letter = () => Math.random().toString(36).slice(2, 3) || "x";
+  return { text: Array.from({ length }, letter).join("") };
 }
 
 async function ready() {

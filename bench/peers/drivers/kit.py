@@ -21,12 +21,14 @@ import inspect
 import json
 import os
 import random
+import string
 import sys
 import threading
 import time
 from typing import Any
 
 REPORT_SECONDS = 0.005
+LETTERS = string.ascii_letters + string.digits
 
 
 def emit(**event: Any) -> None:
@@ -39,8 +41,9 @@ def ready() -> None:
 
 
 def payload_of(size: int) -> dict[str, str]:
-    """`size` bytes of JSON."""
-    return {"text": "x" * max(1, size - len('{"text": ""}'))}
+    """`size` bytes of JSON that hardly shrink when they are compressed."""
+    length = max(1, size - len('{"text": ""}'))
+    return {"text": "".join(random.Random(1).choices(LETTERS, k=length))}
 
 
 class Tally:

@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Try it": {
         "demo": "See the bus at work: failures, retries, a crash.",
         "load": "Send commands that succeed, fail or crash in a given mix.",
+        "bench": "Measure the bus on your own store: sends, drain, pick-up.",
         "dev": "Run everything that development needs: the store, a worker and the dashboard.",
         "version": "Print the version.",
     },
