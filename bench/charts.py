@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from bench.figures import number
 
 WIDTH = 760
-LABEL_WIDTH = 210
+LABEL_WIDTH = 236
 ROW_HEIGHT = 26
 STYLE = """
 svg { font: 13px system-ui, -apple-system, 'Segoe UI', sans-serif; }
@@ -91,7 +91,7 @@ def lines(title: str, note: str, line: Line, *, unit_x: str, log_x: bool = True)
         spots.append(f"{across:.1f},{up:.1f}")
         parts.append(f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
         parts.append(_text(across, up - 10, number(y), "text", anchor="middle"))
-        parts.append(_text(across, bottom + 18, number(x), "soft", anchor="middle", size=12))
+        parts.append(_text(across, bottom + 18, f"{x:,.0f}", "soft", anchor="middle", size=12))
     parts.insert(3, f'<polyline class="line" points="{" ".join(spots)}"/>')
     parts.append(_text(left + room / 2, bottom + 36, unit_x, "soft", anchor="middle", size=12))
     return _svg(title, height, parts)

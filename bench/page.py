@@ -31,12 +31,12 @@ CHARTED = {
     "pickup_p50": "Pick-up latency, median, in milliseconds",
 }
 BESIDE = {
-    "drain_best": ("claim_1000",),
-    "drain_10": ("claim_10",),
-    "send_16": ("pgbench_16",),
-    "pickup_p50": ("notify_p50",),
+    "drain_best": ("claim_1000", "limit: claim and delete, SQL"),
+    "drain_10": ("claim_10", "limit: the same by tens, SQL"),
+    "send_16": ("pgbench_16", "limit: bare INSERT, pgbench"),
+    "pickup_p50": ("notify_p50", "limit: NOTIFY and one claim"),
 }
-"""The limits that belong beside a chart."""
+"""The limit that belongs beside a chart, and what it is called there."""
 
 
 def write(results: Results, page: Path = PAGE, charts: Path = CHARTS) -> None:
@@ -80,9 +80,10 @@ def _bars(results: Results, metric: str) -> list[Bar]:
             low, high = results.spread(subject.name, metric) or (value, value)
             data.append(Bar(subject.title, value, "ours" if subject.is_ours else "peer", low, high))
     data.sort(key=lambda bar: bar.value, reverse=kind.more_is_better)
-    for name in BESIDE.get(metric, ()):
-        if data and (value := results.median("limits", name)) is not None:
-            data.append(Bar("limit: " + LIMITS[name].heading, value, "limit"))
+    if data and metric in BESIDE:
+        name, label = BESIDE[metric]
+        if (value := results.median("limits", name)) is not None:
+            data.append(Bar(label, value, "limit"))
     return data
 
 
