@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from bench import machine
-from bench.__main__ import RESULTS, TROUBLE, say
+from bench.__main__ import RESULTS, reason_of, say
 from bench.figures import Results, number
 from bench.lab import Lab
 from bench.peers.catalogue import Subject, subjects
@@ -118,8 +118,8 @@ def measure(lab: Lab, sizes: tuple[int, ...]) -> dict[str, Any]:
         for amount in amounts:
             try:
                 point = scenario(lab, subject, amount)
-            except TROUBLE as error:
-                found.setdefault("failures", []).append(f"{name} {amount}: {error}")
+            except Exception as error:  # one point less
+                found.setdefault("failures", []).append(f"{name} {amount:,}: {reason_of(error)}")
                 say(f"{name} {amount}: failed: {error}")
                 continue
             found[name].append(point)

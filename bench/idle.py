@@ -10,9 +10,12 @@ import contextlib
 import time
 from collections.abc import Sequence
 
+import psycopg
+
 from bench.lab import Lab, Place
 from bench.peers.catalogue import Subject
 from bench.peers.child import DriverFailed
+from commandbus.testing.postgres import PostgresUnavailable
 
 SETTLE_SECONDS = 4.0
 CONCURRENCY = 10
@@ -27,7 +30,7 @@ def count_statements(lab: Lab, subjects: Sequence[Subject], seconds: float) -> d
             try:
                 place = stack.enter_context(lab.place(subject))
                 databases[_start(lab, place, stack)] = subject.name
-            except DriverFailed as error:
+            except (DriverFailed, PostgresUnavailable, psycopg.Error) as error:
                 found[subject.name] = str(error)
         time.sleep(SETTLE_SECONDS)
         for name, count in _count(lab, seconds).items():

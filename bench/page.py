@@ -267,6 +267,13 @@ def _missing(results: Results) -> list[str]:
     ]
     found = ["## What is missing", ""]
     found += ["Failed in this run:", "", *lines, ""] if lines else []
+    if once := results.about.get("once"):
+        found += [
+            "Measured once or twice only, for lack of time:",
+            "",
+            *(f"- {one}" for one in once),
+            "",
+        ]
     return [*found, "Left out on purpose:", "", *left_out, ""] if left_out else found if lines else []
 
 

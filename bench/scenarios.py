@@ -11,7 +11,7 @@ import psycopg
 
 from bench.figures import percentile
 from bench.lab import Lab, Place
-from bench.peers.catalogue import DRAIN_COMMANDS, SLOW_RATE, Subject
+from bench.peers.catalogue import DRAIN_COMMANDS, Subject
 from bench.peers.child import Child, DriverFailed
 
 CUT_SECONDS = 10.0
@@ -20,7 +20,7 @@ SILENT_SECONDS = 8.0
 BUSY_SECONDS = 0.005
 AWAKE_SECONDS = 0.010
 AWAKE_COMMANDS = 2_000
-SEND_SECONDS = 1.5
+SEND_SECONDS = 1.0
 PICKUPS = 100
 PICKUP_PAUSE = 0.025
 
@@ -163,8 +163,7 @@ def drain_in_one_process(lab: Lab, subject: Subject, scale: float, concurrency: 
 
 
 def drain_n(lab: Lab, subject: Subject, scale: float, concurrency: int, processes: int = 1) -> float:
-    rate = subject.rates.get(concurrency) or max(subject.rates.values())
-    count = scaled(subject.commands(concurrency, 3.0 if rate > SLOW_RATE else 4.0), scale)
+    count = scaled(subject.commands(concurrency), scale)
     with lab.place(subject) as place:
         fill(lab, place, count)
         return drain(lab, place, count, concurrency, processes).rate

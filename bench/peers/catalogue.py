@@ -9,9 +9,7 @@ from typing import Literal
 Store = Literal["postgres", "sqlite", "redis", "memory"]
 
 DRAIN_COMMANDS = 50_000
-DRAIN_SECONDS = 3.0
-SLOW_RATE = 1_500
-"""Below so many per second a held snapshot shows nothing in a few seconds."""
+DRAIN_SECONDS = 2.5
 
 
 @dataclass(frozen=True)

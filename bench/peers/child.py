@@ -41,8 +41,11 @@ class Child:
             start_new_session=True,  # so that what it starts ends with it
         )
         self.pid = self._process.pid
-        for target in (self._listen, self._collect):
-            threading.Thread(target=target, daemon=True).start()
+        self._readers = [
+            threading.Thread(target=target, daemon=True) for target in (self._listen, self._collect)
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -100,6 +103,12 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(10)
+        for reader in self._readers:
+            reader.join(5)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def __enter__(self) -> Self:
         return self
