@@ -149,8 +149,10 @@ class Lab:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
             file = folder / "bench.db"
             url = f"sqlite:///{file}" if subject.is_ours else str(file)
-            yield self._set_up(Place(subject, url, file))
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                yield self._set_up(Place(subject, url, file))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
         elif subject.store == "redis":
             yield self._set_up(Place(subject, f"redis+socket://{self.folder}/redis.sock"))
         else:

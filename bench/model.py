@@ -77,14 +77,14 @@ def section(results: Results) -> list[str]:
             " shares them."
         ),
         "",
-        "| commands/s | server cores | worker processes, no-op handlers | WAL MB/s | WAL GB/day |",
-        "|---:|---:|---:|---:|---:|",
+        "| commands/s | server cores | workers, no-op handlers | commits/s | WAL MB/s | GB/day |",
+        "|---:|---:|---:|---:|---:|---:|",
     ]
     for rate in RATES:
         wal = found.wal_megabytes(rate)
         lines.append(
             f"| {rate:,} | {rate * found.server_us / (USABLE * 1e6):.1f} | {found.workers(rate)}"
-            f" | {wal:.1f} | {wal * 86.4:.0f} |"
+            f" | {number(rate * found.commits)} | {wal:.1f} | {wal * 86.4:.0f} |"
         )
     lines += [
         "",
