@@ -68,13 +68,10 @@ def section(results: Results) -> list[str]:
         (
             "From the costs above: one command, sent in bulk and carried out, takes"
             f" {found.server_us:.0f} µs of the server's processors, {found.worker_us:.0f} µs of a"
-            " worker's and"
-            f" {number(found.wal)} bytes of WAL. A worker waits on {found.connections:.0f} connections"
-            " and,"
-            f" idle, sends {number(found.idle)} statements per second. Processors are planned to"
-            f" {USABLE:.0%}. Commands that are sent one by one add a commit each; a sender with many"
-            " at once"
-            " shares them."
+            f" worker's and {number(found.wal)} bytes of WAL. A worker waits on"
+            f" {found.connections:.0f} connections and, idle, sends {number(found.idle)} statements"
+            f" per second. Processors are planned to {USABLE:.0%}. Commands that are sent one by one"
+            " add a commit each; a sender with many at once shares them."
         ),
         "",
         "| commands/s | server cores | workers, no-op handlers | commits/s | WAL MB/s | GB/day |",
@@ -83,17 +80,16 @@ def section(results: Results) -> list[str]:
     for rate in RATES:
         wal = found.wal_megabytes(rate)
         lines.append(
-            f"| {rate:,} | {rate * found.server_us / (USABLE * 1e6):.1f} | {found.workers(rate)}"
-            f" | {number(rate * found.commits)} | {wal:.1f} | {wal * 86.4:.0f} |"
+            f"| {rate:,} | {rate * found.server_us / (USABLE * 1e6):.1f} | {found.workers(rate)} |"
+            f" {number(rate * found.commits)} | {wal:.1f} | {wal * 86.4:.0f} |"
         )
     lines += [
         "",
         (
             f"So {cores} cores for the server alone carry about {number(found.server_rate(cores))}"
-            " commands"
-            f" per second, {SERVER_CORES} cores about {number(found.server_rate(SERVER_CORES))} where"
-            " locks and"
-            " the WAL's one insertion path leave it that; measure before you believe the second figure."
+            f" commands per second, {SERVER_CORES} cores about"
+            f" {number(found.server_rate(SERVER_CORES))} where locks and the WAL's one insertion path"
+            " leave it that; measure before you believe the second figure."
         ),
         "",
         *stages(found),
@@ -109,26 +105,23 @@ def stages(found: Cost) -> list[str]:
         "| 1 to 8 workers | the workers' own processors | nothing; one process per core |",
         (
             f"| up to {pooled} workers | connections: {found.connections:.0f} each,"
-            f" {POOLED_CONNECTIONS} in all"
-            " | raise `max_connections`; fast disk for the WAL; autovacuum stays at its defaults |"
+            f" {POOLED_CONNECTIONS} in all | raise `max_connections`; fast disk for the WAL;"
+            " autovacuum stays at its defaults |"
         ),
         (
             f"| {pooled} to 500 workers | memory and snapshots of many connections | a pooler in"
-            " transaction"
-            " mode for claims and settles; wake-ups by polling or over a few direct connections |"
+            " transaction mode for claims and settles; wake-ups by polling or over a few direct"
+            " connections |"
         ),
         (
-            "| hundreds of workers, tens of thousands of commands per second | WAL volume, commits and"
-            " one"
-            " queue's hot index pages | several databases, one per domain or group of domains; history"
-            " by"
-            " partitions that are dropped, not deleted; synchronous replicas only where they are"
-            " needed |"
+            "| hundreds of workers, tens of thousands of commands per second | WAL volume, commits"
+            " and one queue's hot index pages | several databases, one per domain or group of"
+            " domains; history by partitions that are dropped, not deleted; synchronous replicas only"
+            " where they are needed |"
         ),
         (
             "| many readers: dashboards, reports | reads beside the hot tables | replicas for reads;"
-            " workers"
-            " and sends stay on the primary |"
+            " workers and sends stay on the primary |"
         ),
         "",
         (

@@ -96,10 +96,8 @@ def text(results: Results, charts: Sequence[str]) -> str:
         (
             f"One machine, one run, the same work for all: {about.get('cores')} cores, PostgreSQL"
             f" {about.get('postgres')} with durable settings, medians of {about.get('repeat')}"
-            " interleaved"
-            " repetitions, the spread beside them. Absolute figures belong to this machine; ratios in"
-            " one run"
-            " are what counts, and differences under 30 % mean little."
+            " interleaved repetitions, the spread beside them. Absolute figures belong to this"
+            " machine; ratios in one run are what counts, and differences under 30 % mean little."
         ),
         "",
         *_pictures([name for name in CHARTED if name in charts]),
@@ -172,8 +170,7 @@ def _ratios(results: Results) -> list[str]:
         "",
         (
             "How many times better Command Bus is, in the same store (below 1: worse); beside Redis,"
-            " ours on"
-            " PostgreSQL."
+            " ours on PostgreSQL."
         ),
         "",
         "| | " + " | ".join(METRICS[name].heading for name in RATIOS) + " |",
@@ -291,8 +288,8 @@ def _method(results: Results) -> list[str]:
         "",
         (
             f"- {about.get('processor')}, {about.get('cores')} cores, {about.get('memory_gb')} GB,"
-            f" {about.get('system')}; Python {about.get('python')}, Node {about.get('node')},"
-            f" SQLite {about.get('sqlite')}; {about.get('when')}."
+            f" {about.get('system')}; Python {about.get('python')}, Node {about.get('node')}, SQLite"
+            f" {about.get('sqlite')}; {about.get('when')}."
         ),
         (
             f"- PostgreSQL {about.get('postgres')}: {settings}; all else at its defaults, nobody runs"
@@ -300,16 +297,14 @@ def _method(results: Results) -> list[str]:
         ),
         (
             "- Every peer has an environment of its own and the configuration that its manual"
-            " recommends for"
-            " speed; it runs in processes of its own, over a Unix socket."
+            " recommends for speed; it runs in processes of its own, over a Unix socket."
         ),
         (
             "- Each repetition of each figure gets a fresh database. A drain counts from the start of"
-            " the first"
-            " handler to the moment when the store holds nothing unfinished; one that takes longer than"
-            f" {CUT_SECONDS:.0f} s is cut there and counts what was done. Slow peers drain fewer"
-            " commands, see"
-            " above, so that all of it fits into one run. Payload: 100 bytes of JSON."
+            " the first handler to the moment when the store holds nothing unfinished; one that takes"
+            f" longer than {CUT_SECONDS:.0f} s is cut there and counts what was done. Slow peers drain"
+            " fewer commands, see above, so that all of it fits into one run. Payload: 100 bytes of"
+            " JSON."
         ),
         f"- Single sends last {SEND_SECONDS} s, beside a worker of ten slots with handlers of 10 ms.",
         "- Statements of an idle worker are counted in the server's log, all workers idling at once.",
