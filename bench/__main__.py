@@ -25,6 +25,8 @@ from bench.peers.environments import NotInstalled
 from bench.scenarios import SCENARIOS
 
 RESULTS = Path("bench/results/results.json")
+PART = Path("bench/results/part.json")
+"""Of a run with filters, which is not to replace that of a whole one."""
 IDLE_SECONDS = 60.0
 MINUTES = 24.0
 
@@ -138,7 +140,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it (24)")
     parser.add_argument("--idle-seconds", type=float, default=IDLE_SECONDS)
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, help=f"where they are kept ({RESULTS})"
+        "--results", type=Path, help=f"where they are kept ({RESULTS}; in part: {PART})"
     )
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md at the end")
     options = parser.parse_args()
@@ -148,11 +150,15 @@ def main() -> int:
         parser.error(
             f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}, idle"
         )
+    is_whole = not words and not scenarios and options.scale == 1
+    file: Path = options.results or (RESULTS if is_whole else PART)
     named = [word for word in words if word != "limits"]
     chosen = subjects(named) if named or not words else []
     began = time.monotonic()
     with Lab() as lab:
         run = Run(lab, chosen, scenarios or [*SCENARIOS, "idle"], options.scale)
+        if file.exists():
+            run.results.growth = Results.load(file).growth
         run.install()
         run.results.about |= machine.about(lab, options.repeat, options.scale)
         say(f"PostgreSQL {lab.server.binaries.version}: {lab.settings()}")
@@ -164,7 +170,7 @@ def main() -> int:
             for name in SCENARIOS:
                 if name in run.scenarios:
                     run.turn(name)
-            run.results.save(options.results)
+            run.results.save(file)
             left = 60 * options.minutes - (time.monotonic() - installed) - options.idle_seconds - 30
             run.shorten(options.repeat - turn - 1, left)
         if "idle" in run.scenarios and run.chosen:
@@ -174,8 +180,8 @@ def main() -> int:
             one.name: {str(level): one.commands(level) for level in (10, 100, one.best)}
             for one in chosen
         }
-    run.results.save(options.results)
-    say(f"{run.results.about['seconds']} s; results: {options.results}")
+    run.results.save(file)
+    say(f"{run.results.about['seconds']} s; results: {file}")
     if options.page:
         from bench import page
 
