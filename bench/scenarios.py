@@ -224,7 +224,7 @@ def singles(lab: Lab, subject: Subject, scale: float) -> Figures:
     seconds = max(0.3, SEND_SECONDS * min(1.0, scale))
     figures: Figures = {}
     with lab.place(subject) as place:
-        fill(lab, place, min(AWAKE_COMMANDS, max(500, subject.bulk_rate)))
+        fill(lab, place, min(AWAKE_COMMANDS, subject.bulk_rate // 2))
         task = {"concurrency": 10, "count": 0, "busy": AWAKE_SECONDS}
         with lab.start(place, "work", **task) as worker:
             worker.wait_for("ready")
@@ -239,11 +239,13 @@ def singles(lab: Lab, subject: Subject, scale: float) -> Figures:
 def pickup(lab: Lab, subject: Subject, scale: float) -> Figures:
     """From the moment before the send, in one process, to the handler's start in another."""
     count = scaled(PICKUPS, scale, 20)
-    slow = subject.name == "pg-boss"
-    if slow:
-        count = min(count, 40)
+    # Where the concurrency is the size of a batch, ten would not keep up with the sends.
+    concurrency = 100 if subject.best > 100 else 10
     late: list[float] = []
-    with lab.place(subject) as place, lab.start(place, "work", concurrency=10, count=0) as worker:
+    with (
+        lab.place(subject) as place,
+        lab.start(place, "work", concurrency=concurrency, count=0) as worker,
+    ):
         worker.wait_for("ready")
         worker.go()
         time.sleep(0.7)  # until it waits for work
