@@ -107,7 +107,13 @@ class Run:
     def idle(self, seconds: float) -> None:
         """All at once: one that does nothing does not disturb the others."""
         waiting = [subject for subject in self.chosen if "idle" not in subject.unmeasured]
-        for name, found in count_statements(self.lab, waiting, seconds).items():
+        try:
+            counted = count_statements(self.lab, waiting, seconds)
+        except Exception as error:  # the other figures are worth their page
+            self.results.fail("limits", "idle", reason_of(error))
+            say(f"idle: failed: {error}")
+            return
+        for name, found in counted.items():
             if isinstance(found, str):
                 self.results.fail(name, "idle", found)
             else:
