@@ -107,7 +107,8 @@ def await_drain(
             for child in children:
                 event = child.next(0.002)
                 if event is not None and "begun" in event:
-                    begun[event["pid"]] = event["begun"]
+                    # Threads of a driver may overtake each other between counting and telling.
+                    begun[event["pid"]] = max(event["begun"], begun.get(event["pid"], 0))
                     drained.first = min(drained.first or event["first"], event["first"])
                     drained.marks.append((event["at"], sum(begun.values())))
                     heard = now
