@@ -14,7 +14,7 @@ from bench.lab import Lab, Place
 from bench.peers.catalogue import DRAIN_COMMANDS, Subject
 from bench.peers.child import Child, DriverFailed
 
-CUT_SECONDS = 10.0
+CUT_SECONDS = 6.0
 """A drain that takes longer ends here, and the rate is that of what was done."""
 SILENT_SECONDS = 8.0
 BUSY_SECONDS = 0.005
@@ -22,7 +22,7 @@ AWAKE_SECONDS = 0.010
 AWAKE_COMMANDS = 2_000
 SEND_SECONDS = 1.0
 PICKUPS = 100
-PICKUP_PAUSE = 0.025
+PICKUP_PAUSE = 0.02
 
 Figures = dict[str, float]
 

@@ -9,7 +9,7 @@ from typing import Literal
 Store = Literal["postgres", "sqlite", "redis", "memory"]
 
 DRAIN_COMMANDS = 50_000
-DRAIN_SECONDS = 2.5
+DRAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
