@@ -100,6 +100,7 @@ def text(results: Results, charts: Sequence[str]) -> str:
             " machine; ratios in one run are what counts, and differences under 30 % mean little."
         ),
         "",
+        *_trial(results),
         *_pictures([name for name in CHARTED if name in charts]),
         *_judgement(results),
         *_tables(results),
@@ -113,6 +114,13 @@ def text(results: Results, charts: Sequence[str]) -> str:
         *_method(results),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _trial(results: Results) -> list[str]:
+    scale = results.about.get("scale", 1.0)
+    if scale == 1:
+        return []
+    return [f"**A trial with {scale:g} of the amounts: its figures compare nothing.**", ""]
 
 
 def _pictures(names: Sequence[str]) -> list[str]:
