@@ -9,6 +9,7 @@ PYTEST_ARGS ?= -n 2 -q
 SEEDS ?= 1000
 SEED ?= 1
 SECONDS ?= 240
+BENCH_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin
@@ -73,8 +74,8 @@ types: $(NEEDS_DEV)
 	@if $(RUN)/pyright --version >/dev/null 2>&1; then $(RUN)/pyright; \
 	else echo "!!! SKIPPED: pyright cannot start on this machine; the types were checked by mypy alone" >&2; fi
 
-bench: $(NEEDS_DEV) ## measure throughput and latency
-	@$(RUN)/python -m bench
+bench: $(NEEDS_DEV) ## measure ours beside every peer, and write docs/benchmarks.md (BENCH_ARGS="--only commandbus")
+	@$(RUN)/python -m bench --page $(BENCH_ARGS)
 
 chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise
 	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(SECONDS) --write docs/reliability.md

@@ -107,7 +107,7 @@ def fill_postgres(url: str, count: int) -> None:
 
     with psycopg.connect(url) as connection, connection.cursor() as cursor:
         for table, names in {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE}.items():
-            with cursor.copy(f"copy commandbus.{table} ({names}) from stdin") as copy:
+            with cursor.copy(f"copy commandbus.{table} ({names}) from stdin".encode()) as copy:
                 for kind, row in rows(count):
                     if kind == table:
                         copy.write_row(row)

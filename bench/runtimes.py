@@ -117,7 +117,7 @@ def profile(fresh: Callable[[], str], options: argparse.Namespace) -> None:
         profiles.append(found)
         found.runcall(plain_run, thread)
 
-    threading.Thread.run = profiled  # type: ignore[method-assign]
+    threading.Thread.run = profiled  # type: ignore[method-assign, assignment]
     try:
         if options.profile == "threads":
             drain_threads(url, options.commands, options.slots[-1], 0.0)

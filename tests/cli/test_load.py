@@ -116,13 +116,3 @@ def test_the_same_seed_gives_the_same_order() -> None:
     shuffle = partial(shuffled, {"success": 50, "slow": 50})
     assert shuffle(1) == shuffle(1)
     assert shuffle(1) != shuffle(2)
-
-
-def test_bench_measures_and_leaves_nothing_behind(cli: Cli, bus: SyncCommandBus) -> None:
-    kept = bus.send("shop", "Wait")
-    figures = cli("bench", "--count", "100", "--json").document
-    assert figures["commands"] == 100
-    assert all(figures[name] > 0 for name in ("sent_alone", "sent_in_bulk", "carried_out"))
-    assert 0 < figures["round_trip_median"] <= figures["round_trip_slowest"]
-    assert [record.command_id for record in bus.query_commands().commands] == [kept.command_id]
-    assert "commands/s" in cli("bench", "--count", "100").out

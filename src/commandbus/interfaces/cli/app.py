@@ -24,8 +24,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Try it": {
         "demo": "See the bus at work: failures, retries, a crash.",
         "load": "Send commands that succeed, fail or crash in a given mix.",
+        "bench": "Measure the bus on your own store: sends, drain, pick-up.",
         "dev": "Run everything that development needs: the store, a worker and the dashboard.",
-        "bench": "Measure this store: sends, work, round trips.",
         "version": "Print the version.",
     },
     "Commands": {
@@ -71,7 +71,6 @@ FILES = {
     "breaker": "breakers",
     "limit": "limits",
     "load": "loading",
-    "bench": "benching",
     "queue": "queues",
     "db": "database",
     "version": "versions",

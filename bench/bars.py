@@ -1,0 +1,172 @@
+"""The bars that the figures are judged by, and whether this run reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bench.figures import Results, number
+from bench.peers.catalogue import SUBJECTS
+
+OURS, THREADS, SQLITE = "commandbus", "commandbus-threads", "commandbus-sqlite"
+BATCHED, PGQUEUER, LIMITS = "graphile-worker-batched", "pgqueuer", "limits"
+PEERS = [one.name for one in SUBJECTS if one.store == "postgres" and not one.is_ours]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One bar or goal: what is compared, and what was found."""
+
+    text: str
+    found: float | None
+    """None where a figure is missing."""
+    wanted: float
+    at_most: bool = False
+    unit: str = "×"
+
+    @property
+    def is_reached(self) -> bool | None:
+        if self.found is None:
+            return None
+        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"{self.text}: not measured"
+        found = f"{self.found:.2f} ×" if self.unit == "×" else f"{number(self.found)} {self.unit}"
+        return f"{self.text}: {found}, {'reached' if self.is_reached else 'not reached'}"
+
+
+@dataclass(frozen=True)
+class Row:
+    figure: str
+    ours: str
+    bar: Mark
+    goal: Mark
+
+
+def judge(results: Results) -> list[Row]:
+    """Every row that the bars name, whether or not its figures are there."""
+    m = results.median
+
+    def ratio(metric: str, other: str, other_metric: str = "", ours: str = OURS) -> float | None:
+        return _divide(m(ours, metric), m(other, other_metric or metric))
+
+    def best(metric: str, choose: Callable[[Iterable[float]], float]) -> float | None:
+        found = [value for name in PEERS if (value := m(name, metric)) is not None]
+        return choose(found) if found else None
+
+    bulk = [value for name in (PGQUEUER, BATCHED, "graphile-worker") if (value := m(name, "bulk_send"))]
+    bare = [value for name in ("insert_16", "pgbench_16") if (value := m(LIMITS, name))]
+    p50, p99 = best("pickup_p50", min), best("pickup_p99", min)
+    pickup = _most(_divide(m(OURS, "pickup_p50"), p50), _divide(m(OURS, "pickup_p99"), p99))
+    least_idle = best("idle", min)
+    return [
+        Row(
+            "drain, one process, best concurrency",
+            _show(m(OURS, "drain_best"), "/s"),
+            Mark("≥ 2 × PgQueuer", ratio("drain_best", PGQUEUER), 2),
+            Mark("≥ 1.5 × graphile-worker, batched", ratio("drain_best", BATCHED), 1.5),
+        ),
+        Row(
+            "drain, one process, concurrency 10",
+            _show(m(OURS, "drain_10"), "/s"),
+            Mark("≥ 5 × PgQueuer at 10", ratio("drain_10", PGQUEUER), 5),
+            Mark("≥ 0.9 × ours at 100", ratio("drain_10", OURS, "drain_100"), 0.9),
+        ),
+        Row(
+            "drain, two processes",
+            _show(m(OURS, "drain_2"), "/s"),
+            Mark("≥ 1.4 × ours with one", ratio("drain_2", OURS, "drain_best"), 1.4),
+            Mark("≥ graphile-worker, batched, with two", ratio("drain_2", BATCHED), 1),
+        ),
+        Row(
+            "bulk send",
+            _show(m(OURS, "bulk_send"), "/s"),
+            Mark(
+                "≥ PgQueuer and graphile-worker",
+                _divide(m(OURS, "bulk_send"), max(bulk, default=None)),
+                1,
+            ),
+            Mark("≥ 0.5 × COPY into two tables", ratio("bulk_send", LIMITS, "copy_2"), 0.5),
+        ),
+        Row(
+            "single sends, 16 senders, workers awake",
+            _show(m(OURS, "send_16"), "/s"),
+            Mark("≥ 3 × the best peer", _divide(m(OURS, "send_16"), best("send_16", max)), 3),
+            Mark(
+                "≥ bare INSERT of 16 clients",
+                _divide(m(OURS, "send_16"), max(bare, default=None)),
+                1,
+            ),
+        ),
+        Row(
+            "pick-up latency, p50 and p99",
+            f"{_show(m(OURS, 'pickup_p50'), 'ms')}, {_show(m(OURS, 'pickup_p99'), 'ms')}",
+            Mark("both ≤ the best peer", pickup, 1, at_most=True),
+            Mark(
+                "p50 ≤ 1.5 × bare NOTIFY and claim",
+                ratio("pickup_p50", LIMITS, "notify_p50"),
+                1.5,
+                at_most=True,
+            ),
+        ),
+        Row(
+            "idle statements per second",
+            _show(m(OURS, "idle"), "/s"),
+            Mark(
+                "≤ every peer",
+                m(OURS, "idle"),
+                least_idle if least_idle is not None else 0.0,
+                at_most=True,
+                unit="/s",
+            ),
+            Mark("≤ 0.05", m(OURS, "idle"), 0.05, at_most=True, unit="/s"),
+        ),
+        Row(
+            "held snapshot, last tenth to first",
+            _show(m(OURS, "snapshot"), "%"),
+            Mark("≥ 80 %", m(OURS, "snapshot"), 80, unit="%"),
+            Mark("≥ 95 %", m(OURS, "snapshot"), 95, unit="%"),
+        ),
+        Row(
+            "drain on SQLite",
+            _show(m(SQLITE, "drain_best"), "/s"),
+            Mark("≥ 1.5 × Huey", ratio("drain_best", "huey", ours=SQLITE), 1.5),
+            Mark(
+                "≥ half of the raw batch rate",
+                ratio("drain_best", LIMITS, "sqlite_rows", SQLITE),
+                0.5,
+            ),
+        ),
+        Row(
+            "thread runtime to asyncio, drain",
+            _show(m(THREADS, "drain_best"), "/s"),
+            Mark("≥ 0.9", ratio("drain_best", OURS, ours=THREADS), 0.9),
+            Mark("≥ 1.0", ratio("drain_best", OURS, ours=THREADS), 1.0),
+        ),
+        Row(
+            "5 ms handlers, concurrency 100",
+            _show(m(OURS, "busy"), "% of the ideal"),
+            Mark("≥ 90 %", m(OURS, "busy"), 90, unit="%"),
+            Mark("≥ 97 %", m(OURS, "busy"), 97, unit="%"),
+        ),
+        Row(
+            "worker memory",
+            _show(m(OURS, "memory"), "MB"),
+            Mark("≤ 80 MB", m(OURS, "memory"), 80, at_most=True, unit="MB"),
+            Mark("≤ 60 MB", m(OURS, "memory"), 60, at_most=True, unit="MB"),
+        ),
+    ]
+
+
+def _divide(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return max(one, other) if one is not None and other is not None else None
+
+
+def _show(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{number(value)} {unit}".replace(" /s", "/s")

@@ -1,1 +1,0 @@
-"""One file per thing that is measured; each has a function `subjects`."""
