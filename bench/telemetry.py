@@ -127,7 +127,7 @@ def compare(url: str, count: int, rounds: int) -> bool:
             f"{its_rate:10,.0f} commands/s {its_rate / rate - 1:+7.1%}"
             f"  {its_busy:6.1f} µs of processor {its_busy / busy - 1:+7.1%}  {kind.name}"
         )
-    return 1 - medians[USUAL][0] / rate < BOUND
+    return bool(1 - medians[USUAL][0] / rate < BOUND)
 
 
 def main(arguments: list[str]) -> int:
