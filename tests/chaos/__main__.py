@@ -18,7 +18,8 @@ from pathlib import Path
 from tests.chaos.bugs import BUGS
 from tests.chaos.case import Violation
 from tests.chaos.checker import check
-from tests.chaos.hunt import NO_BUG, Catch, hunt
+from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
+from tests.chaos.kinds import KILLERS
 from tests.chaos.laboratory import Findings, Laboratory, Plan
 from tests.chaos.picture import page
 from tests.chaos.places import place_named
@@ -53,7 +54,7 @@ def main() -> int:
     elif options.bugs is None and options.on != "nothing":
         runs.append(stay_at(options.on, options, options.seed, options.seconds))
     names = list(BUGS) if options.all or options.bugs == [] else options.bugs or []
-    catches = hunt_all(names, options.seed)
+    catches = hunt_named(names, options.seed)
     failed = any(run.broken for run in runs) or not all(catch.promises for catch in catches)
     if options.record:
         runs, catches = remember(options.record, runs, catches)
@@ -107,13 +108,13 @@ def stay_at(name: str, options: argparse.Namespace, seed: int, seconds: float) -
     )
 
 
-def hunt_all(names: list[str], seed: int) -> list[Catch]:
+def hunt_named(names: list[str], seed: int) -> list[Catch]:
     catches: list[Catch] = []
     if names and (control := hunt(NO_BUG, seed)).promises:
         raise SystemExit(f"without any bug the checker objects: {control.witness}")
-    for name in names:
-        catches.append(hunt(name, seed))
-        print(catches[-1], flush=True)
+    for catch in hunt_all(names, seed):
+        catches.append(catch)
+        print(catch, flush=True)
     if catches:
         caught = sum(bool(catch.promises) for catch in catches)
         print(f"{caught} of {len(catches)} seeded bugs were caught")
@@ -157,7 +158,7 @@ def _innocent(findings: Findings) -> int:
     """Commands that kill nobody, parked because they were with their worker three times it died."""
     case = findings.case
     return sum(
-        finals[0].reason == "WORKER_LOST" and case.invoked[command_id]["type"] != "exit"
+        finals[0].reason == "WORKER_LOST" and case.invoked[command_id]["type"] not in KILLERS
         for command_id, finals in case.finals.items()
         if command_id in case.invoked
     )

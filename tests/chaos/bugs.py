@@ -17,10 +17,12 @@ from commandbus.engines.postgres import statements
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import DuplicateCommandError
+from commandbus.operations import batches
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.store.op import Statement
 from commandbus.store.records import Inserted
+from commandbus.worker import transactional
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.execution import Execution
 
@@ -134,7 +136,7 @@ def delayed_work_is_promoted_early() -> None:
     around(
         SqliteStore,
         "_promote",
-        lambda original, store, domain, now: original(store, domain, now + 300_000),
+        lambda original, store, domain, now, gated: original(store, domain, now + 300_000, gated),
     )
 
 
@@ -302,6 +304,40 @@ def the_error_is_not_kept() -> None:
     )
 
 
+# Keys and batches.
+
+
+@bug
+def a_unique_key_is_not_looked_up() -> None:
+    sqlite.SQL.key_holder = "select command_id from commandbus_command where 0 and ? and ?"
+    sqlite.SQL.hold_key = sqlite.SQL.hold_key.replace("insert", "insert or ignore", 1)
+
+
+@bug
+def a_unique_key_is_never_freed() -> None:
+    sqlite.SQL.free_keys = "select ?"
+
+
+@bug
+def some_ends_are_not_counted_in_their_batch() -> None:
+    def add(original: Any, store: Any, counts: Any, worker: str) -> Any:
+        if chance.random() < 0.2:
+            yield from ()
+            return
+        yield from original(store, counts, worker)
+
+    around(SqliteStore, "add_batch_counts", add)
+
+
+@bug
+def a_batch_does_not_wait_for_what_is_parked() -> None:
+    around(
+        batches,
+        "is_complete",
+        lambda original, counts, total: counts.ended + counts.parked >= total,
+    )
+
+
 # Runs.
 
 
@@ -367,6 +403,26 @@ def in_queries(name: str, old: str, new: str) -> None:
 @on_postgres
 def claims_do_not_lock_what_they_take() -> None:
     in_queries("claim", " for update skip locked", "")
+
+
+@on_postgres
+def the_effects_of_a_stale_handler_are_committed() -> None:
+    def record(shop: Any, settlement: Any) -> Any:
+        return (yield from shop.engine.store.settle([settlement]))
+
+    transactional._record = record
+
+
+@on_postgres
+def an_outcome_is_recorded_beside_its_transaction() -> None:
+    def record(shop: Any, settlement: Any) -> Any:
+        report = shop.engine.reserved_session.run(shop.engine.store.settle([settlement]))
+        if chance.random() < 0.3:
+            raise ConnectionError("the transaction of the effects fails afterwards")
+        yield from ()
+        return report
+
+    transactional._record = record
 
 
 @on_postgres

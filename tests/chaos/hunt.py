@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.bugs import place_of
@@ -13,7 +16,15 @@ from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
 
 STAYS_MAX = 4
-TYPES = {"note": 600, "flaky": 150, "slow": 150, "reject": 40, "permanent": 40, "exit": 5}
+TYPES: dict[str, float] = {
+    "note": 500,
+    "transfer": 100,
+    "flaky": 150,
+    "slow": 150,
+    "reject": 40,
+    "permanent": 40,
+    "exit": 3,
+}
 FAULTS = {"kill worker": 5.0, "freeze worker": 6.0, "stop worker": 3.0, "kill sender": 2.0}
 """Rougher than usual, and with more commands that outlive a freeze: a stay is short."""
 
@@ -33,6 +44,12 @@ class Catch:
 
 NO_BUG = "no bug at all"
 """The control: with it nothing may be caught, or the others prove nothing."""
+
+
+def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch]:
+    """In order, several at a time: most of a stay is waiting."""
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(partial(hunt, seed=seed), bugs)
 
 
 def hunt(bug: str, seed: int, seconds: float = 6.0) -> Catch:

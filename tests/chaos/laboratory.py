@@ -10,9 +10,10 @@ from typing import Any
 
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
-from tests.chaos.case import Case, Final, Trace, load
+from tests.chaos.aftermath import closable_batches, look
+from tests.chaos.case import Case, load
+from tests.chaos.kinds import DOMAINS
 from tests.chaos.places import Place
-from tests.chaos.process import DOMAINS
 from tests.processes.journal import Journal
 from tests.processes.lab import Child, wait_until
 
@@ -37,7 +38,7 @@ class Plan:
     drain_seconds: float = 90.0
     bug: str | None = None
     """A mistake that every process makes, see bugs.py."""
-    types: dict[str, int] | None = None
+    types: dict[str, float] | None = None
     """Kinds of commands and how often each is sent, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
@@ -83,7 +84,7 @@ class Laboratory:
                 for child in self._workers + self._senders:
                     if child.process.poll() is None:
                         child.kill()
-            case = load(plan.folder, _finals(bus))
+            case = load(plan.folder, look(bus, plan.place.effects()))
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
         return Findings(case, self._faults, refused, seconds, drained_in, self._died)
@@ -105,6 +106,7 @@ class Laboratory:
             "role": role,
             "url": self.plan.place.url,
             "bug": self.plan.bug,
+            "transactional": self.plan.place.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
@@ -179,11 +181,11 @@ class Laboratory:
     def _bury(self, child: Child, code: int) -> None:
         if not child.process.stdout.closed:  # type: ignore[union-attr]
             child.wait()
-        # 9 is the poison's own exit, -9 ours, 0 a graceful stop, -15 one that was asked to stop again
-        # at its very end.
-        if code not in (0, 9, -signal.SIGKILL, -signal.SIGTERM):
+        # 9 and a segmentation fault are the poison's doing, -9 ours, 0 a graceful stop, -15 one that
+        # was asked to stop again at its very end.
+        if code not in (0, 9, -signal.SIGSEGV, -signal.SIGKILL, -signal.SIGTERM):
             self._died.append(f"exit code {code}: {child.errors[-500:]}")
-        if code == 9:
+        if code in (9, -signal.SIGSEGV):
             self._note("killed by a command", child.pid)
 
     def _drain(self, bus: SyncCommandBus) -> None:
@@ -200,6 +202,8 @@ class Laboratory:
         def drained() -> bool:
             self._replace_dead()
             try:
+                if closable_batches(bus):
+                    return False
                 left = [bus.stats(domain) for domain in DOMAINS]
             except StoreUnavailable:
                 return False
@@ -221,33 +225,3 @@ class Laboratory:
                 worker.wait()
             except AssertionError as error:
                 self._died.append(f"a worker did not stop: {error}")
-
-
-def _finals(bus: SyncCommandBus) -> list[Final]:
-    found: list[Final] = []
-    for domain in DOMAINS:
-        after: str | None = None
-        while True:
-            page = bus.query_commands(domain=domain, limit=1_000, after=after)
-            for record in page:
-                trail = tuple(
-                    Trace(event.event_type.value, event.timestamp.timestamp(), event.details)
-                    for event in bus.get_audit_trail(record.command_id, domain)
-                )
-                found.append(
-                    Final(
-                        str(record.command_id),
-                        record.status.value,
-                        record.attempts,
-                        record.crashes,
-                        record.max_attempts or 3,
-                        record.priority,
-                        record.sequence,
-                        record.reason,
-                        record.error.code if record.error else None,
-                        trail,
-                    )
-                )
-            if (after := page.next) is None:
-                break
-    return found

@@ -24,6 +24,8 @@ class Place:
     """One store. `url` is for the processes, `own_url` for the laboratory, which is spared."""
 
     name = ""
+    transactional = False
+    """Whether handlers can have a transaction."""
     skews = False
     """Whether the clocks of workers may be wrong: not where they are the store's clock."""
 
@@ -50,6 +52,20 @@ class Place:
 
     def _build(self) -> None:
         """Make the store."""
+
+    def effects(self) -> tuple[tuple[str, int], ...]:
+        """What handlers have done in their transactions."""
+        if not self.transactional:
+            return ()
+        with psycopg.connect(self.own_url) as connection:
+            found = connection.execute("select id, fence from effect").fetchall()
+        return tuple((str(command_id), int(token)) for command_id, token in found)
+
+    def _prepare(self, url: str) -> None:
+        """The schema, and a table for effects, without any rule that would hide a double."""
+        upgrade(url)
+        with psycopg.connect(url) as connection:
+            connection.execute("create table effect (id text not null, fence bigint not null)")
 
     def harm(self, fault: str, chance: random.Random) -> None:
         getattr(self, "_" + fault.replace(" ", "_").replace("-", "_"))(chance)
@@ -102,6 +118,7 @@ class SQLitePlace(Place):
 
 class PostgresPlace(Place):
     name = "postgres"
+    transactional = True
     skews = True
     _look_at = 0.0
 
@@ -111,7 +128,7 @@ class PostgresPlace(Place):
         data = disk / "data" if disk else None
         self._server = self._stack.enter_context(PostgresServer.start(settings=settings, data_dir=data))
         self.own_url = create_database(self._server)
-        upgrade(self.own_url)
+        self._prepare(self.own_url)
         name = self.own_url.partition("?")[0].rpartition("/")[2]
         self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
         self.url = self._proxy.url
@@ -229,11 +246,12 @@ class FailoverPlace(Place):
     """A primary that dies, and a synchronous standby that takes over, once in a run."""
 
     name = "failover"
+    transactional = True
 
     def _build(self) -> None:
         self._pair: Pair = self._stack.enter_context(replicated())
         single = create_database(self._pair.primary)
-        upgrade(single)
+        self._prepare(single)
         self.url = self.own_url = self._pair.both(single)
         self.faults["fail over"] = 2.0
 
