@@ -27,6 +27,8 @@ from commandbus.worker.core import WorkerCore
 from commandbus.worker.execution import Execution
 
 BUGS: dict[str, Callable[[], None]] = {}
+PROMISES: dict[str, str] = {}
+"""What each must be seen to break."""
 ON_POSTGRES: set[str] = set()
 """Those of the PostgreSQL engine; the others are switched on with SQLite."""
 chance = random.Random()
@@ -41,14 +43,15 @@ def place_of(name: str) -> str:
     return "postgres" if name in ON_POSTGRES else "sqlite"
 
 
-def bug(function: Callable[[], None]) -> Callable[[], None]:
-    BUGS[function.__name__] = function
-    return function
+def bug(promise: str, *, postgres: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(function: Callable[[], None]) -> Callable[[], None]:
+        name = function.__name__
+        BUGS[name], PROMISES[name] = function, promise
+        if postgres:
+            ON_POSTGRES.add(name)
+        return function
 
-
-def on_postgres(function: Callable[[], None]) -> Callable[[], None]:
-    ON_POSTGRES.add(function.__name__)
-    return bug(function)
+    return add
 
 
 def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -88,7 +91,7 @@ def in_plan(kind: type, spoil: Callable[[Any, Any], None]) -> None:
 # Sends.
 
 
-@bug
+@bug("P1")
 def a_send_is_acknowledged_and_never_stored() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         if chance.random() < 0.1:
@@ -99,7 +102,7 @@ def a_send_is_acknowledged_and_never_stored() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P2")
 def a_bulk_send_is_stored_in_part() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         kept = commands[:-1] if len(commands) > 1 and chance.random() < 0.6 else commands
@@ -109,7 +112,7 @@ def a_bulk_send_is_stored_in_part() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P3")
 def a_repeated_send_is_not_told_so() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         try:
@@ -120,7 +123,7 @@ def a_repeated_send_is_not_told_so() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P9")
 def delays_are_forgotten() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         return original(store, [replace(command, delay=0) for command in commands], capacity)
@@ -131,7 +134,7 @@ def delays_are_forgotten() -> None:
 # Claims.
 
 
-@bug
+@bug("P9")
 def delayed_work_is_promoted_early() -> None:
     around(
         SqliteStore,
@@ -140,17 +143,17 @@ def delayed_work_is_promoted_early() -> None:
     )
 
 
-@bug
+@bug("P14")
 def a_claim_leaves_its_rows_in_the_queue() -> None:
     sqlite.SQL.take_head = "select ?, ?, ?"
 
 
-@bug
+@bug("P1")
 def a_claim_deletes_other_rows_than_it_took() -> None:
     sqlite.SQL.head = sqlite.SQL.head.replace("order by q.priority, q.seq", "order by q.seq desc")
 
 
-@bug
+@bug("P10")
 def priorities_are_read_backwards() -> None:
     sqlite.SQL.head = sqlite.SQL.head.replace(
         "order by q.priority, q.seq", "order by q.priority desc, q.seq"
@@ -161,7 +164,7 @@ def priorities_are_read_backwards() -> None:
     )
 
 
-@bug
+@bug("P6")
 def tokens_are_given_out_again() -> None:
     sqlite.SQL.insert_lease = (
         "insert into commandbus_lease (lease_id, domain, worker, claimed_at, until, members) values"
@@ -170,7 +173,7 @@ def tokens_are_given_out_again() -> None:
     )
 
 
-@bug
+@bug("P1")
 def nothing_is_taken_back_from_dead_workers() -> None:
     def reclaim(original: Any, store: Any, now: int) -> Any:
         yield from ()
@@ -179,7 +182,7 @@ def nothing_is_taken_back_from_dead_workers() -> None:
     around(SqliteStore, "_reclaim", reclaim)
 
 
-@bug
+@bug("P6")
 def what_is_taken_back_stays_under_its_old_lease() -> None:
     longer = "update commandbus_lease set until = until + 3600000000 where lease_id = ?"
 
@@ -191,7 +194,7 @@ def what_is_taken_back_stays_under_its_old_lease() -> None:
     sqlite.SQL.insert_outcome = sqlite.SQL.insert_outcome.replace("insert", "insert or ignore", 1)
 
 
-@bug
+@bug("P14")
 def a_crash_is_not_counted() -> None:
     def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         original(writes, replace(member, crashes=member.crashes - 1), *rest)
@@ -199,7 +202,7 @@ def a_crash_is_not_counted() -> None:
     around(sqlite, "plan_lost", plan_lost)
 
 
-@bug
+@bug("P14")
 def a_crash_leaves_no_audit() -> None:
     def plan_lost(original: Any, writes: Any, *rest: Any) -> None:
         before = len(writes.audits)
@@ -209,7 +212,7 @@ def a_crash_leaves_no_audit() -> None:
     around(sqlite, "plan_lost", plan_lost)
 
 
-@bug
+@bug("P7")
 def the_first_crash_parks() -> None:
     def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         outcomes = len(writes.outcomes)
@@ -223,7 +226,7 @@ def the_first_crash_parks() -> None:
 # Settles.
 
 
-@bug
+@bug("P6")
 def a_stale_worker_goes_on_under_the_lease_of_another() -> None:
     around(WorkerCore, "_leases_gone", lambda original, core, event, now, effects: None)
 
@@ -241,7 +244,7 @@ def a_stale_worker_goes_on_under_the_lease_of_another() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P14")
 def what_is_settled_stays_under_its_lease() -> None:
     def settle(original: Any, store: Any, batch: Any) -> Any:
         kept = rewritten(original(store, batch), sqlite.SQL.delete_lease, "select ?")
@@ -250,7 +253,7 @@ def what_is_settled_stays_under_its_lease() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P6")
 def a_settle_is_acknowledged_and_never_stored() -> None:
     def settle(original: Any, store: Any, batch: Any) -> Any:
         if chance.random() < 0.05:
@@ -261,7 +264,7 @@ def a_settle_is_acknowledged_and_never_stored() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P14")
 def attempts_are_not_counted() -> None:
     def spoil(writes: Any, settlement: Any) -> None:
         row = writes.requeues.pop()
@@ -270,7 +273,7 @@ def attempts_are_not_counted() -> None:
     in_plan(RetryLater, spoil)
 
 
-@bug
+@bug("P14")
 def giving_back_uses_an_attempt() -> None:
     def spoil(writes: Any, settlement: Any) -> None:
         row = writes.requeues.pop()
@@ -279,7 +282,7 @@ def giving_back_uses_an_attempt() -> None:
     in_plan(Released, spoil)
 
 
-@bug
+@bug("P9")
 def a_retry_comes_at_once() -> None:
     in_plan(
         RetryLater,
@@ -287,17 +290,17 @@ def a_retry_comes_at_once() -> None:
     )
 
 
-@bug
+@bug("P14")
 def a_retry_leaves_no_audit() -> None:
     in_plan(RetryLater, lambda writes, _: writes.audits.pop())
 
 
-@bug
+@bug("P14")
 def parking_leaves_no_audit() -> None:
     in_plan(Parked, lambda writes, _: writes.audits.pop())
 
 
-@bug
+@bug("P8")
 def the_error_is_not_kept() -> None:
     in_plan(
         Parked, lambda writes, _: writes.outcomes.append(replace(writes.outcomes.pop(), error=None))
@@ -307,18 +310,18 @@ def the_error_is_not_kept() -> None:
 # Keys and batches.
 
 
-@bug
+@bug("P11")
 def a_unique_key_is_not_looked_up() -> None:
     sqlite.SQL.key_holder = "select command_id from commandbus_command where 0 and ? and ?"
     sqlite.SQL.hold_key = sqlite.SQL.hold_key.replace("insert", "insert or ignore", 1)
 
 
-@bug
+@bug("P11")
 def a_unique_key_is_never_freed() -> None:
     sqlite.SQL.free_keys = "select ?"
 
 
-@bug
+@bug("P12")
 def some_ends_are_not_counted_in_their_batch() -> None:
     def add(original: Any, store: Any, counts: Any, worker: str) -> Any:
         if chance.random() < 0.2:
@@ -329,7 +332,7 @@ def some_ends_are_not_counted_in_their_batch() -> None:
     around(SqliteStore, "add_batch_counts", add)
 
 
-@bug
+@bug("P12")
 def a_batch_does_not_wait_for_what_is_parked() -> None:
     around(
         batches,
@@ -341,7 +344,7 @@ def a_batch_does_not_wait_for_what_is_parked() -> None:
 # Runs.
 
 
-@bug
+@bug("P8")
 def an_error_is_taken_for_success() -> None:
     def failed(original: Any, execution: Any, call: Any, error: Any, ran: int) -> Any:
         return execution.succeeded(call, None, ran)
@@ -349,7 +352,7 @@ def an_error_is_taken_for_success() -> None:
     around(Execution, "failed", failed)
 
 
-@bug
+@bug("P1")
 def some_commands_are_completed_without_a_run() -> None:
     def begin(original: Any, execution: Any, claimed: Any) -> Any:
         if chance.random() < 0.02:
@@ -359,7 +362,7 @@ def some_commands_are_completed_without_a_run() -> None:
     around(Execution, "begin", begin)
 
 
-@bug
+@bug("P5")
 def some_handlers_are_run_twice() -> None:
     def twice(original: Any, worker: Any, call: Any) -> Any:
         if chance.random() < 0.1:
@@ -400,12 +403,12 @@ def in_queries(name: str, old: str, new: str) -> None:
             module.queries = cached  # type: ignore[attr-defined]
 
 
-@on_postgres
+@bug("P6", postgres=True)
 def claims_do_not_lock_what_they_take() -> None:
     in_queries("claim", " for update skip locked", "")
 
 
-@on_postgres
+@bug("P4", postgres=True)
 def the_effects_of_a_stale_handler_are_committed() -> None:
     def record(shop: Any, settlement: Any) -> Any:
         return (yield from shop.engine.store.settle([settlement]))
@@ -413,7 +416,7 @@ def the_effects_of_a_stale_handler_are_committed() -> None:
     transactional._record = record
 
 
-@on_postgres
+@bug("P4", postgres=True)
 def an_outcome_is_recorded_beside_its_transaction() -> None:
     def record(shop: Any, settlement: Any) -> Any:
         report = shop.engine.reserved_session.run(shop.engine.store.settle([settlement]))
@@ -425,6 +428,6 @@ def an_outcome_is_recorded_beside_its_transaction() -> None:
     transactional._record = record
 
 
-@on_postgres
+@bug("P9", postgres=True)
 def a_sweep_takes_what_is_almost_due() -> None:
     in_queries("sweep", "due_at <= m.now", "due_at <= m.now + 300000")

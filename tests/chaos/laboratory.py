@@ -17,6 +17,9 @@ from tests.chaos.places import Place
 from tests.processes.journal import Journal
 from tests.processes.lab import Child, wait_until
 
+STOP_SECONDS_MAX = 20.0
+"""A worker gives its handlers half a second here, what they leave behind one more, and a settle that is
+on its way five; the rest is for a machine that is busy starting processes, and for frozen ones."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
@@ -40,6 +43,8 @@ class Plan:
     """A mistake that every process makes, see bugs.py."""
     types: dict[str, float] | None = None
     """Kinds of commands and how often each is sent, if not as usual."""
+    mix: dict[str, float] | None = None
+    """Ways to send and how often each, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
 
@@ -53,6 +58,13 @@ class Findings:
     drained_in: float
     died: list[str] = field(default_factory=list)
     """What processes said that ended without being told to."""
+    stops: list[float] = field(default_factory=list)
+    """How long workers took to end after SIGTERM, in seconds."""
+
+    @property
+    def runtimes(self) -> Counter[str]:
+        """Runs in each runtime."""
+        return Counter(run.get("runtime", "?") for runs in self.case.runs.values() for run in runs)
 
 
 class Laboratory:
@@ -66,6 +78,8 @@ class Laboratory:
         self._started = 0
         self._faults: Counter[str] = Counter()
         self._died: list[str] = []
+        self._told_to_stop: dict[int, float] = {}
+        self._stops: list[float] = []
 
     def run(self) -> Findings:
         plan, began = self.plan, time.monotonic()
@@ -87,7 +101,7 @@ class Laboratory:
             case = load(plan.folder, look(bus, plan.place.effects()))
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
-        return Findings(case, self._faults, refused, seconds, drained_in, self._died)
+        return Findings(case, self._faults, refused, seconds, drained_in, self._died, self._stops)
 
     def _start_worker(self) -> Child:
         self._started += 1
@@ -105,13 +119,15 @@ class Laboratory:
         config = {
             "role": role,
             "url": self.plan.place.url,
+            "callers_url": self.plan.place.callers_url or self.plan.place.url,
+            "mix": self.plan.mix,
             "bug": self.plan.bug,
             "transactional": self.plan.place.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
             "concurrency": 8,
-            "poll_interval": 30,
+            "poll_interval": self.plan.place.poll_interval,
             "grace": 0.5,
             "pause": self.plan.pause,
         }
@@ -154,6 +170,7 @@ class Laboratory:
             self._frozen.append((thaw_at, victim))
         elif fault == "stop worker":
             victim.signal(signal.SIGTERM)
+            self._told_to_stop.setdefault(victim.pid, time.monotonic())
         else:
             victim.kill()
 
@@ -179,6 +196,11 @@ class Laboratory:
                 self._senders[index] = self._start_sender(index)
 
     def _bury(self, child: Child, code: int) -> None:
+        told = self._told_to_stop.pop(child.pid, None)
+        if told is not None and code == 0:
+            self._stops.append(took := time.monotonic() - told)
+            if took > STOP_SECONDS_MAX:
+                self._died.append(f"P18: a worker took {took:.1f} s to stop")
         if not child.process.stdout.closed:  # type: ignore[union-attr]
             child.wait()
         # 9 and a segmentation fault are the poison's doing, -9 ours, 0 a graceful stop, -15 one that

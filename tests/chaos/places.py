@@ -16,6 +16,7 @@ import psycopg
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import postgres
 from commandbus.testing.postgres import PostgresServer, PostgresUnavailable, create_database
+from tests.support.pgbouncer import Pooler
 from tests.support.proxy import Proxy
 from tests.support.standby import Pair, replicated
 
@@ -26,11 +27,15 @@ class Place:
     name = ""
     transactional = False
     """Whether handlers can have a transaction."""
+    poll_interval = 30.0
+    """Of workers: so long that nothing is found by polling where they are told of it."""
     skews = False
     """Whether the clocks of workers may be wrong: not where they are the store's clock."""
 
     def __init__(self) -> None:
         self.url = self.own_url = ""
+        self.callers_url = ""
+        """For senders' own connections, where it is another."""
         self.faults: dict[str, float] = {}
         """What can be done to the store, and how often in proportion."""
         self.missing: list[str] = []
@@ -260,6 +265,27 @@ class FailoverPlace(Place):
         del self.faults["fail over"]
 
 
+class PoolerPlace(Place):
+    """A server behind a pooler in transaction mode, which is killed and comes back."""
+
+    name = "pooler"
+    transactional = True
+    poll_interval = 0.3
+
+    def _build(self) -> None:
+        server = self._stack.enter_context(PostgresServer.start())
+        self.own_url = create_database(server)
+        self._prepare(self.own_url)
+        self._pooler = self._stack.enter_context(Pooler(self.own_url))
+        self.callers_url = self._pooler.url
+        self.url = f"{self._pooler.url}&pooler=on"
+        self.faults |= {"kill pooler": 3.0}
+
+    def _kill_pooler(self, chance: random.Random) -> None:
+        self._pooler.kill()
+        self._later(chance.uniform(0.1, 1.0), self._pooler.start)
+
+
 def place_named(name: str, folder: Path) -> Place:
     match name:
         case "sqlite":
@@ -268,4 +294,6 @@ def place_named(name: str, folder: Path) -> Place:
             return PostgresPlace()
         case "failover":
             return FailoverPlace()
-    raise SystemExit(f"no such place: {name}; there are sqlite, postgres and failover")
+        case "pooler":
+            return PoolerPlace()
+    raise SystemExit(f"no such place: {name}; there are sqlite, postgres, failover and pooler")

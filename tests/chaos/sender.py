@@ -10,8 +10,6 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +33,8 @@ Group = dict[str, Any]
 """Commands that are sent together, and how."""
 FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3)}
 """How often a command fails before it succeeds, of three attempts."""
+MIX = {"one": 60.0, "bulk": 22.0, "batch": 6.0, "key": 12.0}
+"""Ways to send, and how often each."""
 KEYS = 24
 """So few that sends of one key often meet."""
 
@@ -44,11 +44,13 @@ class Sender:
 
     def __init__(self, bus: SyncCommandBus, config: Config, journal: Journal) -> None:
         self._bus = bus
-        self._url: str = config["url"]
+        self._callers_url: str = config["callers_url"]
         self._journal = journal
         self._chance = random.Random(f"{config['seed']}-{config['number']}-{os.getpid()}")
         self._stop = threading.Event()
         self._pause = config["pause"]
+        self._mix: dict[str, float] = config.get("mix") or MIX
+        self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
         if not config["transactional"]:
             self._types = {name: n for name, n in self._types.items() if name != "transfer"}
@@ -60,7 +62,7 @@ class Sender:
         for group in self._open:
             self._send(group)
         while not self._stop.is_set():
-            (how,) = self._chance.choices(("one", "bulk", "batch", "key"), (60, 22, 6, 12))
+            (how,) = self._chance.choices(list(self._mix), list(self._mix.values()))
             if how == "key":
                 self._send_key()
                 self._stop.wait(self._chance.random() * self._pause)
@@ -142,30 +144,37 @@ class Sender:
         fate: dict[str, Any] = {"id": command["id"], "key": key}
         committing = False
         try:
-            with self._transaction() as connection:
-                sent = self._bus.within(connection).send(
-                    domain, "note", command["data"], command_id=command["id"], unique_key=key
-                )
-                holder = str(sent.command_id) if sent.duplicate else None
-                committing = keep
-                connection.commit() if keep else connection.rollback()
+            connection = self._own_connection()
+            sent = self._bus.within(connection).send(
+                domain, "note", command["data"], command_id=command["id"], unique_key=key
+            )
+            holder = str(sent.command_id) if sent.duplicate else None
+            committing = keep
+            connection.commit() if keep else connection.rollback()
         except (CommandBusError, psycopg.Error, sqlite3.Error) as error:
             # Before its commit nothing of a transaction can last.
             how = "key_unknown" if committing else "key_undone"
             self._journal.write(how, error=str(error), **fate)
+            self._let_go()
             self._stop.wait(0.05)
         else:
             self._journal.write("key_kept" if keep else "key_undone", holder=holder, **fate)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        if self._url.startswith("sqlite"):
-            path, _ = location.parse(self._url)
-            with closing(sqlite3.connect(path, timeout=20, isolation_level=None)) as file:
-                yield file
-        else:
-            with closing(psycopg.connect(self._url, connect_timeout=5)) as connection:
-                yield connection
+    def _own_connection(self) -> Any:
+        """A connection of the sender's own, as an application has one."""
+        if self._connection is None:
+            url = self._callers_url
+            if url.startswith("sqlite"):
+                path, _ = location.parse(url)
+                self._connection = sqlite3.connect(path, timeout=20, isolation_level=None)
+            else:
+                self._connection = psycopg.connect(url, connect_timeout=5, prepare_threshold=None)
+        return self._connection
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _options(command: dict[str, Any]) -> dict[str, Any]:
