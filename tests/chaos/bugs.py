@@ -31,6 +31,8 @@ PROMISES: dict[str, str] = {}
 """What each must be seen to break."""
 ON_POSTGRES: set[str] = set()
 """Those of the PostgreSQL engine; the others are switched on with SQLite."""
+NEED_FREEZES: set[str] = set()
+"""Those that only a worker shows which sleeps through its lease, again and again."""
 chance = random.Random()
 replace = msgspec.structs.replace
 
@@ -43,12 +45,16 @@ def place_of(name: str) -> str:
     return "postgres" if name in ON_POSTGRES else "sqlite"
 
 
-def bug(promise: str, *, postgres: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def bug(
+    promise: str, *, postgres: bool = False, needs_freezes: bool = False
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def add(function: Callable[[], None]) -> Callable[[], None]:
         name = function.__name__
         BUGS[name], PROMISES[name] = function, promise
         if postgres:
             ON_POSTGRES.add(name)
+        if needs_freezes:
+            NEED_FREEZES.add(name)
         return function
 
     return add
@@ -182,7 +188,7 @@ def nothing_is_taken_back_from_dead_workers() -> None:
     around(SqliteStore, "_reclaim", reclaim)
 
 
-@bug("P6")
+@bug("P6", needs_freezes=True)
 def what_is_taken_back_stays_under_its_old_lease() -> None:
     longer = "update commandbus_lease set until = until + 3600000000 where lease_id = ?"
 
@@ -226,7 +232,7 @@ def the_first_crash_parks() -> None:
 # Settles.
 
 
-@bug("P6")
+@bug("P6", needs_freezes=True)
 def a_stale_worker_goes_on_under_the_lease_of_another() -> None:
     around(WorkerCore, "_leases_gone", lambda original, core, event, now, effects: None)
 
@@ -408,7 +414,7 @@ def claims_do_not_lock_what_they_take() -> None:
     in_queries("claim", " for update skip locked", "")
 
 
-@bug("P4", postgres=True)
+@bug("P4", postgres=True, needs_freezes=True)
 def the_effects_of_a_stale_handler_are_committed() -> None:
     def record(shop: Any, settlement: Any) -> Any:
         return (yield from shop.engine.store.settle([settlement]))

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.bugs import PROMISES, place_of
+from tests.chaos.bugs import NEED_FREEZES, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
@@ -29,6 +30,15 @@ TYPES: dict[str, float] = {
 }
 FAULTS = {"kill worker": 5.0, "freeze worker": 6.0, "stop worker": 3.0, "kill sender": 2.0}
 """Rougher than usual, and with more commands that outlive a freeze: a stay is short."""
+
+
+FREEZES: dict[str, Any] = {
+    "faults": {"freeze worker": 1.0},
+    "types": {"note": 200, "slow": 500, "transfer": 500},
+    "calm": 0.2,
+}
+USUAL: dict[str, Any] = {"faults": FAULTS, "types": TYPES, "calm": 0.3}
+MIX = {"one": 50.0, "bulk": 15.0, "batch": 10.0, "key": 40.0}
 
 
 @dataclass
@@ -75,12 +85,12 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
                 seed=seed * 100 + catch.stays,
                 seconds=seconds,
                 workers=3,
-                calm=0.3,
                 pause=0.03,
                 drain_seconds=PATIENCE if bug != NO_BUG else 60.0,
                 bug=None if bug == NO_BUG else bug,
-                types=TYPES,
-                faults=FAULTS,
+                mix=MIX,
+                keys=4,
+                **(FREEZES if bug in NEED_FREEZES else USUAL),
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)

@@ -45,6 +45,8 @@ class Plan:
     """Kinds of commands and how often each is sent, if not as usual."""
     mix: dict[str, float] | None = None
     """Ways to send and how often each, if not as usual."""
+    keys: int | None = None
+    """How many unique keys there are, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
 
@@ -121,6 +123,7 @@ class Laboratory:
             "url": self.plan.place.url,
             "callers_url": self.plan.place.callers_url or self.plan.place.url,
             "mix": self.plan.mix,
+            "keys": self.plan.keys,
             "bug": self.plan.bug,
             "transactional": self.plan.place.transactional,
             "types": self.plan.types,

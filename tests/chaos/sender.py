@@ -50,6 +50,7 @@ class Sender:
         self._stop = threading.Event()
         self._pause = config["pause"]
         self._mix: dict[str, float] = config.get("mix") or MIX
+        self._keys: int = config.get("keys") or KEYS
         self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
         if not config["transactional"]:
@@ -91,7 +92,8 @@ class Sender:
     def _new_command(self) -> dict[str, Any]:
         chance = self._chance
         (command_type,) = chance.choices(list(self._types), list(self._types.values()))
-        seconds = chance.uniform(1.0, 2.5) if command_type == "slow" else chance.uniform(0, 0.02)
+        lasting = command_type == "slow" or (command_type == "transfer" and chance.random() < 0.1)
+        seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, 0.02)
         return {
             "id": self._new_id(),
             "domain": chance.choice(DOMAINS),
@@ -137,8 +139,11 @@ class Sender:
 
     def _send_key(self) -> None:
         """Under a key that others use as well, in a transaction of which every other one is undone."""
-        command = self._new_command() | {"type": "note", "priority": 5, "delay": 0}
-        domain, key = command["domain"], f"key {self._chance.randrange(KEYS)}"
+        # Some wait for a while, so that sends of one key meet.
+        delay = self._chance.choice((0, 0, self._chance.uniform(0.1, 0.5)))
+        command = self._new_command() | {"type": "note", "priority": 5, "delay": delay}
+        command["data"] = {"seconds": 0, "failures": 0}
+        domain, key = command["domain"], f"key {self._chance.randrange(self._keys)}"
         keep = self._chance.random() < 0.5
         self._journal.write("key_invoked", command=command | {"key": key}, keep=keep)
         fate: dict[str, Any] = {"id": command["id"], "key": key}
@@ -146,7 +151,12 @@ class Sender:
         try:
             connection = self._own_connection()
             sent = self._bus.within(connection).send(
-                domain, "note", command["data"], command_id=command["id"], unique_key=key
+                domain,
+                "note",
+                command["data"],
+                command_id=command["id"],
+                unique_key=key,
+                delay=delay or None,
             )
             holder = str(sent.command_id) if sent.duplicate else None
             committing = keep
