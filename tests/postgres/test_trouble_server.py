@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import SendRequest
+from commandbus import RetryPolicy, SendRequest
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import LeaseLost, TransientCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -23,6 +23,7 @@ from tests.support.working import DOMAIN, working
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 RUNTIMES = ("asyncio", "threads")
+SOON = RetryPolicy(backoff_schedule=[0.1])
 LISTENERS = (
     "select pid from pg_stat_activity where datname = current_database()"
     " and application_name = 'commandbus listen'"
@@ -162,7 +163,7 @@ def test_a_full_queue_of_notifications_stops_neither_senders_nor_workers(runtime
             psycopg.connect(url, autocommit=True) as deaf,
             psycopg.connect(url, autocommit=True) as admin,
             SyncCommandBus(url) as bus,
-            working(url, runtime, fail_once, poll_interval=0.5, visibility_timeout=5.0) as done,
+            working(url, runtime, fail_once, retry_policy=SOON, poll_interval=0.5) as done,
         ):
             deaf.execute("listen nothing")
             deaf.execute("begin")

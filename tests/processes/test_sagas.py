@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.sagas import Plan, run
 
-SAGAS = 200
+SAGAS = 100
 
 
 def check(url: str, seed: int) -> None:
