@@ -11,7 +11,6 @@ from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
 from tests.chaos.stay import report
 
-
 QUICK = TYPES | dict.fromkeys(KILLERS, 0.0)
 """Without commands that kill their worker three times over: `tests/processes` has those."""
 
