@@ -67,6 +67,9 @@ def together(size: Size) -> list[Callable[[], Run | Trial]]:
     ]
     if PROGRAM is not None:
         found.append(stay("pooler", 0.2))
+    else:
+        missing = ["a pooler: pgbouncer is not installed"]
+        found.append(lambda: Trial("pooler", seed, 0, Counter(), [], "not tried", missing))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -43,6 +44,8 @@ async def work_async(config: Config, journal: Journal) -> None:
         say("ready", name=worker.name)
         await worker.run()
         say("stopped", **metrics_of(worker))
+    # A handler that swallows its cancellation would keep the event loop from ending, for ever.
+    os._exit(0)
 
 
 def work_in_threads(config: Config, journal: Journal) -> None:
@@ -53,6 +56,7 @@ def work_in_threads(config: Config, journal: Journal) -> None:
         say("ready", name=worker.name)
         worker.run()
         say("stopped", **metrics_of(worker))
+    os._exit(0)
 
 
 def prepare(config: Config) -> None:
