@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.bugs import BUGS
-from tests.chaos.experiments import Size, run_all
+from tests.chaos.experiments import SECONDS, Size, run_all
 from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
 from tests.chaos.reliability import Book, Run, Total, document
 from tests.chaos.stay import stay_at
@@ -29,7 +29,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=150, help="how long a stay lasts")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a stay lasts")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
     parser.add_argument("--on", default="sqlite", help="sqlite, postgres, failover or pooler")
     parser.add_argument("--all", action="store_true", help="every experiment, then hunt every bug")

@@ -138,6 +138,7 @@ class Laboratory:
 
     def _do_harm(self, until: float) -> None:
         latest = until + 2 * self.plan.seconds
+        half = until - self.plan.seconds / 2
         while (now := time.monotonic()) < until or (
             now < latest and self._faults.total() < self.plan.faults_min
         ):
@@ -147,13 +148,14 @@ class Laboratory:
                 self.plan.place.mend()
                 self._replace_dead()
                 time.sleep(0.02)
-            self._harm()
+            self._harm(self.plan.place.certain if time.monotonic() > half else None)
         self._thaw(all_of_them=True)
         self.plan.place.mend(all_of_them=True)
 
-    def _harm(self) -> None:
+    def _harm(self, certain: str | None) -> None:
         faults = self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
+        fault = certain or fault
         if fault in self.plan.place.faults:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)

@@ -38,6 +38,8 @@ class Place:
         """For senders' own connections, where it is another."""
         self.faults: dict[str, float] = {}
         """What can be done to the store, and how often in proportion."""
+        self.certain: str | None = None
+        """A fault without which a stay proves little: it is done half-way at the latest."""
         self.missing: list[str] = []
         """What cannot be done on this machine, and why."""
         self._undo: list[tuple[float, Callable[[], None]]] = []
@@ -259,10 +261,12 @@ class FailoverPlace(Place):
         self._prepare(single)
         self.url = self.own_url = self._pair.both(single)
         self.faults["fail over"] = 2.0
+        self.certain = "fail over"
 
     def _fail_over(self, chance: random.Random) -> None:
         self._pair.fail_over()
         del self.faults["fail over"]
+        self.certain = None
 
 
 class PoolerPlace(Place):

@@ -47,6 +47,8 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
             for number in range(processes)
         ]
         try:
+            for child in children:
+                child.expect("ready")
             sent = _send(url, commands)
             done = _wait(url, len(sent))
             seen = [list(_said(child)) for child in children]
@@ -79,6 +81,8 @@ def _send(url: str, count: int) -> list[str]:
                     break
                 else:
                     break
+            # Slowly, so that the workers that found no place yet come by again and again.
+            time.sleep(0.1)
     return ids
 
 
@@ -144,12 +148,14 @@ def main() -> None:
     registry = registry_for(Journal(config["effects"]))
     obey({"tell": lambda: say("told", refused=Refused.count)})
     if config["runtime"] == "asyncio":
+        say("ready")
         asyncio.run(work_async(config, registry))
     threads = [
         threading.Thread(target=work_in_thread, args=(config, registry)) for _ in range(WORKERS_EACH)
     ]
     for thread in threads:
         thread.start()
+    say("ready")
     for thread in threads:
         thread.join()
 
