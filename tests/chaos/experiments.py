@@ -57,8 +57,8 @@ def together(size: Size) -> list[Callable[[], Run | Trial]]:
 
     kills: dict[str, float] = {"kill worker": 1, "kill sender": 1}
     found: list[Callable[[], Run | Trial]] = [
-        stay("postgres", 1.0, calm=0.3),
-        stay("sqlite", 1.0),
+        stay("postgres", 1.0, calm=0.2, senders=3, pause=0.012),
+        stay("sqlite", 1.0, calm=0.35, senders=3, pause=0.012),
         partial(failpoints, "postgres", size),
         partial(failpoints, "sqlite", size),
         # A fail-over happens once in a stay: several short ones are better than a long one.
