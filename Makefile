@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n 2 -q
 SEEDS ?= 1000
 SEED ?= 1
 EXAMPLES ?= 2000
-SECONDS ?= 100
+SECONDS ?= 60
 
 VENV := .venv
 RUN := $(VENV)/bin
@@ -72,7 +72,7 @@ chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every pr
 	@$(CHAOS) --seconds $(SECONDS)
 
 soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
-	@$(CHAOS) --seconds $(if $(filter 100,$(SECONDS)),7200,$(SECONDS))
+	@$(CHAOS) --seconds $(if $(filter 60,$(SECONDS)),7200,$(SECONDS))
 
 fuzz: $(NEEDS_TEST) ## hostile payloads, names, arguments, requests and rows (EXAMPLES=2000)
 	@FUZZ=$(EXAMPLES) FUZZ_SEED=$(SEED) $(RUN)/python -m pytest -q tests/fuzz

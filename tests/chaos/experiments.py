@@ -28,13 +28,13 @@ from tests.support.pgbouncer import PROGRAM
 
 LANES = 2
 """Experiments at a time: most of each is waiting."""
-SECONDS = 100.0
+SECONDS = 60.0
 """How long a stay lasts by default; what follows is for so many."""
-SWEPT = 60
+SWEPT = 40
 """Cases of the sweep on each store; with other seeds, other cases."""
-FUZZED = 300
+FUZZED = 250
 """Examples of each property."""
-SAGAS = 200
+SAGAS = 120
 
 
 @dataclass
@@ -62,15 +62,15 @@ def together(size: Size) -> list[Callable[[], Run | Trial]]:
         partial(failpoints, "postgres", size),
         partial(failpoints, "sqlite", size),
         # A fail-over happens once in a stay: several short ones are better than a long one.
-        stay("failover", 0.12),
-        stay("failover", 0.12, 1000),
-        stay("postgres", 0.2, title="keys", mix={"key": 1.0}, senders=4, pause=0.002, faults=kills),
+        stay("failover", 0.2),
+        stay("failover", 0.2, 1000),
+        stay("postgres", 0.25, title="keys", mix={"key": 1.0}, senders=4, pause=0.002, faults=kills),
         partial(run_sagas, "postgres", size),
         partial(run_sagas, "sqlite", size),
         partial(fuzz, size),
     ]
     if PROGRAM is not None:
-        found.append(stay("pooler", 0.2))
+        found.append(stay("pooler", 0.25))
     else:
         missing = ["a pooler: pgbouncer is not installed"]
         found.append(lambda: Trial("pooler", seed, 0, Counter(), [], "not tried", missing))

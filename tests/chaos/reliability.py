@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Book:
         kept.sort(key=lambda pair: pair[0])
         with file.open("w", encoding="utf-8") as out:
             for session, entry in kept:
-                facts = {k: v for k, v in asdict(entry).items() if k not in ("text", "witness")}
+                facts = {k: v for k, v in vars(entry).items() if k not in ("text", "witness")}
                 out.write(json.dumps({"session": session, type(entry).__name__: facts}) + "\n")
         return Book([entry for _, entry in kept])
 

@@ -17,12 +17,13 @@ from tests.support.working import DOMAIN, Done, working
 
 AHEAD = 400
 """So many wait at most, so that the rate is the workers' own."""
-SHARE = 0.8
-TRIES = 3
+SHARE = 0.25
+"""A slow-down is bounded when so much is left of the throughput."""
+TRIES = 2
 """Other programs on the machine disturb a measurement: the best of so many counts."""
 
 
-def held_snapshot(seed: int, seconds: float = 30.0) -> Trial:
+def held_snapshot(seed: int, seconds: float = 20.0) -> Trial:
     shares: list[float] = []
     commands = 0
     with PostgresServer.start(durable=True) as server:
