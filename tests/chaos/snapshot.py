@@ -17,9 +17,9 @@ from tests.support.working import DOMAIN, Done, working
 
 AHEAD = 400
 """So many wait at most, so that the rate is the workers' own."""
-SHARE = 0.25
-"""A slow-down is bounded when so much is left of the throughput."""
-TRIES = 2
+SHARE = 0.8
+"""So much of the throughput is to be left."""
+TRIES = 3
 """Other programs on the machine disturb a measurement: the best of so many counts."""
 
 
@@ -36,7 +36,11 @@ def held_snapshot(seed: int, seconds: float = 20.0) -> Trial:
             if share >= SHARE:
                 break
     best = max(shares)
-    note = f"throughput with a snapshot held for {seconds:.0f} s: {best:.0%} of before"
+    each = ", ".join(f"{share:.0%}" for share in shares)
+    note = (
+        f"throughput with a snapshot held for {seconds:.0f} s: {best:.0%} of before (each try: {each};"
+        f" the goal is {SHARE:.0%})"
+    )
     broken = [] if best >= SHARE else [f"P19: {note}"]
     return Trial("held snapshot", seed, commands, Counter({"held snapshot": len(shares)}), broken, note)
 
