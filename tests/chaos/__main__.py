@@ -57,7 +57,7 @@ def main() -> int:
     for catch in hunt_named(names, options.seed):
         book.add(catch)
     seconds = time.monotonic() - began
-    book.add(Total(options.seed, seconds))
+    book.add(Total(options.seed, seconds, options.seconds))
     verdict = "FAILED" if book.failed else "passed"
     print(f"\n{verdict} with seed {options.seed} in {seconds / 60:.1f} minutes")
     failed = book.failed

@@ -49,12 +49,14 @@ class Total:
 
     seed: int
     seconds: float
+    stay_seconds: float
     python: str = platform.python_version()
     system: str = f"{platform.system()} {platform.machine()}"
 
     def sentence(self) -> str:
         took = f"{self.seconds / 60:.1f} minutes"
-        return f"`make chaos SEED={self.seed}` took {took}, with Python {self.python} on {self.system}."
+        command = f"make chaos SEED={self.seed} SECONDS={self.stay_seconds:.0f}"
+        return f"`{command}` took {took}, with Python {self.python} on {self.system}."
 
 
 Entry = Run | Trial | Catch | Total
