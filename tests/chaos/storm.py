@@ -66,10 +66,20 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
     return Trial(name, seed, len(sent), Counter({"refused connections": refused}), broken, note)
 
 
+def _bus(url: str) -> SyncCommandBus:
+    """Open, as soon as there is a place for us, too."""
+    bus = SyncCommandBus(f"{url}&pool_size=1&pool_timeout=2")
+    while True:
+        try:
+            return bus.open()
+        except StoreUnavailable:
+            time.sleep(0.1)
+
+
 def _send(url: str, count: int) -> list[str]:
     """In groups, each until its fate is known."""
     ids = [str(uuid4()) for _ in range(count)]
-    with SyncCommandBus(f"{url}&pool_size=1&pool_timeout=2") as bus:
+    with _bus(url) as bus:
         for begin in range(0, count, 50):
             group = [SendRequest(DOMAIN, "note", command_id=one) for one in ids[begin : begin + 50]]
             while True:
@@ -88,7 +98,7 @@ def _send(url: str, count: int) -> list[str]:
 
 def _wait(url: str, count: int) -> int:
     """How many have ended well, when nothing is left or patience is."""
-    with SyncCommandBus(f"{url}&pool_size=1&pool_timeout=2") as bus:
+    with _bus(url) as bus:
 
         def completed() -> int:
             try:
