@@ -8,7 +8,8 @@ PYTHON ?=
 PYTEST_ARGS ?= -n 2 -q
 SEEDS ?= 1000
 SEED ?= 1
-SECONDS ?= 240
+EXAMPLES ?= 2000
+SECONDS ?= 60
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -37,7 +38,7 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test coverage lint types check bench chaos soak simulate screenshots clean
+.PHONY: help demo test coverage lint types check bench chaos soak fuzz simulate sbom audit screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -77,13 +78,25 @@ types: $(NEEDS_DEV)
 bench: $(NEEDS_DEV) ## measure ours beside every peer, and write docs/benchmarks.md (BENCH_ARGS="--only commandbus")
 	@$(RUN)/python -m bench --page $(BENCH_ARGS)
 
-chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise
-	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(SECONDS) --write docs/reliability.md
+# Both keep their totals, and write docs/reliability.md from all that are kept.
+CHAOS = $(RUN)/python -m tests.chaos --all --seed $(SEED) --record tests/chaos/results.jsonl --write docs/reliability.md
+
+chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise (SEED=1)
+	@$(CHAOS) --seconds $(SECONDS)
 	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker
 	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker --sqlite
 
 soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
-	@$(RUN)/python -m tests.chaos --all --seed $(SEED) --seconds $(if $(filter 240,$(SECONDS)),7200,$(SECONDS))
+	@$(CHAOS) --seconds $(if $(filter 60,$(SECONDS)),7200,$(SECONDS))
+
+fuzz: $(NEEDS_TEST) ## hostile payloads, names, arguments, requests and rows (EXAMPLES=2000)
+	@FUZZ=$(EXAMPLES) FUZZ_SEED=$(SEED) $(RUN)/python -m pytest -q tests/fuzz
+
+sbom: $(NEEDS_TEST) ## the list of all parts as CycloneDX, into build/sbom.json
+	@$(RUN)/python -m tests.support.supply sbom build/sbom.json
+
+audit: $(NEEDS_TEST) ## ask pip-audit for known vulnerabilities of the parts
+	@$(RUN)/python -m tests.support.supply audit
 
 simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)

@@ -17,16 +17,22 @@ from commandbus.engines.postgres import statements
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import DuplicateCommandError
+from commandbus.operations import batches
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.store.op import Statement
 from commandbus.store.records import Inserted
+from commandbus.worker import transactional
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.execution import Execution
 
 BUGS: dict[str, Callable[[], None]] = {}
+PROMISES: dict[str, str] = {}
+"""What each must be seen to break."""
 ON_POSTGRES: set[str] = set()
 """Those of the PostgreSQL engine; the others are switched on with SQLite."""
+NEED_FREEZES: set[str] = set()
+"""Those that only a worker shows which sleeps through its lease, again and again."""
 chance = random.Random()
 replace = msgspec.structs.replace
 
@@ -39,14 +45,19 @@ def place_of(name: str) -> str:
     return "postgres" if name in ON_POSTGRES else "sqlite"
 
 
-def bug(function: Callable[[], None]) -> Callable[[], None]:
-    BUGS[function.__name__] = function
-    return function
+def bug(
+    promise: str, *, postgres: bool = False, needs_freezes: bool = False
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(function: Callable[[], None]) -> Callable[[], None]:
+        name = function.__name__
+        BUGS[name], PROMISES[name] = function, promise
+        if postgres:
+            ON_POSTGRES.add(name)
+        if needs_freezes:
+            NEED_FREEZES.add(name)
+        return function
 
-
-def on_postgres(function: Callable[[], None]) -> Callable[[], None]:
-    ON_POSTGRES.add(function.__name__)
-    return bug(function)
+    return add
 
 
 def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -86,7 +97,7 @@ def in_plan(kind: type, spoil: Callable[[Any, Any], None]) -> None:
 # Sends.
 
 
-@bug
+@bug("P1")
 def a_send_is_acknowledged_and_never_stored() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         if chance.random() < 0.1:
@@ -97,7 +108,7 @@ def a_send_is_acknowledged_and_never_stored() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P2")
 def a_bulk_send_is_stored_in_part() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         kept = commands[:-1] if len(commands) > 1 and chance.random() < 0.6 else commands
@@ -107,7 +118,7 @@ def a_bulk_send_is_stored_in_part() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P3")
 def a_repeated_send_is_not_told_so() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         try:
@@ -118,7 +129,7 @@ def a_repeated_send_is_not_told_so() -> None:
     around(SqliteStore, "insert", insert)
 
 
-@bug
+@bug("P9")
 def delays_are_forgotten() -> None:
     def insert(original: Any, store: Any, commands: Any, capacity: Any) -> Any:
         return original(store, [replace(command, delay=0) for command in commands], capacity)
@@ -129,26 +140,26 @@ def delays_are_forgotten() -> None:
 # Claims.
 
 
-@bug
+@bug("P9")
 def delayed_work_is_promoted_early() -> None:
     around(
         SqliteStore,
         "_promote",
-        lambda original, store, domain, now: original(store, domain, now + 300_000),
+        lambda original, store, domain, now, gated: original(store, domain, now + 300_000, gated),
     )
 
 
-@bug
+@bug("P14")
 def a_claim_leaves_its_rows_in_the_queue() -> None:
     sqlite.SQL.take_head = "select ?, ?, ?"
 
 
-@bug
+@bug("P1")
 def a_claim_deletes_other_rows_than_it_took() -> None:
     sqlite.SQL.head = sqlite.SQL.head.replace("order by q.priority, q.seq", "order by q.seq desc")
 
 
-@bug
+@bug("P10")
 def priorities_are_read_backwards() -> None:
     sqlite.SQL.head = sqlite.SQL.head.replace(
         "order by q.priority, q.seq", "order by q.priority desc, q.seq"
@@ -159,7 +170,7 @@ def priorities_are_read_backwards() -> None:
     )
 
 
-@bug
+@bug("P6")
 def tokens_are_given_out_again() -> None:
     sqlite.SQL.insert_lease = (
         "insert into commandbus_lease (lease_id, domain, worker, claimed_at, until, members) values"
@@ -168,7 +179,7 @@ def tokens_are_given_out_again() -> None:
     )
 
 
-@bug
+@bug("P1")
 def nothing_is_taken_back_from_dead_workers() -> None:
     def reclaim(original: Any, store: Any, now: int) -> Any:
         yield from ()
@@ -177,7 +188,7 @@ def nothing_is_taken_back_from_dead_workers() -> None:
     around(SqliteStore, "_reclaim", reclaim)
 
 
-@bug
+@bug("P6", needs_freezes=True)
 def what_is_taken_back_stays_under_its_old_lease() -> None:
     longer = "update commandbus_lease set until = until + 3600000000 where lease_id = ?"
 
@@ -189,7 +200,7 @@ def what_is_taken_back_stays_under_its_old_lease() -> None:
     sqlite.SQL.insert_outcome = sqlite.SQL.insert_outcome.replace("insert", "insert or ignore", 1)
 
 
-@bug
+@bug("P14")
 def a_crash_is_not_counted() -> None:
     def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         original(writes, replace(member, crashes=member.crashes - 1), *rest)
@@ -197,7 +208,7 @@ def a_crash_is_not_counted() -> None:
     around(sqlite, "plan_lost", plan_lost)
 
 
-@bug
+@bug("P14")
 def a_crash_leaves_no_audit() -> None:
     def plan_lost(original: Any, writes: Any, *rest: Any) -> None:
         before = len(writes.audits)
@@ -207,7 +218,7 @@ def a_crash_leaves_no_audit() -> None:
     around(sqlite, "plan_lost", plan_lost)
 
 
-@bug
+@bug("P7")
 def the_first_crash_parks() -> None:
     def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         outcomes = len(writes.outcomes)
@@ -221,7 +232,7 @@ def the_first_crash_parks() -> None:
 # Settles.
 
 
-@bug
+@bug("P6", needs_freezes=True)
 def a_stale_worker_goes_on_under_the_lease_of_another() -> None:
     around(WorkerCore, "_leases_gone", lambda original, core, event, now, effects: None)
 
@@ -239,7 +250,7 @@ def a_stale_worker_goes_on_under_the_lease_of_another() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P14")
 def what_is_settled_stays_under_its_lease() -> None:
     def settle(original: Any, store: Any, batch: Any) -> Any:
         kept = rewritten(original(store, batch), sqlite.SQL.delete_lease, "select ?")
@@ -248,7 +259,7 @@ def what_is_settled_stays_under_its_lease() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P6")
 def a_settle_is_acknowledged_and_never_stored() -> None:
     def settle(original: Any, store: Any, batch: Any) -> Any:
         if chance.random() < 0.05:
@@ -259,7 +270,7 @@ def a_settle_is_acknowledged_and_never_stored() -> None:
     around(SqliteStore, "settle", settle)
 
 
-@bug
+@bug("P14")
 def attempts_are_not_counted() -> None:
     def spoil(writes: Any, settlement: Any) -> None:
         row = writes.requeues.pop()
@@ -268,7 +279,7 @@ def attempts_are_not_counted() -> None:
     in_plan(RetryLater, spoil)
 
 
-@bug
+@bug("P14")
 def giving_back_uses_an_attempt() -> None:
     def spoil(writes: Any, settlement: Any) -> None:
         row = writes.requeues.pop()
@@ -277,7 +288,7 @@ def giving_back_uses_an_attempt() -> None:
     in_plan(Released, spoil)
 
 
-@bug
+@bug("P9")
 def a_retry_comes_at_once() -> None:
     in_plan(
         RetryLater,
@@ -285,27 +296,61 @@ def a_retry_comes_at_once() -> None:
     )
 
 
-@bug
+@bug("P14")
 def a_retry_leaves_no_audit() -> None:
     in_plan(RetryLater, lambda writes, _: writes.audits.pop())
 
 
-@bug
+@bug("P14")
 def parking_leaves_no_audit() -> None:
     in_plan(Parked, lambda writes, _: writes.audits.pop())
 
 
-@bug
+@bug("P8")
 def the_error_is_not_kept() -> None:
     in_plan(
         Parked, lambda writes, _: writes.outcomes.append(replace(writes.outcomes.pop(), error=None))
     )
 
 
+# Keys and batches.
+
+
+@bug("P11")
+def a_unique_key_is_not_looked_up() -> None:
+    sqlite.SQL.key_holder = "select command_id from commandbus_command where 0 and ? and ?"
+    sqlite.SQL.hold_key = sqlite.SQL.hold_key.replace("insert", "insert or ignore", 1)
+
+
+@bug("P11")
+def a_unique_key_is_never_freed() -> None:
+    sqlite.SQL.free_keys = "select ?"
+
+
+@bug("P12")
+def some_ends_are_not_counted_in_their_batch() -> None:
+    def add(original: Any, store: Any, counts: Any, worker: str) -> Any:
+        if chance.random() < 0.2:
+            yield from ()
+            return
+        yield from original(store, counts, worker)
+
+    around(SqliteStore, "add_batch_counts", add)
+
+
+@bug("P12")
+def a_batch_does_not_wait_for_what_is_parked() -> None:
+    around(
+        batches,
+        "is_complete",
+        lambda original, counts, total: counts.ended + counts.parked >= total,
+    )
+
+
 # Runs.
 
 
-@bug
+@bug("P8")
 def an_error_is_taken_for_success() -> None:
     def failed(original: Any, execution: Any, call: Any, error: Any, ran: int) -> Any:
         return execution.succeeded(call, None, ran)
@@ -313,7 +358,7 @@ def an_error_is_taken_for_success() -> None:
     around(Execution, "failed", failed)
 
 
-@bug
+@bug("P1")
 def some_commands_are_completed_without_a_run() -> None:
     def begin(original: Any, execution: Any, claimed: Any) -> Any:
         if chance.random() < 0.02:
@@ -323,7 +368,7 @@ def some_commands_are_completed_without_a_run() -> None:
     around(Execution, "begin", begin)
 
 
-@bug
+@bug("P5")
 def some_handlers_are_run_twice() -> None:
     def twice(original: Any, worker: Any, call: Any) -> Any:
         if chance.random() < 0.1:
@@ -364,11 +409,31 @@ def in_queries(name: str, old: str, new: str) -> None:
             module.queries = cached  # type: ignore[attr-defined]
 
 
-@on_postgres
+@bug("P6", postgres=True)
 def claims_do_not_lock_what_they_take() -> None:
     in_queries("claim", " for update skip locked", "")
 
 
-@on_postgres
+@bug("P4", postgres=True, needs_freezes=True)
+def the_effects_of_a_stale_handler_are_committed() -> None:
+    def record(shop: Any, settlement: Any) -> Any:
+        return (yield from shop.engine.store.settle([settlement]))
+
+    transactional._record = record
+
+
+@bug("P4", postgres=True)
+def an_outcome_is_recorded_beside_its_transaction() -> None:
+    def record(shop: Any, settlement: Any) -> Any:
+        report = shop.engine.reserved_session.run(shop.engine.store.settle([settlement]))
+        if chance.random() < 0.3:
+            raise ConnectionError("the transaction of the effects fails afterwards")
+        yield from ()
+        return report
+
+    transactional._record = record
+
+
+@bug("P9", postgres=True)
 def a_sweep_takes_what_is_almost_due() -> None:
     in_queries("sweep", "due_at <= m.now", "due_at <= m.now + 300000")

@@ -51,6 +51,48 @@ class Final:
     reason: str | None
     error: str | None
     trail: tuple[Trace, ...]
+    type: str = "note"
+    key: str | None = None
+    batch: str | None = None
+    """The batch that it belongs to, or whose completion it is."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as the store shows it in the end."""
+
+    id: str
+    total: int
+    completed: int
+    failed: int
+    canceled: int
+    parked: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Store:
+    """What is in the store when all is over."""
+
+    finals: tuple[Final, ...]
+    batches: tuple[Batch, ...] = ()
+    effects: tuple[tuple[str, int], ...] = ()
+    """What transfers did: the id of the command and its token, once for each time."""
+    held_keys: tuple[str, ...] = ()
+    """Unique keys that cannot be used though no command is alive."""
+
+
+@dataclass
+class KeyTry:
+    """A send under a unique key, in a transaction of its sender."""
+
+    id: str
+    key: str
+    began: float
+    ended: float | None = None
+    fate: str = "key_unknown"
+    holder: str | None = None
+    """The command that has the key, as the sender was told."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +128,20 @@ class Lists(dict[str, list[T]]):
 
 
 class Case:
-    """Histories of all processes, by command, and the final records."""
+    """Histories of all processes, by command, and what the store has in the end."""
 
-    def __init__(self, events: Iterable[Event], finals: Iterable[Final]) -> None:
+    def __init__(self, events: Iterable[Event], store: Store) -> None:
         self.events = sorted(events, key=lambda event: event["at"])
+        self.store = store
         self.finals: Lists[Final] = Lists()
-        for final in finals:
+        for final in store.finals:
             self.finals.add(final.id, final)
         self.invoked: dict[str, Event] = {}
         """The first send of each command, with the moment before it."""
         self.groups: list[list[str]] = []
+        self.batches: set[str] = set()
+        """Those that somebody tried to create."""
+        self.tries: dict[str, KeyTry] = {}
         self.answers: Lists[Event] = Lists()
         self.claims: Lists[Member] = Lists()
         self.runs: Lists[Event] = Lists()
@@ -109,11 +155,20 @@ class Case:
         kind = event["event"]
         if kind == "send_invoked":
             self.groups.append([command["id"] for command in event["commands"]])
+            if "batch" in event:
+                self.batches.add(event["batch"])
             for command in event["commands"]:
                 self.invoked.setdefault(command["id"], command | {"at": event["at"]})
         elif kind.startswith("send_"):
             for command_id in event["ids"]:
                 self.answers.add(command_id, event)
+        elif kind == "key_invoked":
+            command = event["command"] | {"at": event["at"]}
+            self.invoked[command["id"]] = command
+            self.tries[command["id"]] = KeyTry(command["id"], command["key"], event["at"])
+        elif kind.startswith("key_"):
+            tried = self.tries[event["id"]]
+            tried.ended, tried.fate, tried.holder = event["at"], kind, event.get("holder")
         elif kind == "fault":
             self.faults.append(event)
         elif kind == "handled":
@@ -165,7 +220,7 @@ def _member(event: Event, facts: Event) -> Member:
     return Member(event["event"], event.get("began", event["at"]), event["at"], event["pid"], facts)
 
 
-def load(folder: Path, finals: Iterable[Final]) -> Case:
+def load(folder: Path, store: Store) -> Case:
     """The case from the journals in a folder."""
     paths = sorted(folder.glob("history-*.jsonl"))
-    return Case((event for path in paths for event in journal.read(path)), finals)
+    return Case((event for path in paths for event in journal.read(path)), store)

@@ -9,12 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from tests.chaos.case import Case, Event, Final, Violation
+from tests.chaos.case import Case, Event, Violation
+from tests.chaos.kinds import BATCH_DONE, KILLERS, POISON
+from tests.chaos.replay import the_audit_tells_the_state, trail_of
+from tests.chaos.wholes import (
+    CLOCK_SLACK,
+    a_key_has_one_live_command,
+    batches_count_and_complete_once,
+    transactions_take_effect_once,
+)
 
 CRASHES_MAX = 3
 ATTEMPTS_MAX = 3
-CLOCK_SLACK = 0.002
-"""Two processes of one machine read the clock; a moment may be rounded."""
 ENDED = {"COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"}
 
 Check = Callable[[Case], Iterator[Violation]]
@@ -40,8 +46,11 @@ def nothing_is_lost(case: Case) -> Iterator[Violation]:
 
 
 def nothing_comes_from_nowhere(case: Case) -> Iterator[Violation]:
-    for command_id in case.finals.keys() | case.runs.keys() | case.claims.keys():
-        if command_id not in case.invoked and (case.finals.get(command_id) or case.runs[command_id]):
+    for command_id in case.finals.keys() | case.runs.keys():
+        final = case.final(command_id)
+        if final is not None and final.type == BATCH_DONE and final.batch in case.batches:
+            continue
+        if command_id not in case.invoked:
             yield Violation("P1", "a command that nobody sent", case.story(command_id))
 
 
@@ -65,6 +74,16 @@ def repeated_sends_make_one_command(case: Case) -> Iterator[Violation]:
         if sum(answer["event"] == "send_ok" for answer in answers) > 1:
             what = "a repeated send was not told that its command exists"
             yield Violation("P3", what, case.story(command_id, "send_"))
+
+
+def runs_follow_claims(case: Case) -> Iterator[Violation]:
+    """A claim is written down before its handlers begin, by the same process."""
+    for command_id, runs in case.runs.items():
+        given = {(claim.pid, claim.token) for claim in case.claims[command_id]}
+        for run in runs:
+            if (run["pid"], run["token"]) not in given:
+                what = "a handler was begun under a lease that its process never got"
+                yield Violation("P6", what, case.story(command_id, "handled", "claimed"))
 
 
 def deliveries_are_bounded(case: Case) -> Iterator[Violation]:
@@ -116,26 +135,26 @@ def _taken_back_and_settled(case: Case, command_id: str) -> Iterator[Violation]:
     for settle in case.accepted(command_id):
         if settle.token in taken_back:
             what = "an outcome was accepted under a lease that was taken back"
-            yield Violation("P6", what, (str(settle), *_trail(final)))
+            yield Violation("P6", what, (str(settle), *trail_of(final)))
 
 
 def attempts_are_bounded(case: Case) -> Iterator[Violation]:
     for command_id, (final, *_) in case.finals.items():
         if final.crashes > CRASHES_MAX or final.attempts > final.max_attempts + CRASHES_MAX:
             what = f"{final.attempts} attempts with {final.crashes} crashes"
-            yield Violation("P7", what, _trail(final))
+            yield Violation("P7", what, trail_of(final))
         sent = case.invoked.get(command_id)
         killed = final.status == "IN_TROUBLESHOOTING_QUEUE" and final.reason == "WORKER_LOST"
-        if sent and sent["type"] == "exit" and not killed:
+        if sent and sent["type"] in KILLERS and not killed:
             what = f"a command that kills its workers ended as {final.status}"
             yield Violation("P7", what, case.story(command_id))
         too_soon = final.attempts - final.crashes < final.max_attempts
         if final.reason == "WORKER_LOST" and final.crashes < CRASHES_MAX:
             what = f"parked for its crashes after {final.crashes}"
-            yield Violation("P7", what, _trail(final))
+            yield Violation("P7", what, trail_of(final))
         if final.reason == "EXHAUSTED" and too_soon:
             what = f"parked as exhausted after {final.attempts} attempts, {final.crashes} crashes"
-            yield Violation("P7", what, _trail(final))
+            yield Violation("P7", what, trail_of(final))
 
 
 def it_ends_as_its_handler_said(case: Case) -> Iterator[Violation]:
@@ -143,27 +162,32 @@ def it_ends_as_its_handler_said(case: Case) -> Iterator[Violation]:
         sent = case.invoked.get(command_id)
         if sent is None or final.status not in ENDED or final.reason == "WORKER_LOST":
             continue
-        status, reason = _expected(sent)
-        if (final.status, final.reason) != (status, reason):
+        if (final.status, final.reason) not in _expected(sent):
             what = f"a {sent['type']} command ended as {final.status} ({final.reason})"
-            yield Violation("P8", what, (*case.story(command_id), *_trail(final)))
+            yield Violation("P8", what, (*case.story(command_id), *trail_of(final)))
 
 
-def _expected(sent: Event) -> tuple[str, str | None]:
+def _expected(sent: Event) -> tuple[tuple[str, str | None], ...]:
+    exhausted = ("IN_TROUBLESHOOTING_QUEUE", "EXHAUSTED")
     match sent["type"]:
         case "reject":
-            return "FAILED", None
+            return (("FAILED", None),)
         case "permanent":
-            return "IN_TROUBLESHOOTING_QUEUE", "PERMANENT"
-        case "flaky" if sent["data"]["failures"] >= ATTEMPTS_MAX:
-            return "IN_TROUBLESHOOTING_QUEUE", "EXHAUSTED"
-    return "COMPLETED", None
+            return (("IN_TROUBLESHOOTING_QUEUE", "PERMANENT"),)
+        case poison if poison in POISON:
+            return (exhausted,)
+        case "flaky" | "transfer" if sent["data"]["failures"] >= ATTEMPTS_MAX:
+            return (exhausted,)
+        case "transfer":
+            # Its connection may have been cut three times, of which each is a failed attempt.
+            return ("COMPLETED", None), exhausted
+    return (("COMPLETED", None),)
 
 
 def errors_are_kept(case: Case) -> Iterator[Violation]:
     for final, *_ in case.finals.values():
         if final.status in ("FAILED", "IN_TROUBLESHOOTING_QUEUE") and not final.error:
-            yield Violation("P8", f"{final.status} without an error", _trail(final))
+            yield Violation("P8", f"{final.status} without an error", trail_of(final))
 
 
 def nothing_runs_early(case: Case) -> Iterator[Violation]:
@@ -239,51 +263,13 @@ def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tupl
         yield answered[0], first.began, (final.priority, final.sequence), command_id
 
 
-def the_audit_tells_the_state(case: Case) -> Iterator[Violation]:
-    for final, *_ in case.finals.values():
-        kinds = Counter(trace.kind for trace in final.trail)
-        last = final.trail[-1].kind if final.trail else "nothing"
-        problems = []
-        if not final.trail or final.trail[0].kind != "SENT" or kinds["SENT"] != 1:
-            problems.append("the trail does not begin with SENT, once")
-        if last not in LAST_OF.get(final.status, {last}):
-            problems.append(f"the last event of a {final.status} command is {last}")
-        if kinds["WORKER_LOST"] != final.crashes:
-            problems.append(f"{kinds['WORKER_LOST']} lost workers, but {final.crashes} crashes")
-        if kinds["RECEIVED"] - kinds["RELEASED"] != final.attempts:
-            problems.append(
-                f"received {kinds['RECEIVED']} times, given back {kinds['RELEASED']} times, "
-                f"but {final.attempts} attempts"
-            )
-        claims = sum(not case.forgotten(claim) for claim in case.claims[final.id])
-        if kinds["RECEIVED"] < claims:
-            problems.append(f"claimed {claims} times, but received {kinds['RECEIVED']} times")
-        for problem in problems:
-            yield Violation("P14", problem, (*case.story(final.id), *_trail(final)))
-
-
-LAST_OF = {
-    "COMPLETED": {"COMPLETED"},
-    "FAILED": {"BUSINESS_RULE_FAILED"},
-    "CANCELED": {"CANCELED", "EXPIRED"},
-    "IN_TROUBLESHOOTING_QUEUE": {"MOVED_TO_TSQ"},
-}
-
-
-def _trail(final: Final) -> tuple[str, ...]:
-    return tuple(f"{trace.at:.6f} {trace.kind} {_brief(trace.details)}" for trace in final.trail[-12:])
-
-
-def _brief(details: dict[str, object]) -> dict[str, object]:
-    wanted = ("attempt", "worker", "lease_id", "crashes", "reason", "retry_in")
-    return {name: details[name] for name in wanted if name in details}
-
-
 CHECKS: tuple[Check, ...] = (
     nothing_is_lost,
     nothing_comes_from_nowhere,
     bulk_is_all_or_nothing,
     repeated_sends_make_one_command,
+    transactions_take_effect_once,
+    runs_follow_claims,
     deliveries_are_bounded,
     one_lease_at_a_time,
     attempts_are_bounded,
@@ -291,5 +277,7 @@ CHECKS: tuple[Check, ...] = (
     errors_are_kept,
     nothing_runs_early,
     claims_follow_priority,
+    a_key_has_one_live_command,
+    batches_count_and_complete_once,
     the_audit_tells_the_state,
 )

@@ -4,57 +4,97 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.bugs import place_of
+from tests.chaos.bugs import NEED_FREEZES, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
 
 STAYS_MAX = 4
-TYPES = {"note": 600, "flaky": 150, "slow": 150, "reject": 40, "permanent": 40, "exit": 5}
+PATIENCE = 10.0
+"""How long a stay waits for commands that a bug may keep from ending."""
+TYPES: dict[str, float] = {
+    "note": 500,
+    "transfer": 100,
+    "flaky": 150,
+    "slow": 150,
+    "reject": 40,
+    "permanent": 40,
+    "exit": 3,
+}
 FAULTS = {"kill worker": 5.0, "freeze worker": 6.0, "stop worker": 3.0, "kill sender": 2.0}
 """Rougher than usual, and with more commands that outlive a freeze: a stay is short."""
+
+
+FREEZES: dict[str, Any] = {
+    "faults": {"freeze worker": 1.0},
+    "types": {"note": 200, "slow": 500, "transfer": 500},
+    "calm": 0.2,
+}
+USUAL: dict[str, Any] = {"faults": FAULTS, "types": TYPES, "calm": 0.3}
+MIX = {"one": 50.0, "bulk": 15.0, "batch": 10.0, "key": 40.0}
 
 
 @dataclass
 class Catch:
     bug: str
+    seed: int
+    promise: str
+    """What it must break: a bug that only makes workers fail is not caught by its own mistake."""
     stays: int
-    """How many it took; the last one caught it, unless `promises` is empty."""
-    promises: Counter[str]
-    witness: str
+    """How many it took; the last one caught it, unless it was not caught."""
+    found: Counter[str]
+    witness: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.found[self.promise])
 
     def __str__(self) -> str:
-        found = ", ".join(f"{count} {promise}" for promise, count in sorted(self.promises.items()))
-        return f"{self.bug:<52} {'caught: ' + found if found else 'NOT CAUGHT'} (stay {self.stays})"
+        found = ", ".join(f"{count} {promise}" for promise, count in sorted(self.found.items()))
+        verdict = "caught" if self.caught else f"NOT CAUGHT by {self.promise}"
+        return f"{self.bug:<52} {verdict}: {found or 'nothing'} (stay {self.stays})"
 
 
 NO_BUG = "no bug at all"
 """The control: with it nothing may be caught, or the others prove nothing."""
 
 
-def hunt(bug: str, seed: int, seconds: float = 6.0) -> Catch:
+def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch]:
+    """In order, several at a time: most of a stay is waiting."""
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(partial(hunt, seed=seed), bugs)
+
+
+def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
     """Run the laboratory with a bug until the checker objects."""
-    for stay in range(1, STAYS_MAX + 1):
+    catch = Catch(bug, seed, PROMISES.get(bug, ""), 0, Counter())
+    stays_max = STAYS_MAX if bug != NO_BUG else 1
+    while catch.stays < stays_max and not catch.caught:
+        catch.stays += 1
         with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
             plan = Plan(
                 place,
                 Path(folder),
-                seed=seed * 100 + stay,
+                seed=seed * 100 + catch.stays,
                 seconds=seconds,
                 workers=3,
-                calm=0.4,
                 pause=0.03,
-                drain_seconds=12.0,
+                drain_seconds=PATIENCE if bug != NO_BUG else 60.0,
                 bug=None if bug == NO_BUG else bug,
-                types=TYPES,
-                faults=FAULTS,
+                mix=MIX,
+                keys=4,
+                **(FREEZES if bug in NEED_FREEZES else USUAL),
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)
-        if violations:
-            counted = Counter(violation.promise for violation in violations)
-            return Catch(bug, stay, counted, str(violations[0]))
-    return Catch(bug, STAYS_MAX, Counter(), "")
+        catch.found += Counter(violation.promise for violation in violations)
+        wanted = [v for v in violations if v.promise == catch.promise] or violations
+        catch.witness = str(wanted[0]) if wanted else ""
+    return catch

@@ -10,12 +10,16 @@ from typing import Any
 
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
-from tests.chaos.case import Case, Final, Trace, load
+from tests.chaos.aftermath import closable_batches, look
+from tests.chaos.case import Case, load
+from tests.chaos.kinds import DOMAINS
 from tests.chaos.places import Place
-from tests.chaos.process import DOMAINS
 from tests.processes.journal import Journal
 from tests.processes.lab import Child, wait_until
 
+STOP_SECONDS_MAX = 20.0
+"""A worker gives its handlers half a second here, what they leave behind one more, and a settle that is
+on its way five; the rest is for a machine that is busy starting processes, and for frozen ones."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
@@ -37,8 +41,12 @@ class Plan:
     drain_seconds: float = 90.0
     bug: str | None = None
     """A mistake that every process makes, see bugs.py."""
-    types: dict[str, int] | None = None
+    types: dict[str, float] | None = None
     """Kinds of commands and how often each is sent, if not as usual."""
+    mix: dict[str, float] | None = None
+    """Ways to send and how often each, if not as usual."""
+    keys: int | None = None
+    """How many unique keys there are, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
 
@@ -52,6 +60,13 @@ class Findings:
     drained_in: float
     died: list[str] = field(default_factory=list)
     """What processes said that ended without being told to."""
+    stops: list[float] = field(default_factory=list)
+    """How long workers took to end after SIGTERM, in seconds."""
+
+    @property
+    def runtimes(self) -> Counter[str]:
+        """Runs in each runtime."""
+        return Counter(run.get("runtime", "?") for runs in self.case.runs.values() for run in runs)
 
 
 class Laboratory:
@@ -65,6 +80,8 @@ class Laboratory:
         self._started = 0
         self._faults: Counter[str] = Counter()
         self._died: list[str] = []
+        self._told_to_stop: dict[int, float] = {}
+        self._stops: list[float] = []
 
     def run(self) -> Findings:
         plan, began = self.plan, time.monotonic()
@@ -83,10 +100,10 @@ class Laboratory:
                 for child in self._workers + self._senders:
                     if child.process.poll() is None:
                         child.kill()
-            case = load(plan.folder, _finals(bus))
+            case = load(plan.folder, look(bus, plan.place.effects()))
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
-        return Findings(case, self._faults, refused, seconds, drained_in, self._died)
+        return Findings(case, self._faults, refused, seconds, drained_in, self._died, self._stops)
 
     def _start_worker(self) -> Child:
         self._started += 1
@@ -104,12 +121,16 @@ class Laboratory:
         config = {
             "role": role,
             "url": self.plan.place.url,
+            "callers_url": self.plan.place.callers_url or self.plan.place.url,
+            "mix": self.plan.mix,
+            "keys": self.plan.keys,
             "bug": self.plan.bug,
+            "transactional": self.plan.place.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
             "concurrency": 8,
-            "poll_interval": 30,
+            "poll_interval": self.plan.place.poll_interval,
             "grace": 0.5,
             "pause": self.plan.pause,
         }
@@ -117,6 +138,7 @@ class Laboratory:
 
     def _do_harm(self, until: float) -> None:
         latest = until + 2 * self.plan.seconds
+        half = until - self.plan.seconds / 2
         while (now := time.monotonic()) < until or (
             now < latest and self._faults.total() < self.plan.faults_min
         ):
@@ -126,13 +148,14 @@ class Laboratory:
                 self.plan.place.mend()
                 self._replace_dead()
                 time.sleep(0.02)
-            self._harm()
+            self._harm(self.plan.place.certain if time.monotonic() > half else None)
         self._thaw(all_of_them=True)
         self.plan.place.mend(all_of_them=True)
 
-    def _harm(self) -> None:
+    def _harm(self, certain: str | None) -> None:
         faults = self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
+        fault = certain or fault
         if fault in self.plan.place.faults:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)
@@ -152,6 +175,7 @@ class Laboratory:
             self._frozen.append((thaw_at, victim))
         elif fault == "stop worker":
             victim.signal(signal.SIGTERM)
+            self._told_to_stop.setdefault(victim.pid, time.monotonic())
         else:
             victim.kill()
 
@@ -177,13 +201,18 @@ class Laboratory:
                 self._senders[index] = self._start_sender(index)
 
     def _bury(self, child: Child, code: int) -> None:
+        told = self._told_to_stop.pop(child.pid, None)
+        if told is not None and code == 0:
+            self._stops.append(took := time.monotonic() - told)
+            if took > STOP_SECONDS_MAX:
+                self._died.append(f"P18: a worker took {took:.1f} s to stop")
         if not child.process.stdout.closed:  # type: ignore[union-attr]
             child.wait()
-        # 9 is the poison's own exit, -9 ours, 0 a graceful stop, -15 one that was asked to stop again
-        # at its very end.
-        if code not in (0, 9, -signal.SIGKILL, -signal.SIGTERM):
+        # 9 and a segmentation fault are the poison's doing, -9 ours, 0 a graceful stop, -15 one that
+        # was asked to stop again at its very end.
+        if code not in (0, 9, -signal.SIGSEGV, -signal.SIGKILL, -signal.SIGTERM):
             self._died.append(f"exit code {code}: {child.errors[-500:]}")
-        if code == 9:
+        if code in (9, -signal.SIGSEGV):
             self._note("killed by a command", child.pid)
 
     def _drain(self, bus: SyncCommandBus) -> None:
@@ -200,6 +229,8 @@ class Laboratory:
         def drained() -> bool:
             self._replace_dead()
             try:
+                if closable_batches(bus):
+                    return False
                 left = [bus.stats(domain) for domain in DOMAINS]
             except StoreUnavailable:
                 return False
@@ -221,33 +252,3 @@ class Laboratory:
                 worker.wait()
             except AssertionError as error:
                 self._died.append(f"a worker did not stop: {error}")
-
-
-def _finals(bus: SyncCommandBus) -> list[Final]:
-    found: list[Final] = []
-    for domain in DOMAINS:
-        after: str | None = None
-        while True:
-            page = bus.query_commands(domain=domain, limit=1_000, after=after)
-            for record in page:
-                trail = tuple(
-                    Trace(event.event_type.value, event.timestamp.timestamp(), event.details)
-                    for event in bus.get_audit_trail(record.command_id, domain)
-                )
-                found.append(
-                    Final(
-                        str(record.command_id),
-                        record.status.value,
-                        record.attempts,
-                        record.crashes,
-                        record.max_attempts or 3,
-                        record.priority,
-                        record.sequence,
-                        record.reason,
-                        record.error.code if record.error else None,
-                        trail,
-                    )
-                )
-            if (after := page.next) is None:
-                break
-    return found

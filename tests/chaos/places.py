@@ -16,6 +16,7 @@ import psycopg
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import postgres
 from commandbus.testing.postgres import PostgresServer, PostgresUnavailable, create_database
+from tests.support.pgbouncer import Pooler
 from tests.support.proxy import Proxy
 from tests.support.standby import Pair, replicated
 
@@ -24,13 +25,21 @@ class Place:
     """One store. `url` is for the processes, `own_url` for the laboratory, which is spared."""
 
     name = ""
+    transactional = False
+    """Whether handlers can have a transaction."""
+    poll_interval = 30.0
+    """Of workers: so long that nothing is found by polling where they are told of it."""
     skews = False
     """Whether the clocks of workers may be wrong: not where they are the store's clock."""
 
     def __init__(self) -> None:
         self.url = self.own_url = ""
+        self.callers_url = ""
+        """For senders' own connections, where it is another."""
         self.faults: dict[str, float] = {}
         """What can be done to the store, and how often in proportion."""
+        self.certain: str | None = None
+        """A fault without which a stay proves little: it is done half-way at the latest."""
         self.missing: list[str] = []
         """What cannot be done on this machine, and why."""
         self._undo: list[tuple[float, Callable[[], None]]] = []
@@ -50,6 +59,20 @@ class Place:
 
     def _build(self) -> None:
         """Make the store."""
+
+    def effects(self) -> tuple[tuple[str, int], ...]:
+        """What handlers have done in their transactions."""
+        if not self.transactional:
+            return ()
+        with psycopg.connect(self.own_url) as connection:
+            found = connection.execute("select id, fence from effect").fetchall()
+        return tuple((str(command_id), int(token)) for command_id, token in found)
+
+    def _prepare(self, url: str) -> None:
+        """The schema, and a table for effects, without any rule that would hide a double."""
+        upgrade(url)
+        with psycopg.connect(url) as connection:
+            connection.execute("create table effect (id text not null, fence bigint not null)")
 
     def harm(self, fault: str, chance: random.Random) -> None:
         getattr(self, "_" + fault.replace(" ", "_").replace("-", "_"))(chance)
@@ -102,6 +125,7 @@ class SQLitePlace(Place):
 
 class PostgresPlace(Place):
     name = "postgres"
+    transactional = True
     skews = True
     _look_at = 0.0
 
@@ -111,7 +135,7 @@ class PostgresPlace(Place):
         data = disk / "data" if disk else None
         self._server = self._stack.enter_context(PostgresServer.start(settings=settings, data_dir=data))
         self.own_url = create_database(self._server)
-        upgrade(self.own_url)
+        self._prepare(self.own_url)
         name = self.own_url.partition("?")[0].rpartition("/")[2]
         self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
         self.url = self._proxy.url
@@ -229,17 +253,41 @@ class FailoverPlace(Place):
     """A primary that dies, and a synchronous standby that takes over, once in a run."""
 
     name = "failover"
+    transactional = True
 
     def _build(self) -> None:
         self._pair: Pair = self._stack.enter_context(replicated())
         single = create_database(self._pair.primary)
-        upgrade(single)
+        self._prepare(single)
         self.url = self.own_url = self._pair.both(single)
         self.faults["fail over"] = 2.0
+        self.certain = "fail over"
 
     def _fail_over(self, chance: random.Random) -> None:
         self._pair.fail_over()
         del self.faults["fail over"]
+        self.certain = None
+
+
+class PoolerPlace(Place):
+    """A server behind a pooler in transaction mode, which is killed and comes back."""
+
+    name = "pooler"
+    transactional = True
+    poll_interval = 0.3
+
+    def _build(self) -> None:
+        server = self._stack.enter_context(PostgresServer.start())
+        self.own_url = create_database(server)
+        self._prepare(self.own_url)
+        self._pooler = self._stack.enter_context(Pooler(self.own_url))
+        self.callers_url = self._pooler.url
+        self.url = f"{self._pooler.url}&pooler=on"
+        self.faults |= {"kill pooler": 3.0}
+
+    def _kill_pooler(self, chance: random.Random) -> None:
+        self._pooler.kill()
+        self._later(chance.uniform(0.1, 1.0), self._pooler.start)
 
 
 def place_named(name: str, folder: Path) -> Place:
@@ -250,4 +298,6 @@ def place_named(name: str, folder: Path) -> Place:
             return PostgresPlace()
         case "failover":
             return FailoverPlace()
-    raise SystemExit(f"no such place: {name}; there are sqlite, postgres and failover")
+        case "pooler":
+            return PoolerPlace()
+    raise SystemExit(f"no such place: {name}; there are sqlite, postgres, failover and pooler")

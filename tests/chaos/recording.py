@@ -4,13 +4,20 @@ The op of a claim ends before its transaction is committed, so what it returned 
 after the session has run it: what stands in the journal was durable then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+from commandbus.errors import LeaseLost
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
 from tests.processes.journal import Journal, now
 
 FINAL = {"Succeeded", "Rejected", "Parked", "Canceled"}
+Order = tuple[str, Any, float]
+"""What an op is about: claim or settle, its argument, and when it began."""
+_in_transaction: ContextVar[list[Order] | None] = ContextVar("in_transaction", default=None)
+"""Settles inside a handler's transaction, which are durable only with its commit."""
 
 
 class Recording:
@@ -19,7 +26,8 @@ class Recording:
     def __init__(self, store: Any, journal: Journal) -> None:
         self._store = store
         self._journal = journal
-        self._orders: dict[int, tuple[str, Any]] = {}
+        self._orders: dict[int, tuple[str, Any, Any]] = {}
+        """By the identity of their ops, which are kept so that no other op gets it."""
         self._ids: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -29,18 +37,23 @@ class Recording:
         return self._remember("claim", request, self._store.claim(request))
 
     def settle(self, batch: Sequence[Settlement]) -> Any:
-        return self._remember("settle", batch, self._store.settle(batch))
+        op = self._store.settle(batch)
+        inside = _in_transaction.get()
+        if inside is not None:
+            inside.append(("settle", batch, now()))
+            return op
+        return self._remember("settle", batch, op)
 
-    def _remember(self, kind: str, order: Any, op: Any) -> Any:
-        self._orders[id(op)] = kind, order
+    def _remember(self, kind: str, about: Any, op: Any) -> Any:
+        self._orders[id(op)] = kind, about, op
         return op
 
-    def begin(self, op: Any) -> tuple[str, Any, float] | None:
-        """What an op is about, if it is one to write down. Identities are reused: taken once."""
+    def begin(self, op: Any) -> Order | None:
+        """What an op is about, if it is one to write down."""
         order = self._orders.pop(id(op), None)
-        return None if order is None else (*order, now())
+        return None if order is None else (order[0], order[1], now())
 
-    def ended(self, order: tuple[str, Any, float] | None, result: Any) -> None:
+    def ended(self, order: Order | None, result: Any) -> None:
         if order is None:
             return
         kind, about, began = order
@@ -49,12 +62,16 @@ class Recording:
         else:
             self._settled(about, result, began)
 
-    def failed(self, order: tuple[str, Any, float] | None, error: BaseException) -> None:
+    def failed(self, order: Order | None, error: BaseException) -> None:
         """It may have been committed or not."""
         if order is not None:
             kind, about, began = order
             members = [self._settlement(s) for s in about] if kind == "settle" else []
             self._journal.write(f"{kind}_unknown", began=began, error=repr(error), members=members)
+
+    def refused(self, order: Order) -> None:
+        _, batch, began = order
+        self._journal.write("refused", began=began, members=[self._settlement(s) for s in batch])
 
     def _claimed(self, request: ClaimRequest, reply: ClaimReply, began: float) -> None:
         if reply.claimed:
@@ -124,9 +141,80 @@ class AsyncRecordingSession:
         return result
 
 
+class _Transaction:
+    """A handler's transaction: the outcome inside it is written down with its commit."""
+
+    def __init__(self, transaction: Any, recording: Recording) -> None:
+        self._transaction, self._recording = transaction, recording
+        self._order: Order | None = None
+        self._report: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    @property
+    def session(self) -> Any:
+        return self
+
+    @contextmanager
+    def _settling(self) -> Iterator[list[Any]]:
+        """A list for what the op returns."""
+        orders: list[Order] = []
+        result: list[Any] = []
+        token = _in_transaction.set(orders)
+        try:
+            yield result
+        except LeaseLost:
+            if orders:
+                self._recording.refused(orders[0])
+            raise
+        finally:
+            _in_transaction.reset(token)
+        if orders:
+            self._order, self._report = orders[0], result[0]
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._recording.failed(self._order, error)
+            raise
+        self._recording.ended(self._order, self._report)
+
+
+class RecordingTransaction(_Transaction):
+    def run(self, op: Any, *, read: bool = False) -> Any:
+        with self._settling() as result:
+            result.append(self._transaction.session.run(op, read=read))
+        return result[0]
+
+    def commit(self) -> None:
+        with self._committing():
+            self._transaction.commit()
+
+
+class AsyncRecordingTransaction(_Transaction):
+    async def run(self, op: Any, *, read: bool = False) -> Any:
+        with self._settling() as result:
+            result.append(await self._transaction.session.run(op, read=read))
+        return result[0]
+
+    async def commit(self) -> None:
+        with self._committing():
+            await self._transaction.commit()
+
+
 def record(engine: Any, journal: Journal) -> None:
     """Make a worker of this engine write down everything that it claims and settles."""
     recording = Recording(engine.store, journal)
     engine.store = recording
-    engine.session = RecordingSession(engine.session, recording)
-    engine.async_session = AsyncRecordingSession(engine.async_session, recording)
+    engine.reserved_session = RecordingSession(engine.reserved_session, recording)
+    engine.reserved_async_session = AsyncRecordingSession(engine.reserved_async_session, recording)
+    begin, begin_async = engine.begin, engine.begin_async
+
+    async def begin_recording(demand: Any) -> Any:
+        return AsyncRecordingTransaction(await begin_async(demand), recording)
+
+    engine.begin = lambda demand: RecordingTransaction(begin(demand), recording)
+    engine.begin_async = begin_recording

@@ -7,14 +7,18 @@ import platform
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.hunt import Catch
+from tests.chaos.trial import Trial
 
 TEMPLATE = Path(__file__).with_name("reliability.txt")
 
 
 @dataclass
 class Run:
+    """A stay in the laboratory."""
+
     place: str
     seed: int
     seconds: float
@@ -26,6 +30,9 @@ class Run:
     drained_in: float
     broken: int
     missing: list[str] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    """What there was to check besides plain commands."""
+    text: str = ""
 
     def row(self) -> str:
         cells = [
@@ -36,42 +43,126 @@ class Run:
         return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def remember(file: Path, runs: list[Run], catches: list[Catch]) -> tuple[list[Run], list[Catch]]:
-    """Add to what a file has, and return all of it; of a bug that was hunted again, the last hunt."""
-    with file.open("a", encoding="utf-8") as lines:
-        for found in (*runs, *catches):
-            lines.write(json.dumps({type(found).__name__: vars(found)}) + "\n")
-    all_runs: list[Run] = []
-    all_catches: dict[str, Catch] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        ((kind, facts),) = json.loads(line).items()
-        if kind == "Run":
-            all_runs.append(Run(**facts | {"faults": Counter(facts["faults"])}))
-        else:
-            catch = Catch(**facts | {"promises": Counter(facts["promises"])})
-            all_catches[catch.bug] = catch
-    return all_runs, list(all_catches.values())
+@dataclass
+class Total:
+    """All experiments with one seed."""
+
+    seed: int
+    seconds: float
+    stay_seconds: float
+    python: str = platform.python_version()
+    system: str = f"{platform.system()} {platform.machine()}"
+
+    def sentence(self) -> str:
+        took = f"{self.seconds / 60:.1f} minutes"
+        command = f"make chaos SEED={self.seed} SECONDS={self.stay_seconds:.0f}"
+        return f"`{command}` took {took}, with Python {self.python} on {self.system}."
 
 
-def document(runs: list[Run], catches: list[Catch]) -> str:
-    mix: Counter[str] = sum((run.faults for run in runs), Counter())
+Entry = Run | Trial | Catch | Total
+KINDS: dict[str, Any] = {"Run": Run, "Trial": Trial, "Catch": Catch, "Total": Total}
+COUNTERS = ("faults", "kinds", "found")
+
+
+@dataclass
+class Book:
+    """What was found."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [entry for entry in self.entries if isinstance(entry, Run)]
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [entry for entry in self.entries if isinstance(entry, Trial)]
+
+    @property
+    def catches(self) -> list[Catch]:
+        return [entry for entry in self.entries if isinstance(entry, Catch)]
+
+    @property
+    def totals(self) -> list[Total]:
+        return [entry for entry in self.entries if isinstance(entry, Total)]
+
+    @property
+    def failed(self) -> bool:
+        broken = any(entry.broken for entry in (*self.runs, *self.trials))
+        return broken or not all(catch.caught for catch in self.catches)
+
+    def merged_into(self, file: Path) -> Book:
+        """Replace what a file has of the same seeds, and return all of it."""
+        seeds = {total.seed for total in self.totals}
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        kept = [(session, entry) for session, entry in map(_read, lines) if session not in seeds]
+        kept += [(self.totals[-1].seed, entry) for entry in self.entries]
+        kept.sort(key=lambda pair: pair[0])
+        with file.open("w", encoding="utf-8") as out:
+            for session, entry in kept:
+                facts = {k: v for k, v in vars(entry).items() if k not in ("text", "witness")}
+                out.write(json.dumps({"session": session, type(entry).__name__: facts}) + "\n")
+        return Book([entry for _, entry in kept])
+
+
+def _read(line: str) -> tuple[int, Entry]:
+    found = json.loads(line)
+    session = found.pop("session")
+    ((kind, facts),) = found.items()
+    for name in COUNTERS:
+        if name in facts:
+            facts[name] = Counter(facts[name])
+    return session, KINDS[kind](**facts)
+
+
+def document(book: Book) -> str:
+    runs, trials, catches = book.runs, book.trials, book.catches
+    mix: Counter[str] = sum((entry.faults for entry in (*runs, *trials)), Counter())
+    kinds: Counter[str] = sum((run.kinds for run in runs), Counter())
     commands = sum(run.commands for run in runs)
-    skipped = sorted({missing for run in runs for missing in run.missing})
-    machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}."
+    skipped = sorted({missing for entry in (*runs, *trials) for missing in entry.missing})
+    broken = sum(run.broken for run in runs) + sum(len(trial.broken) for trial in trials)
     return TEMPLATE.read_text(encoding="utf-8").format(
-        machine=machine + "".join(f" Not tried there: {missing}." for missing in skipped),
+        sessions=" ".join(total.sentence() for total in book.totals),
+        skipped="".join(f" Not tried there: {missing}." for missing in skipped),
         runs="\n".join(run.row() for run in runs),
-        mix=", ".join(f"{count:,} × {fault}" for fault, count in sorted(mix.items())),
+        trials="\n".join(map(_trial_row, trials)),
+        mix=_counts(mix),
+        kinds=_counts(kinds),
         commands=f"{commands:,}",
+        transfers=f"{kinds['transfer']:,}",
+        transfers_bound=f"{kinds['transfer'] // 3:,}",
         faults=f"{mix.total():,}",
-        broken=sum(run.broken for run in runs) or "no",
+        broken=broken or "no",
         bound=f"{commands // 3:,}",
-        hunted=len(catches),
-        caught=sum(bool(catch.promises) for catch in catches),
-        bugs="\n".join(_row(catch) for catch in catches),
+        hunted=len({catch.bug for catch in catches}),
+        hunts=len(catches),
+        caught=sum(catch.caught for catch in catches),
+        bugs="\n".join(_bug_rows(catches)),
     )
 
 
-def _row(catch: Catch) -> str:
-    found = ", ".join(sorted(catch.promises)) or "**not caught**"
-    return f"| {catch.bug.replace('_', ' ')} | {found} | {catch.stays} |"
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count:,} × {name.replace('_', ' ')}" for name, count in sorted(counter.items()))
+
+
+def _trial_row(trial: Trial) -> str:
+    cells = (trial.name, trial.seed, f"{trial.tried:,}", trial.note, len(trial.broken) or "none")
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _bug_rows(catches: list[Catch]) -> list[str]:
+    """A row for each bug, with the stays it took with each seed."""
+    rows: dict[str, list[Catch]] = {}
+    for catch in catches:
+        rows.setdefault(catch.bug, []).append(catch)
+    lines = []
+    for bug, found in rows.items():
+        promises = sorted(set().union(*(c.found for c in found)))
+        stays = ", ".join(str(c.stays) if c.caught else "**not caught**" for c in found)
+        cells = (bug.replace("_", " "), found[0].promise, ", ".join(promises), stays)
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines

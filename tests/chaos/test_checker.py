@@ -1,14 +1,14 @@
 """The checker is checked: a good history passes, and each kind of broken promise is found."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.chaos.case import Case, Event, Final, Trace
+from tests.chaos.case import Batch, Case, Event, Final, Store, Trace
 from tests.chaos.checker import check
+from tests.chaos.kinds import BATCH_DONE, FOLLOW_UP, follow_up_of
 
 T = 1_000_000.0
 """When the histories below begin."""
@@ -18,6 +18,7 @@ def sent(
     command_id: str, at: float, *, kind: str = "note", delay: float = 0, priority: int = 5
 ) -> Event:
     command = {"id": command_id, "domain": "d", "type": kind, "priority": priority, "delay": delay}
+    command["data"] = {"failures": 0}
     return {"event": "send_invoked", "at": at, "pid": 1, "commands": [command]}
 
 
@@ -72,7 +73,82 @@ def completed(command_id: str, sequence: int, began: float, *earlier: Trace, att
     return Final(command_id, "COMPLETED", attempt, crashes, 3, 5, sequence, None, None, trail)
 
 
-def good() -> tuple[list[Event], dict[str, Final]]:
+Finals = dict[str, Final]
+
+
+class Good:
+    """Histories and a store, for a test to spoil."""
+
+    def __init__(self) -> None:
+        self.events, self.finals = good()
+        self.batches: dict[str, Batch] = {}
+        self.effects: list[tuple[str, int]] = []
+        self.held_keys: list[str] = []
+        self._with_transfer()
+        self._with_key()
+        self._with_batch()
+
+    def case(self) -> Case:
+        store = Store(
+            tuple(self.finals.values()),
+            tuple(self.batches.values()),
+            tuple(self.effects),
+            tuple(self.held_keys),
+        )
+        return Case(self.events, store)
+
+    def _add(self, name: str, number: int, kind: str, *, answer: str | None = "send_ok") -> None:
+        """A command that is sent, and completed at once."""
+        at, token = T + 10 + number, 100 + number
+        self.events.append(sent(name, at, kind=kind))
+        if answer:
+            self.events.append(answered(name, at + 0.1, answer))
+        key = {name: number}
+        self.events += [
+            claimed(at + 0.2, 10, token, name, **key),
+            handled(name, at + 0.3, 10, token),
+            settled(name, at + 0.4, 10, token),
+        ]
+        trail = (Trace("SENT", at), Trace("RECEIVED", at + 0.2), Trace("COMPLETED", at + 0.4))
+        self.finals[name] = Final(name, "COMPLETED", 1, 0, 3, 5, number, None, None, trail, type=kind)
+
+    def _with_transfer(self) -> None:
+        """t moves something in its transaction, and sends a follow-up from it."""
+        self._add("t", 20, "transfer")
+        self._add(follow_up_of("t"), 21, FOLLOW_UP, answer=None)
+        self.effects.append(("t", 120))
+
+    def _with_key(self) -> None:
+        """k has the key; l is told so; m is undone; n has it next."""
+        for name, number in (("k", 30), ("n", 33)):
+            self._add(name, number, "note", answer=None)
+            self.finals[name] = replace(self.finals[name], key="key")
+            del self.events[-4]  # a key is asked for in its own way
+            self.events += asked(name, T + 10 + number, "key_kept")
+        self.events += asked("l", T + 40.2, "key_kept", holder="k")
+        self.events += asked("m", T + 41.5, "key_undone")
+
+    def _with_batch(self) -> None:
+        """p and q are a batch, whose completion is r."""
+        for name, number in (("p", 50), ("q", 50)):
+            self._add(name, number, "note")
+            self.events[-5]["batch"] = "B"
+            self.finals[name] = replace(self.finals[name], batch="B", sequence=number + ord(name))
+        self._add("r", 52, BATCH_DONE, answer=None)
+        del self.events[-4]
+        self.finals["r"] = replace(self.finals["r"], batch="B")
+        self.batches["B"] = Batch("B", 2, 2, 0, 0, 0, complete=True)
+
+
+def asked(name: str, at: float, fate: str, holder: str | None = None) -> list[Event]:
+    command = {"id": name, "domain": "d", "type": "note", "priority": 5, "delay": 0, "key": "key"}
+    return [
+        {"event": "key_invoked", "at": at, "pid": 1, "command": command, "keep": True},
+        {"event": fate, "at": at + 0.1, "pid": 1, "id": name, "key": "key", "holder": holder},
+    ]
+
+
+def good() -> tuple[list[Event], Finals]:
     """Command a is done by worker 10. Worker 11 dies with b; worker 10 does it again, and the late
     outcome of 11 is refused. c is delayed, and its sender asks twice."""
     lost = (
@@ -109,7 +185,7 @@ def good() -> tuple[list[Event], dict[str, Final]]:
     return events, finals
 
 
-Bad = Callable[[list[Event], dict[str, Final]], None]
+Bad = Callable[[Good], None]
 BAD: dict[str, tuple[str, Bad]] = {}
 
 
@@ -134,171 +210,252 @@ def change(finals: dict[str, Final], command_id: str, **columns: Any) -> None:
 
 
 @bad("P1")
-def an_acknowledged_command_is_gone(events: list[Event], finals: dict[str, Final]) -> None:
-    del finals["a"]
+def an_acknowledged_command_is_gone(it: Good) -> None:
+    del it.finals["a"]
 
 
 @bad("P1")
-def a_command_never_ends(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "a", status="IN_PROGRESS")
+def a_command_never_ends(it: Good) -> None:
+    change(it.finals, "a", status="IN_PROGRESS")
 
 
 @bad("P1")
-def a_command_is_completed_without_a_run(events: list[Event], finals: dict[str, Final]) -> None:
-    without(events, "handled", "a")
+def a_command_is_completed_without_a_run(it: Good) -> None:
+    without(it.events, "handled", "a")
 
 
 @bad("P1")
-def a_command_comes_from_nowhere(events: list[Event], finals: dict[str, Final]) -> None:
-    finals["z"] = replace(finals["a"], id="z")
+def a_command_comes_from_nowhere(it: Good) -> None:
+    it.finals["z"] = replace(it.finals["a"], id="z")
 
 
 @bad("P2")
-def a_bulk_send_is_there_in_part(events: list[Event], finals: dict[str, Final]) -> None:
-    events[0]["commands"].append(events[0]["commands"][0] | {"id": "y"})
+def a_bulk_send_is_there_in_part(it: Good) -> None:
+    it.events[0]["commands"].append(it.events[0]["commands"][0] | {"id": "y"})
 
 
 @bad("P2")
-def a_failed_send_took_effect(events: list[Event], finals: dict[str, Final]) -> None:
-    without(events, "send_ok", "a")
-    events.append(answered("a", T + 0.05, "send_failed"))
+def a_failed_send_took_effect(it: Good) -> None:
+    without(it.events, "send_ok", "a")
+    it.events.append(answered("a", T + 0.05, "send_failed"))
 
 
 @bad("P3")
-def a_repeated_send_makes_a_second_command(events: list[Event], finals: dict[str, Final]) -> None:
-    finals["c again"] = finals["c"]
+def a_repeated_send_makes_a_second_command(it: Good) -> None:
+    it.finals["c again"] = it.finals["c"]
 
 
 @bad("P3")
-def a_repeated_send_is_not_told(events: list[Event], finals: dict[str, Final]) -> None:
-    events.append(answered("b", T + 0.5))
+def a_repeated_send_is_not_told(it: Good) -> None:
+    it.events.append(answered("b", T + 0.5))
 
 
 @bad("P5")
-def a_handler_runs_twice_under_one_token(events: list[Event], finals: dict[str, Final]) -> None:
-    events.append(handled("a", T + 0.17, 10, 1))
+def a_handler_runs_twice_under_one_token(it: Good) -> None:
+    it.events.append(handled("a", T + 0.17, 10, 1))
 
 
 @bad("P5")
-def a_command_is_delivered_for_ever(events: list[Event], finals: dict[str, Final]) -> None:
-    events += [handled("a", T + 3 + token, 10, token) for token in range(20, 26)]
+def a_command_is_delivered_for_ever(it: Good) -> None:
+    it.events += [handled("a", T + 3 + token, 10, token) for token in range(20, 26)]
 
 
 @bad("P6")
-def a_stale_outcome_is_accepted(events: list[Event], finals: dict[str, Final]) -> None:
-    events.append(settled("b", T + 1.45, 11, 2))
-    change(finals, "b", trail=tuple(t for t in finals["b"].trail if t.kind != "WORKER_LOST"))
+def a_stale_outcome_is_accepted(it: Good) -> None:
+    it.events.append(settled("b", T + 1.45, 11, 2))
+    change(it.finals, "b", trail=tuple(t for t in it.finals["b"].trail if t.kind != "WORKER_LOST"))
 
 
 @bad("P6")
-def an_outcome_is_accepted_after_its_lease_was_taken_back(
-    events: list[Event], finals: dict[str, Final]
-) -> None:
-    without(events, "settled", "b")
-    events[:] = [event for event in events if event["at"] != T + 1.40]
-    events.append(settled("b", T + 1.35, 11, 2))
+def an_outcome_is_accepted_after_its_lease_was_taken_back(it: Good) -> None:
+    without(it.events, "settled", "b")
+    it.events[:] = [event for event in it.events if event["at"] != T + 1.40]
+    it.events.append(settled("b", T + 1.35, 11, 2))
 
 
 @bad("P6")
-def two_workers_are_given_one_token(events: list[Event], finals: dict[str, Final]) -> None:
-    events.append(claimed(T + 0.18, 11, 1, "a"))
+def two_workers_are_given_one_token(it: Good) -> None:
+    it.events.append(claimed(T + 0.18, 11, 1, "a"))
 
 
 @bad("P6")
-def a_worker_settles_with_a_token_of_another(events: list[Event], finals: dict[str, Final]) -> None:
-    next(e for e in events if e["event"] == "settled")["pid"] = 11
+def a_worker_settles_with_a_token_of_another(it: Good) -> None:
+    next(e for e in it.events if e["event"] == "settled")["pid"] = 11
 
 
 @bad("P6")
-def two_outcomes_are_accepted(events: list[Event], finals: dict[str, Final]) -> None:
-    events.append(settled("a", T + 0.4, 12, 9))
+def two_outcomes_are_accepted(it: Good) -> None:
+    it.events.append(settled("a", T + 0.4, 12, 9))
 
 
 @bad("P7")
-def attempts_are_counted_without_end(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "a", attempts=7)
+def attempts_are_counted_without_end(it: Good) -> None:
+    change(it.finals, "a", attempts=7)
 
 
 @bad("P7")
-def a_killer_is_not_parked(events: list[Event], finals: dict[str, Final]) -> None:
-    events[0]["commands"][0]["type"] = "exit"
+def a_killer_is_not_parked(it: Good) -> None:
+    it.events[0]["commands"][0]["type"] = "exit"
 
 
 @bad("P7")
-def a_command_is_given_up_too_soon(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="EXHAUSTED", error="X")
+def a_command_is_given_up_too_soon(it: Good) -> None:
+    change(it.finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="EXHAUSTED", error="X")
 
 
 @bad("P7")
-def a_command_is_parked_after_one_crash(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "b", status="IN_TROUBLESHOOTING_QUEUE", reason="WORKER_LOST", error="X")
+def a_command_is_parked_after_one_crash(it: Good) -> None:
+    change(it.finals, "b", status="IN_TROUBLESHOOTING_QUEUE", reason="WORKER_LOST", error="X")
 
 
 @bad("P8")
-def a_refusal_is_recorded_as_a_success(events: list[Event], finals: dict[str, Final]) -> None:
-    events[0]["commands"][0]["type"] = "reject"
+def a_refusal_is_recorded_as_a_success(it: Good) -> None:
+    it.events[0]["commands"][0]["type"] = "reject"
 
 
 @bad("P8")
-def an_error_is_lost(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT")
+def an_error_is_lost(it: Good) -> None:
+    change(it.finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT")
 
 
 @bad("P9")
-def a_delayed_command_runs_early(events: list[Event], finals: dict[str, Final]) -> None:
-    next(e for e in events if e["event"] == "handled" and e["id"] == "c")["at"] = T + 1.0
+def a_delayed_command_runs_early(it: Good) -> None:
+    next(e for e in it.events if e["event"] == "handled" and e["id"] == "c")["at"] = T + 1.0
 
 
 @bad("P9")
-def a_retry_ignores_its_backoff(events: list[Event], finals: dict[str, Final]) -> None:
+def a_retry_ignores_its_backoff(it: Good) -> None:
     failed = Trace("FAILED", T + 1.3, {"attempt": 1, "retry_in": 10.0})
-    change(finals, "b", trail=(*finals["b"].trail[:3], failed, *finals["b"].trail[3:]))
+    change(it.finals, "b", trail=(*it.finals["b"].trail[:3], failed, *it.finals["b"].trail[3:]))
 
 
 @bad("P10")
-def one_claim_is_out_of_order(events: list[Event], finals: dict[str, Final]) -> None:
-    events[:] = [event for event in events if event["event"] != "claimed"]
-    events.append(claimed(T + 1.55, 10, 1, "b", "a"))
+def one_claim_is_out_of_order(it: Good) -> None:
+    it.events[:] = [event for event in it.events if event["event"] != "claimed"]
+    it.events.append(claimed(T + 1.55, 10, 1, "b", "a"))
 
 
 @bad("P10")
-def a_claim_overtakes_what_waits(events: list[Event], finals: dict[str, Final]) -> None:
-    first = next(e for e in events if e["event"] == "claimed")
+def a_claim_overtakes_what_waits(it: Good) -> None:
+    first = next(e for e in it.events if e["event"] == "claimed")
     first.update(at=T + 0.70, began=T + 0.69)
 
 
-@bad("P14")
-def a_crash_is_not_on_record(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "b", trail=tuple(t for t in finals["b"].trail if t.kind != "WORKER_LOST"))
+@bad("P4")
+def an_effect_happens_twice(it: Good) -> None:
+    it.effects.append(("t", 121))
+
+
+@bad("P4")
+def an_effect_is_missing(it: Good) -> None:
+    it.effects.clear()
+
+
+@bad("P4")
+def an_effect_of_a_parked_command_stays(it: Good) -> None:
+    change(it.finals, "t", status="IN_TROUBLESHOOTING_QUEUE", reason="EXHAUSTED", error="X")
+
+
+@bad("P4")
+def a_follow_up_is_lost(it: Good) -> None:
+    del it.finals[follow_up_of("t")]
+
+
+@bad("P6")
+def a_handler_runs_without_a_claim(it: Good) -> None:
+    it.events[:] = [e for e in it.events if e["event"] != "claimed" or e["members"][0]["id"] != "a"]
+
+
+@bad("P11")
+def two_live_commands_have_one_key(it: Good) -> None:
+    trail = it.finals["k"].trail
+    change(it.finals, "k", trail=(*trail[:-1], replace(trail[-1], at=T + 60)))
+
+
+@bad("P11")
+def a_parked_command_loses_its_key(it: Good) -> None:
+    change(it.finals, "k", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT", error="X")
+
+
+@bad("P11")
+def a_send_that_was_undone_is_there(it: Good) -> None:
+    it.finals["m"] = replace(it.finals["k"], id="m", sequence=99)
+
+
+@bad("P11")
+def a_sender_is_told_of_a_holder_that_never_was(it: Good) -> None:
+    it.events += asked("o", T + 42, "key_kept", holder="m")
+
+
+@bad("P11")
+def a_key_is_lost(it: Good) -> None:
+    it.held_keys.append("d key")
+
+
+@bad("P12")
+def a_batch_counts_one_twice(it: Good) -> None:
+    it.batches["B"] = replace(it.batches["B"], completed=3)
+
+
+@bad("P12")
+def a_batch_is_completed_twice(it: Good) -> None:
+    it.finals["r again"] = replace(it.finals["r"], id="r again")
+
+
+@bad("P12")
+def a_batch_is_never_completed(it: Good) -> None:
+    del it.finals["r"]
+
+
+@bad("P12")
+def a_batch_is_completed_before_its_last_command(it: Good) -> None:
+    trail = it.finals["q"].trail
+    change(it.finals, "q", trail=(*trail[:-1], replace(trail[-1], at=T + 70)))
+
+
+@bad("P12")
+def a_batch_with_a_parked_command_is_completed(it: Good) -> None:
+    change(it.finals, "q", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT", error="X")
+    it.batches["B"] = replace(it.batches["B"], completed=1, parked=1)
 
 
 @bad("P14")
-def the_trail_ends_otherwise_than_the_record(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "a", trail=finals["a"].trail[:-1])
+def the_trail_says_what_cannot_be(it: Good) -> None:
+    first, received, *rest = it.finals["a"].trail
+    change(it.finals, "a", trail=(received, first, *rest))
 
 
 @bad("P14")
-def a_delivery_is_not_on_record(events: list[Event], finals: dict[str, Final]) -> None:
-    change(finals, "b", attempts=1, trail=(finals["b"].trail[0], *finals["b"].trail[2:]))
+def a_crash_is_not_on_record(it: Good) -> None:
+    change(it.finals, "b", trail=tuple(t for t in it.finals["b"].trail if t.kind != "WORKER_LOST"))
+
+
+@bad("P14")
+def the_trail_ends_otherwise_than_the_record(it: Good) -> None:
+    change(it.finals, "a", trail=it.finals["a"].trail[:-1])
+
+
+@bad("P14")
+def a_delivery_is_not_on_record(it: Good) -> None:
+    change(it.finals, "b", attempts=1, trail=(it.finals["b"].trail[0], *it.finals["b"].trail[2:]))
 
 
 def test_a_good_history_passes() -> None:
-    events, finals = good()
-    assert check(Case(events, finals.values())) == []
+    assert check(Good().case()) == []
 
 
 @pytest.mark.parametrize(("promise", "spoil"), BAD.values(), ids=BAD.keys())
 def test_a_broken_promise_is_found_with_a_witness(promise: str, spoil: Bad) -> None:
-    events, finals = deepcopy(good())
-    spoil(events, finals)
-    found = check(Case(events, finals.values()))
+    it = Good()
+    spoil(it)
+    found = check(it.case())
     assert promise in {violation.promise for violation in found}, [str(v) for v in found]
     assert all(violation.witness for violation in found)
 
 
 def test_a_killed_process_may_leave_lines_out() -> None:
     """It dies between its commit and its journal: what is missing proves nothing."""
-    events, finals = good()
-    for kind in ("claimed", "settled", "refused"):
-        events = [event for event in events if event["event"] != kind]
-    assert check(Case(events, finals.values())) == []
+    it = Good()
+    for kind in ("settled", "refused"):
+        it.events = [event for event in it.events if event["event"] != kind]
+    assert check(it.case()) == []

@@ -35,6 +35,21 @@ async def block(command, context):
     begun("block")
     time.sleep(command.data)
 
+@registry.handler("shop", "Swallow", timeout=0.1)
+async def swallow(command, context):
+    begun("swallow")
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            continue
+
+@registry.handler("shop", "Endless", timeout=0.1)
+def endless(command, context):
+    begun("endless")
+    while True:
+        time.sleep(0.05)
+
 @registry.handler("mail", "Send")
 def send(command, context): ...
 """
@@ -67,6 +82,18 @@ def test_the_first_signal_drains(
     assert record is not None
     assert record.status is CommandStatus.COMPLETED
     assert record.result == "waited"
+
+
+@pytest.mark.parametrize("options", [[], ["--threads"]], ids=str)
+@pytest.mark.parametrize("name", ["Swallow", "Endless"])
+def test_a_handler_that_cannot_be_stopped_does_not_keep_the_process(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str], name: str
+) -> None:
+    bus.send("shop", name, max_attempts=1)
+    with serving(folder, url, "shop", *options) as worker:
+        worker.wait_for("HANDLER_TIMEOUT")
+        worker.signal()
+        assert worker.process.wait(15) == 0
 
 
 def test_the_second_signal_gives_commands_back(folder: Path, url: str, bus: SyncCommandBus) -> None:

@@ -8,15 +8,18 @@ rest. Then every command that was acknowledged has ended, and nothing is left ov
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from commandbus import (
 )
 from commandbus.errors import CommandBusError, DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.postgres import PostgresServer, create_database
 from tests.processes.journal import Journal, read
 from tests.support.failpoints import ACTIONS, Action, Failpoint, Passing, installed, springing
 
@@ -256,8 +260,39 @@ def actions_on(url: str) -> tuple[Action, ...]:
     return tuple(a for a in ACTIONS if a != "freeze" or not url.startswith("sqlite"))
 
 
-def sweep(url: str) -> Iterator[Result]:
-    actions = actions_on(url)
-    for when, statement in met(url):
-        for action in actions:
-            yield attempt(url, when, statement, action)
+def cases_of(url: str) -> list[tuple[str, str, Action]]:
+    """Every failpoint that a life meets, with everything that can happen there."""
+    return [(when, name, action) for when, name in met(url) for action in actions_on(url)]
+
+
+def sweep(urls: Sequence[str], cases: Sequence[tuple[str, str, Action]]) -> Iterator[Result]:
+    """Several at a time, each on a store of its own: most of a case is waiting."""
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for url in urls:
+        free.put(url)
+
+    def one(case: tuple[str, str, Action]) -> Result:
+        url = free.get()
+        try:
+            return attempt(url, *case)
+        finally:
+            free.put(url)
+
+    with ThreadPoolExecutor(len(urls)) as pool:
+        yield from pool.map(one, cases)
+
+
+@contextlib.contextmanager
+def stores(on: str, count: int) -> Iterator[list[str]]:
+    """Empty ones, of one kind."""
+    with contextlib.ExitStack() as stack:
+        if on == "sqlite":
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            urls = [f"sqlite:///{folder}/points{number}.db" for number in range(count)]
+        else:
+            server = stack.enter_context(PostgresServer.start())
+            urls = [create_database(server) for _ in range(count)]
+        for url in urls:
+            with SyncCommandBus(url, migrate=True):
+                pass
+        yield urls

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus, SendRequest
-from commandbus.engines.postgres import watch
+from commandbus.engines.postgres import listener, watch
 from commandbus.engines.postgres.connections import Line
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -172,10 +172,39 @@ def test_a_worker_with_half_open_connections_finds_new_ones(
     url: str, proxy: Proxy, runtime: str
 ) -> None:
     options = {"visibility_timeout": 2.0, "poll_interval": 0.5}
-    with SyncCommandBus(url) as bus, working(proxy.url, runtime, **options) as done:
+    # A connection may be abandoned while it is being made.
+    impatient_url = f"{proxy.url}&connect_timeout=2"
+    with SyncCommandBus(url) as bus, working(impatient_url, runtime, **options) as done:
         first = bus.send(DOMAIN, "ship").command_id
         eventually(lambda: first in done)
         assert proxy.half_open() >= 2
+        second = bus.send(DOMAIN, "ship").command_id
+        eventually(lambda: second in done, 20)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_listener_whose_server_is_gone_keeps_nobody_from_ending(proxy: Proxy) -> None:
+    """Its farewell is never answered: that is known after a second, and the bus is closed."""
+    with SyncCommandBus(proxy.url) as bus:
+        with working(f"{proxy.url}&connect_timeout=2", poll_interval=0.5) as done:
+            sent = bus.send(DOMAIN, "ship").command_id
+            eventually(lambda: sent in done)
+            thread = done.worker._engine._listener._thread
+            assert proxy.half_open() >= 2
+        assert not thread.is_alive(), "it was left behind"
+
+
+def test_a_listener_whose_server_does_not_answer_finds_another(
+    url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows that it is alive now and then; without an answer its connection is given up."""
+    monkeypatch.setattr(listener, "RENEW_SECONDS", 0.3)
+    monkeypatch.setattr(listener, "ANSWER_SECONDS", 0.5)
+    with SyncCommandBus(url) as bus, working(proxy.url, poll_interval=3600.0) as done:
+        first = bus.send(DOMAIN, "ship").command_id
+        eventually(lambda: first in done)
+        trap = proxy.on_statement("update [^;]*sleeper", "freeze")
+        assert trap.sprung.wait(10), "it gave a sign of life"
         second = bus.send(DOMAIN, "ship").command_id
         eventually(lambda: second in done, 20)
 
@@ -186,11 +215,11 @@ def test_a_frozen_renewal_does_not_cost_the_lease(url: str, proxy: Proxy) -> Non
     let_go = threading.Event()
     with SyncCommandBus(url) as bus:
         command_id = bus.send(DOMAIN, "ship").command_id
-        options = {"visibility_timeout": 3.0, "poll_interval": 0.5}
+        options = {"visibility_timeout": 2.0, "poll_interval": 0.5}
         trap = proxy.on_statement("update .*lease .*until", "freeze")
         with working(proxy.url, handle=lambda *_: let_go.wait(60) and None, **options) as done:
             assert trap.sprung.wait(20), "a renewal was frozen"
-            time.sleep(3.5)  # longer than the lease would have lasted
+            time.sleep(2.3)  # longer than the lease would have lasted
             let_go.set()
             eventually(lambda: command_id in done)
             eventually(lambda: places(url)["outcome"] == 1)
@@ -220,7 +249,7 @@ async def test_an_awaiting_caller_of_a_frozen_server_is_told_in_time(proxy: Prox
 def test_slow_lines_only_take_longer(url: str, proxy: Proxy, weather: dict[str, float]) -> None:
     with SyncCommandBus(url) as bus, working(proxy.url, poll_interval=0.5) as done:
         proxy.weather(**weather)
-        ids = [r.command_id for r in bus.send_many([SendRequest(DOMAIN, "ship")] * 100)]
+        ids = [r.command_id for r in bus.send_many([SendRequest(DOMAIN, "ship")] * 40)]
         eventually(lambda: done.has(ids), 60)
         proxy.weather()
     assert set(done.runs.values()) == {1}

@@ -23,6 +23,7 @@ from tests.support.working import DOMAIN, working
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 RUNTIMES = ("asyncio", "threads")
+SOON = RetryPolicy(backoff_schedule=[0.1])
 LISTENERS = (
     "select pid from pg_stat_activity where datname = current_database()"
     " and application_name = 'commandbus listen'"

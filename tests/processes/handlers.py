@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from commandbus import HandlerRegistry, RetryPolicy, TransientCommandError
@@ -63,45 +64,59 @@ def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime
     registry.register(domain, "flaky", native, retry=soon)
 
 
-def add_poison(registry: HandlerRegistry, domain: str) -> None:
+def add_poison(
+    registry: HandlerRegistry, domain: str, began: Callable[[Any, Any], Any] = lambda *_: None
+) -> None:
+    """`began` is told of every run."""
+
     @registry.handler(domain, "exit")
     def exit_at_once(command: Any, context: Any) -> None:
+        began(command, context)
         os._exit(9)
 
     @registry.handler(domain, "segfault")
     def segfault(command: Any, context: Any) -> None:
+        began(command, context)
         ctypes.string_at(0)
 
     @registry.handler(domain, "base_exception", retry=ONCE_MORE)
     def base_exception(command: Any, context: Any) -> None:
+        began(command, context)
         raise Base("below Exception")
 
     @registry.handler(domain, "base_exception_async", retry=ONCE_MORE)
     async def base_exception_async(command: Any, context: Any) -> None:
+        began(command, context)
         raise Base("below Exception")
 
     @registry.handler(domain, "system_exit", retry=ONCE_MORE)
     def system_exit(command: Any, context: Any) -> None:
+        began(command, context)
         raise SystemExit(3)
 
     @registry.handler(domain, "system_exit_async", retry=ONCE_MORE)
     async def system_exit_async(command: Any, context: Any) -> None:
+        began(command, context)
         raise SystemExit(3)
 
     @registry.handler(domain, "keyboard_interrupt_async", retry=ONCE_MORE)
     async def keyboard_interrupt_async(command: Any, context: Any) -> None:
+        began(command, context)
         raise KeyboardInterrupt
 
     @registry.handler(domain, "unprintable", retry=ONCE_MORE)
     def unprintable(command: Any, context: Any) -> None:
+        began(command, context)
         raise Unprintable
 
     @registry.handler(domain, "cancelled", retry=ONCE_MORE)
     async def cancelled(command: Any, context: Any) -> None:
+        began(command, context)
         raise asyncio.CancelledError
 
     @registry.handler(domain, "swallow", retry=ONCE_MORE, timeout=0.2)
     async def swallow(command: Any, context: Any) -> None:
+        began(command, context)
         while True:
             try:
                 await asyncio.sleep(3600)
@@ -110,5 +125,6 @@ def add_poison(registry: HandlerRegistry, domain: str) -> None:
 
     @registry.handler(domain, "endless", retry=ONCE_MORE, timeout=0.3)
     def endless(command: Any, context: Any) -> None:
+        began(command, context)
         while True:
             pass

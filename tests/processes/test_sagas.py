@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.sagas import Plan, run
 
-SAGAS = 200
+SAGAS = 100
 
 
 def check(url: str, seed: int) -> None:
@@ -21,6 +21,7 @@ def check(url: str, seed: int) -> None:
         concurrency=4,
     )
     report = run(url, plan)
+    assert not report.violations, report.violations[0]
     assert report.kills > 0, "nobody was killed while they worked"
     finally_ = {status: n for status, n in report.statuses.items() if status.startswith("finally")}
     assert sum(finally_.values()) == SAGAS

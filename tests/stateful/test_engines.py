@@ -15,7 +15,7 @@ from tests.stateful.machine import Engines
 from tests.stateful.side_by_side import SideBySide, embedded_engines
 
 RUNS = settings(
-    max_examples=200,
+    max_examples=80,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -95,7 +95,9 @@ class PostgresEngine:
         self._make_reserves(self.location)
         self.store.sleepers.forget()
         if self.location.notify:
-            self._listener = Listener(self.location, self.hub, self.store.sleepers, self.process)
+            self._listener = Listener(
+                self.location, self.hub, self.store.sleepers, self.process, self.watch
+            )
 
     def _make_reserves(self, workers: location.Location) -> None:
         self._reserve, self._async_reserve = Reserve(workers), AsyncReserve(workers)

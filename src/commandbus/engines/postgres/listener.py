@@ -25,14 +25,17 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
-from commandbus.engines.postgres.statements import channel_of, queries
-from commandbus.engines.postgres.watch import shut_down
+from commandbus.engines.postgres.statements import Urgent, channel_of, queries
+from commandbus.engines.postgres.watch import Watch
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
 
 BACKOFF_MAX = 2.0
-CLOSE_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+"""Its statements are small: a server that has not answered by then is gone."""
+FAREWELL_SECONDS = 1.0
+"""Nobody waits longer for a server that is told that its client goes."""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -43,8 +46,11 @@ class Other(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    def __init__(self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str) -> None:
+    def __init__(
+        self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str, watch: Watch
+    ) -> None:
         self._location = location
+        self._watch = watch
         self._hub = hub
         self._sleepers = sleepers
         self._process = process
@@ -56,7 +62,6 @@ class Listener:
         """Those of them that the connection listens to."""
         self._again: dict[str, float] = {}
         """When to wake a domain once more, because its channel is silent until then."""
-        self._connection: psycopg.Connection[Any] | None = None
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -65,12 +70,7 @@ class Listener:
         self._stopping = True
         self._bell.send(b"!")
         self._hub.interrupt()
-        self._thread.join(timeout=CLOSE_SECONDS)
-        connection = self._connection
-        if self._thread.is_alive() and connection is not None:
-            # It wants to say goodbye to a server that does not answer.
-            shut_down(connection)
-            self._thread.join(timeout=CLOSE_SECONDS)
+        self._thread.join(timeout=ANSWER_SECONDS)
         self._bell.close()
         self._door.close()
 
@@ -87,7 +87,6 @@ class Listener:
                 continue
             try:
                 with self._connect() as connection:
-                    self._connection = connection
                     failures = 0
                     self._listen(connection)
             except psycopg.Error as error:
@@ -119,7 +118,7 @@ class Listener:
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         channel = sql.Identifier(channel_of(self._location.schema))
-        connection.execute(sql.SQL("listen {}").format(channel))
+        self._execute(connection, sql.SQL("listen {}").format(channel))
         self._heard = set()
         self._listen_to_others(connection)
         self._sleepers.listening.set()
@@ -146,7 +145,17 @@ class Listener:
                     self._hear_other(self._others[heard.channel])
                 else:
                     self._hear(heard.payload)
-        connection.execute(self._sql.forget_sleepers, [self._process])
+        self._execute(connection, self._sql.forget_sleepers, [self._process])
+
+    def _execute(self, connection: psycopg.Connection[Any], query: Any, params: Any = ()) -> None:
+        """A connection that has lost its server must not keep us: neither from listening on another
+        one nor from ending."""
+        seconds = FAREWELL_SECONDS if self._stopping else ANSWER_SECONDS
+        self._watch.begin(connection, Urgent(str(query), seconds=seconds))
+        try:
+            connection.execute(query, params or None)
+        finally:
+            self._watch.end(connection)
 
     def _hear(self, payload: str) -> None:
         """A payload is the domain, the process that sent, and the microseconds until it is due. A star
@@ -161,7 +170,7 @@ class Listener:
         if select.select([self._door], [], [], 0)[0] and not self._stopping:
             self._door.recv(64)
         for channel in self._others.keys() - self._heard:
-            connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+            self._execute(connection, sql.SQL("listen {}").format(sql.Identifier(channel)))
             self._heard.add(channel)
             self._hub.wake(self._others[channel].domain, None, "notify")
 
@@ -181,5 +190,6 @@ class Listener:
         waiting = self._hub.armed_domains()
         for domain in self._sleepers.domains() - waiting:
             self._sleepers.awake(domain)
-            connection.execute(self._sql.awaken, [texts([domain]), self._process])
-        connection.execute(self._sql.stay_asleep, [self._process, int(ASLEEP_SECONDS * SECOND)])
+            self._execute(connection, self._sql.awaken, [texts([domain]), self._process])
+        asleep = [self._process, int(ASLEEP_SECONDS * SECOND)]
+        self._execute(connection, self._sql.stay_asleep, asleep)

@@ -9,7 +9,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import CommandRecord, Progress
-from commandbus.domain.failure import Failure
+from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.store.records import Claimed, NewCommand
@@ -111,7 +111,55 @@ def outcome_params(row: OutcomeRow, now: int) -> tuple[Any, ...]:
 
 
 def as_record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
-    """A row of the query `records`. `running` has worker, claim time and member of commands under
+    """A row of the query `records`. One that was damaged is told as well as it can be, so that nobody
+    is kept from seeing the others."""
+    try:
+        return _record(row, running)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        return _damaged_record(row, error)
+
+
+def _damaged_record(row: Any, error: Exception) -> CommandRecord:
+    (seq, domain, command_type), status = row[:3], row[16]
+    known = status in tuple(CommandStatus)
+    message = f"Row {seq} of commandbus_command was changed by hand and cannot be read: {error}."
+    beginning = as_datetime(0)
+    return CommandRecord(
+        domain=str(domain),
+        command_type=str(command_type),
+        command_id=_id_or_number(row[3], seq),
+        status=CommandStatus(status) if known else CommandStatus.IN_TROUBLESHOOTING_QUEUE,
+        data=None,
+        correlation_id=_id_or_number(row[5], seq),
+        causation_id=None,
+        reply_to=None,
+        priority=0,
+        attempts=0,
+        crashes=0,
+        max_attempts=None,
+        created_at=beginning,
+        due_at=beginning,
+        expires_at=None,
+        started_at=None,
+        finished_at=None,
+        worker=None,
+        result=None,
+        error=Failure(FailureKind.PERMANENT, "DAMAGED", message),
+        reason="PERMANENT",
+        unique_key=None,
+        tags=(),
+        headers={},
+        progress=None,
+        sequence=seq,
+    )
+
+
+def _id_or_number(raw: object, seq: int) -> UUID:
+    return UUID(bytes=raw) if isinstance(raw, bytes) and len(raw) == 16 else UUID(int=seq)
+
+
+def _record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
+    """`running` has worker, claim time and member of commands under
     lease, by sequence; the others are where their columns say."""
     (
         seq, domain, command_type, command_id, data, correlation_id, causation_id, reply_to,

@@ -289,14 +289,24 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             yield Statement(SQL.delete_queue, gone, many=True)
         return [row[:-1] for row in aged]
 
-    def _park_orphan(self, domain: str, row: tuple[object, ...], now: int) -> Op[None]:
-        """A queue row whose command is missing: reported for operators, never in a worker's way."""
+    def _park_orphan(self, domain: str, row: Any, now: int) -> Op[None]:
+        """A queue row whose command is missing or damaged: reported for operators, never in a
+        worker's way."""
+        seq, attempts, crashes = row[0], row[2], row[3]
+        there = bool((yield Statement(SQL.has_command, (seq,))))
+        code, what = ("DAMAGED", "a damaged command") if there else ("ORPHAN", "no command")
         failure = Failure(
             FailureKind.PERMANENT,
-            "ORPHAN",
-            f"Queue row {row[0]} of domain {domain!r} has no command; the file was changed by hand.",
+            code,
+            f"Queue row {seq} of domain {domain!r} has {what}; the file was changed by hand.",
         )
-        audit = AuditRow(int(row[0]), AuditEventType.MOVED_TO_TSQ, {"error": failure})  # type: ignore[call-overload]
+        if there:
+            parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+            outcome = OutcomeRow(
+                seq, parked, attempts, crashes, None, None, 0, error=failure, reason="PERMANENT"
+            )
+            yield from self._end_all([outcome], {seq: domain}, now)
+        audit = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure})
         yield from self._audit([audit], now)
 
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,9 @@ from commandbus.interfaces.cli.signals import Signals
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
+
+LEAVE_SECONDS = 2.0
+"""After a worker has stopped, how long its process may take to end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
             # Elsewhere, because it waits for threads that may wait for this loop.
             await asyncio.to_thread(care.__exit__, None, None, None)
     _goodbye(worker.name, worker.metrics)
+    _end_soon()
 
 
 def tell_loop(
@@ -160,6 +166,21 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
             _hello(worker.name, plan)
             worker.run()
     _goodbye(worker.name, worker.metrics)
+    _end_soon()
+
+
+def _end_soon() -> None:
+    """Everything is recorded and closed. A handler that swallows its cancellation, or a thread that
+    never ends, must not keep the process: Python would wait for them for ever."""
+
+    def leave() -> None:
+        time.sleep(LEAVE_SECONDS)
+        output.note("handlers that cannot be stopped are left behind")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(Exit.OK)
+
+    threading.Thread(target=leave, name="commandbus-leave", daemon=True).start()
 
 
 def _hello(name: str, plan: Plan) -> None:

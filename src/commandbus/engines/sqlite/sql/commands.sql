@@ -65,11 +65,19 @@ values (?, ?, ?, ?, ?, ?, ?)
 delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
 
 -- name: head
--- The first commands of a domain. A queue row without its command comes back with nulls.
+-- The first commands of a domain. A queue row without its command comes back with nulls, and so does
+-- one whose command was damaged: columns of a file take values of any type.
 select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
     c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
+    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
+    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
+    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
+    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
+    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
+    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
+    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
 where q.domain = ? order by q.priority, q.seq limit ?
 
 -- name: priorities
@@ -88,7 +96,17 @@ select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.c
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
     c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
+    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
+    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
+    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
+    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
+    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
+    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
+    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
 where q.domain = ? and q.priority = ? order by q.seq limit ?
+
+-- name: has_command
+select 1 from commandbus_command where seq = ?
 
 -- name: take_head
 -- By range: under the write lock the head is exactly the rows up to its last key.

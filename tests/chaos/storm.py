@@ -1,0 +1,174 @@
+"""A storm of connections: two hundred workers on a server that allows a hundred.
+
+`python -m tests.chaos.storm '{…}'` is one of its processes, with twenty workers of one runtime. Those
+that find no place try again; whoever is in works. Nothing may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from commandbus import CommandBus, HandlerRegistry, SendRequest, StoreUnavailable, Worker
+from commandbus.errors import DuplicateCommandError
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.postgres import PostgresServer, create_database
+from tests.chaos.trial import Trial
+from tests.processes.child import obey, say
+from tests.processes.journal import Journal, read
+from tests.processes.lab import Child, wait_until
+
+DOMAIN = "storm"
+CONNECTIONS = 100
+WORKERS_EACH = 20
+OPTIONS: dict[str, Any] = {"concurrency": 2, "visibility_timeout": 5.0, "poll_interval": 2.0}
+
+
+def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
+    with (
+        PostgresServer.start(settings={"max_connections": str(CONNECTIONS)}) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        url, effects = create_database(server), Path(folder) / "effects.jsonl"
+        with SyncCommandBus(url, migrate=True):
+            pass
+        config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
+        children = [
+            Child("tests.chaos.storm", config | {"runtime": ("asyncio", "threads")[number % 2]})
+            for number in range(processes)
+        ]
+        try:
+            for child in children:
+                child.expect("ready")
+            sent = _send(url, commands)
+            done = _wait(url, len(sent))
+            seen = [list(_said(child)) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+        runs = Counter(event["id"] for event in read(effects))
+    refused = sum(entry["refused"] for said in seen for entry in said)
+    lost = len(sent) - done
+    note = f"{done:,} of {len(sent):,} completed, {len(runs):,} run, {refused:,} connections refused"
+    broken = [f"P1: {lost} commands were not completed"] if lost else []
+    if not refused:
+        broken.append("no connection was refused: this was no storm")
+    name = f"{processes * WORKERS_EACH} workers, {CONNECTIONS} connections"
+    return Trial(name, seed, len(sent), Counter({"refused connections": refused}), broken, note)
+
+
+def _bus(url: str) -> SyncCommandBus:
+    """Open, as soon as there is a place for us, too."""
+    bus = SyncCommandBus(f"{url}&pool_size=1&pool_timeout=2")
+    while True:
+        try:
+            return bus.open()
+        except StoreUnavailable:
+            time.sleep(0.1)
+
+
+def _send(url: str, count: int) -> list[str]:
+    """In groups, each until its fate is known."""
+    ids = [str(uuid4()) for _ in range(count)]
+    with _bus(url) as bus:
+        for begin in range(0, count, 50):
+            group = [SendRequest(DOMAIN, "note", command_id=one) for one in ids[begin : begin + 50]]
+            while True:
+                try:
+                    bus.send_many(group)
+                except StoreUnavailable:
+                    time.sleep(0.05)
+                except DuplicateCommandError:
+                    break
+                else:
+                    break
+            # Slowly, so that the workers that found no place yet come by again and again.
+            time.sleep(0.1)
+    return ids
+
+
+def _wait(url: str, count: int) -> int:
+    """How many have ended well, when nothing is left or patience is."""
+    with _bus(url) as bus:
+
+        def completed() -> int:
+            try:
+                return bus.stats(DOMAIN).completed
+            except StoreUnavailable:
+                return 0
+
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: completed() >= count, "every command has ended", 120)
+        return completed()
+
+
+def _said(child: Child) -> Any:
+    child.order("tell")
+    yield child.expect("told")
+
+
+# The processes.
+
+
+def registry_for(effects: Journal) -> HandlerRegistry:
+    registry = HandlerRegistry()
+    registry.register(DOMAIN, "note", lambda c, _: effects.write("handled", id=str(c.command_id)))
+    return registry
+
+
+class Refused:
+    count = 0
+
+
+def work_in_thread(config: dict[str, Any], registry: HandlerRegistry) -> None:
+    while True:
+        try:
+            with SyncCommandBus(config["url"]) as bus:
+                SyncWorker(bus, DOMAIN, registry, **OPTIONS).run()
+        except StoreUnavailable:
+            Refused.count += 1
+            time.sleep(0.5)
+
+
+async def work(config: dict[str, Any], registry: HandlerRegistry) -> None:
+    while True:
+        try:
+            async with CommandBus(config["url"]) as bus:
+                await Worker(bus, DOMAIN, registry, **OPTIONS).run()
+        except StoreUnavailable:
+            Refused.count += 1
+            await asyncio.sleep(0.5)
+
+
+async def work_async(config: dict[str, Any], registry: HandlerRegistry) -> None:
+    await asyncio.gather(*(work(config, registry) for _ in range(WORKERS_EACH)))
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    registry = registry_for(Journal(config["effects"]))
+    obey({"tell": lambda: say("told", refused=Refused.count)})
+    if config["runtime"] == "asyncio":
+        say("ready")
+        asyncio.run(work_async(config, registry))
+    threads = [
+        threading.Thread(target=work_in_thread, args=(config, registry)) for _ in range(WORKERS_EACH)
+    ]
+    for thread in threads:
+        thread.start()
+    say("ready")
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""An experiment that is no stay in the laboratory: what was tried, how often, and what broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Trial:
+    name: str
+    seed: int
+    tried: int
+    faults: Counter[str]
+    broken: list[str]
+    """What went wrong, in words; empty when all was well."""
+    note: str = ""
+    missing: list[str] = field(default_factory=list)
+    """What could not be tried on this machine."""
+
+    def __str__(self) -> str:
+        found = [f"\n{self.name}: {self.tried:,} tried. {self.note}"]
+        found += [f"    BROKEN {what}" for what in self.broken[:10]]
+        found += [f"!!! SKIPPED: {what}" for what in self.missing]
+        return "\n".join(found)
