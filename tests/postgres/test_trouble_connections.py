@@ -261,10 +261,10 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
     with SyncCommandBus(url + "&pool_size=2") as bus:
         bus.send(DOMAIN, "ship")
         pool = bus.engine.blocking_pool()
-        monkeypatch.setattr(pool, "timeout", 0.2)
         held = [Line(pool, bus.engine), Line(pool, bus.engine)]
         for line in held:
             line.take()
+        monkeypatch.setattr(pool, "timeout", 0.2)
         with pytest.raises(PoolExhausted, match="pool_size"):
             bus.stats(DOMAIN)
         bus.send(DOMAIN, "ship")  # single sends have a connection of their own

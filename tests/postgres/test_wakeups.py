@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from commandbus import HandlerRegistry
+from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url
@@ -171,3 +172,23 @@ def test_a_worker_does_not_fall_asleep_beside_an_unfinished_send(url: str) -> No
             eventually(lambda: len(seen.times) == 1)
             eventually(lambda: sleepers(url) == 1)
             assert found.metrics.wakeups.get("fallback", 0) == 0
+
+
+def test_a_glance_of_an_idle_worker_misses_nothing(url: str) -> None:
+    """It asks only when to look again, and claims where that is now: also after a claim of its own
+    whose answer was lost."""
+    with SyncCommandBus(url) as bus:
+        glance = ClaimRequest(("orders",), 5, "w", 0.3, idle=True)
+        store: Any = bus.engine.store
+        store.sleepers.asleep("orders")
+        assert bus.session.run(store.claim(glance)) == ClaimReply([], None, 0)
+        bus.send("orders", "ship", delay=60)
+        later = bus.session.run(store.claim(glance))
+        assert not later.claimed
+        assert 50 < later.next_due_in < 60
+        bus.send("orders", "ship")
+        lost = bus.session.run(store.claim(glance)).claimed
+        assert len(lost) == 1
+        again = eventually(lambda: bus.session.run(store.claim(glance)).claimed)
+        assert again[0].seq == lost[0].seq
+        assert again[0].lease_id != lost[0].lease_id

@@ -76,8 +76,15 @@ def test_an_empty_claim_makes_the_worker_wait_for_the_poll_interval() -> None:
     assert bench.core.idle
     assert bench.core.deadline() == bench.now + 60
     bench.now += 60
-    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.tell(Tick()) == [Claim(4, True, idle=True)]
     assert bench.core.metrics.wakeups == {"fallback": 1}
+
+
+def test_whoever_looks_often_looks_closely() -> None:
+    bench = Bench(poll_interval=5).begun()
+    bench.empty()
+    bench.now += 5
+    assert bench.tell(Tick()) == [Claim(4, True, idle=False)]
 
 
 # Timers and wake-ups.

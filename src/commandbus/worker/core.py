@@ -50,6 +50,8 @@ from commandbus.worker.events import (
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.suspects import Suspects, spread
 
+GLANCE_FROM = 30.0
+"""Whoever looks less often than this need not look as closely while nothing happens."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
 BACKOFF_MAX = 5.0
@@ -236,7 +238,7 @@ class WorkerCore:
             effects.append(Settle(self._settling))
         if not self._may_wait and now >= self._look_at:
             self._may_wait = True
-            idle = self._look_source == "fallback" and self._swept
+            idle = self._look_source == "fallback" and self._swept and self.poll_interval >= GLANCE_FROM
             self._sweep_at = now
             self.metrics.woken(self._look_source)
         room = self._room()

@@ -6,6 +6,8 @@ import logging
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
@@ -34,7 +36,8 @@ class PostgresClaiming(PostgresSettling):
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         if request.idle and self._glance_will_do(request):
-            moment = yield from self._next_moment(request, [])
+            # Also at its own leases: one whose claim failed on the way back is nobody's else.
+            moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 return ClaimReply([], None if moment is None else moment / SECOND, 0)
         rescued = (yield from self._sweep(request)) if request.sweep else 0
