@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+from commandbus.engines.postgres.listener import Listener
 from commandbus.store.wakeup import Waiter, WakeHub
 
 News = list[tuple[str, str, float | None]]
@@ -164,3 +166,21 @@ def test_from_many_threads_each_event_wakes_exactly_one() -> None:
     for thread in threads:
         thread.join()
     assert sorted(name for name, _, _ in told) == sorted(f"w{number}" for number in range(200))
+
+
+def test_an_announcement_with_an_unreadable_due_time_means_now() -> None:
+    hub, told = WakeHub(), News()
+    listener: Any = Listener.__new__(Listener)
+    listener._process, listener._hub = "ours", hub
+    for payload in ("a other soon", "a other -5", "a other", "a"):
+        waiter(hub, payload, told)
+        listener._hear(payload)
+    assert told == [(p, "notify", None) for p in ("a other soon", "a other -5", "a other", "a")]
+
+
+def test_where_not_everybody_can_take_it_all_are_woken() -> None:
+    hub, told = WakeHub(), News()
+    waiter(hub, "w1", told)
+    waiter(hub, "w2", told)
+    assert hub.wake("a", None, "notify", everyone=True)
+    assert [name for name, _, _ in told] == ["w1", "w2"]

@@ -1,0 +1,45 @@
+"""The rules of a circuit breaker, without anything around them."""
+
+from __future__ import annotations
+
+from commandbus.domain.breaker import BreakerState, CircuitBreaker
+
+
+def test_a_success_resets_the_count() -> None:
+    breaker = CircuitBreaker("bank", threshold=3, cooldown=10)
+    for _ in range(2):
+        breaker.failed(0.0)
+    breaker.succeeded(0.0)
+    for _ in range(2):
+        breaker.failed(0.0)
+    assert breaker.state is BreakerState.CLOSED
+    breaker.failed(0.0)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_no_more_than_the_probes_are_let_through_at_once() -> None:
+    breaker = CircuitBreaker("bank", threshold=1, cooldown=10, probes=2)
+    breaker.failed(0.0)
+    assert breaker.allow(5.0) > 0
+    assert [breaker.allow(11.0) == 0 for _ in range(4)] == [True, True, False, False]
+    breaker.succeeded(11.5)
+    breaker.succeeded(11.5)
+    assert breaker.state is BreakerState.CLOSED
+    assert breaker.allow(12.0) == 0
+
+
+def test_a_failed_probe_opens_it_again() -> None:
+    breaker = CircuitBreaker("bank", threshold=5, cooldown=10, probes=3)
+    breaker.open(10, 0.0)
+    assert breaker.allow(11.0) == 0
+    breaker.failed(11.5)
+    assert breaker.state is BreakerState.OPEN
+    assert breaker.allow(12.0) > 0
+
+
+def test_probes_that_never_report_do_not_block_it() -> None:
+    breaker = CircuitBreaker("bank", threshold=1, cooldown=10, probes=1)
+    breaker.failed(0.0)
+    assert breaker.allow(11.0) == 0
+    assert breaker.allow(12.0) > 0
+    assert breaker.allow(11.0 + 600) == 0
