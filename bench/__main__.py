@@ -76,7 +76,6 @@ class Run:
                 spare += turns * took
                 self.once.add(key)
                 del self.took[key]
-        self.results.about["once"] = sorted(f"{name}, {scenario}" for name, scenario in self.once)
 
     def measure(self, subject: Subject, name: str) -> None:
         began = time.monotonic()

@@ -276,11 +276,19 @@ def _missing(results: Results) -> list[str]:
     ]
     found = ["## What is missing", ""]
     found += ["Failed in this run:", "", *lines, ""] if lines else []
-    if once := results.about.get("once"):
+    rarely = {
+        subject.title: [
+            metric
+            for metric, values in results.values.get(subject.name, {}).items()
+            if metric != "idle" and len(values) < results.about["repeat"]
+        ]
+        for subject in SUBJECTS
+    }
+    if any(rarely.values()):
         found += [
-            "Measured once or twice only, for lack of time:",
+            "Measured less often, for lack of time:",
             "",
-            *(f"- {one}" for one in once),
+            *(f"- {title}: {', '.join(metrics)}" for title, metrics in rarely.items() if metrics),
             "",
         ]
     found += ["Left out on purpose:", "", *left_out, ""] if left_out else []
