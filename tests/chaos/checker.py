@@ -5,7 +5,8 @@ moments: one that was killed may have claimed or settled without a line. So it n
 missing line, only from lines that contradict each other, the final records, or the audit.
 """
 
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
@@ -21,6 +22,9 @@ from tests.chaos.wholes import (
 
 CRASHES_MAX = 3
 ATTEMPTS_MAX = 3
+LATE_SECONDS = 1.5
+"""A send that commits after a later one of its priority was claimed has come too late for its place: on
+PostgreSQL others may go before it for about a second."""
 ENDED = {"COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"}
 
 Check = Callable[[Case], Iterator[Violation]]
@@ -250,7 +254,8 @@ def _overtaken(case: Case, domain: str) -> Iterator[Violation]:
 
 
 def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tuple[int, int], str]]:
-    """From when to when a command surely waited, its key, and its id."""
+    """From when to when a command surely waited in its place, its key, and its id."""
+    newest = _newest_claimed(case, domain)
     for command_id, sent in case.invoked.items():
         answered = [a["at"] for a in case.answers[command_id] if a["event"] == "send_ok"]
         final, claims = case.final(command_id), case.claims[command_id]
@@ -260,7 +265,28 @@ def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tupl
         # An earlier claim may have died unwritten, or been given back: then nothing is sure.
         if first.facts["attempt"] != 1 or any(t.kind == "RELEASED" for t in final.trail):
             continue
-        yield answered[0], first.began, (final.priority, final.sequence), command_id
+        since = answered[0]
+        if newest(final.priority, since) > final.sequence:
+            since += LATE_SECONDS
+        yield since, first.began, (final.priority, final.sequence), command_id
+
+
+def _newest_claimed(case: Case, domain: str) -> Callable[[int, float], int]:
+    """The highest sequence of a priority that any claim had been after by a moment."""
+    moments: dict[int, list[float]] = defaultdict(list)
+    highest: dict[int, list[int]] = defaultdict(list)
+    for call in sorted(case.claim_calls, key=lambda call: float(call["began"])):
+        for member in call["members"]:
+            if member["domain"] == domain:
+                so_far = highest[member["priority"]]
+                moments[member["priority"]].append(call["began"])
+                so_far.append(max(member["seq"], so_far[-1] if so_far else 0))
+
+    def newest(priority: int, moment: float) -> int:
+        position = bisect_right(moments[priority], moment)
+        return highest[priority][position - 1] if position else 0
+
+    return newest
 
 
 CHECKS: tuple[Check, ...] = (
