@@ -5,7 +5,7 @@
 #   make simulate SEEDS=100000
 
 PYTHON ?=
-PYTEST_ARGS ?= -n 2 -q
+PYTEST_ARGS ?= -n 3 -q
 SEEDS ?= 1000
 SEED ?= 1
 EXAMPLES ?= 2000

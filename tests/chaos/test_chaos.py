@@ -33,7 +33,7 @@ def test_seconds_of_faults_break_no_promise(tmp_path: Path, place: str) -> None:
     assert not findings.died, text
     # A run in which nothing happened would prove nothing.
     assert findings.faults.total() >= 8, text
-    assert len(findings.case.finals) >= 200, text
+    assert len(findings.case.finals) >= 50, text
     assert set(findings.runtimes) == {"asyncio", "threads"}, text
     assert findings.case.claims, text
     assert findings.case.tries, text

@@ -59,16 +59,16 @@ def test_one_of_a_group_at_a_time_in_order_over_processes(lab: Lab, runtime: str
 
 
 def test_a_killed_process_breaks_no_group(lab: Lab, runtime: str) -> None:
-    options = {"concurrency": 4, "visibility_timeout": 1.0}
+    options = {"concurrency": 4, "prefetch": 0, "visibility_timeout": 1.0}
     doomed = [lab.start("worker", runtime=runtime, **options) for _ in range(3)]
     names = [worker.expect("ready")["name"] for worker in doomed]
     lab.worker(runtime, **options)
-    members(lab, 600, groups=6)
+    members(lab, 640, groups=16)  # as many as there are slots, so every worker gets some
     for worker, name in zip(doomed, names, strict=True):
         wait_until(partial(has_begun, lab, name), "it has begun something")
         worker.kill()
     lab.wait_until_drained()
-    assert lab.statuses() == {"COMPLETED": 600}
+    assert lab.statuses() == {"COMPLETED": 640}
     for history in histories(lab).values():
         check_group(history, set(names))
     lab.check_integrity()
