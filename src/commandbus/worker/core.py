@@ -59,6 +59,9 @@ GRACE = 1.0
 """After interrupting handlers, how long their ends are awaited."""
 SETTLE_PATIENCE = 5.0
 """After that, how long a settle in flight is awaited."""
+SETTLE_GAP = 0.004
+"""While all slots are busy and more work waits for them, settles begin no closer to each other: each
+costs a commit, and nothing is held up but the moment at which outcomes are known."""
 SLOW_HANDLER = 0.01
 """Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
 
@@ -114,9 +117,13 @@ class WorkerCore:
         self._look_source = "start"
         self._claim_at = -inf
         self._settle_at = -inf
+        self._settled_at = -inf
+        """When the last settle began."""
         self._sweep_at = -inf
         self._swept = False
         """The last claim put things in order, too."""
+        self._hurried = False
+        """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
         self._settle_failures = 0
         self._one_by_one = False
@@ -168,7 +175,7 @@ class WorkerCore:
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
-            moments.append(self._settle_at)
+            moments.append(self._next_settle())
         if self.held > self.concurrency and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
@@ -231,7 +238,8 @@ class WorkerCore:
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
-        if self.unsettled and not self._settling and now >= self._settle_at:
+        if self.unsettled and not self._settling and now >= self._next_settle():
+            self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
             self._settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
@@ -246,15 +254,22 @@ class WorkerCore:
             self._claiming = True
             self._woken_meanwhile = False
             self._due_meanwhile = inf
-            sweep = now >= self._sweep_at
-            if sweep:
+            sweep, hurried = now >= self._sweep_at, self._hurried
+            self._hurried = False
+            if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle))
+            effects.append(Claim(room, sweep, idle, hurried))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
             self._woken_meanwhile = False
             effects.append(PassOn())
+
+    def _next_settle(self) -> float:
+        """When what is unsettled may be recorded."""
+        if self.held <= self.concurrency or self.stopping:
+            return self._settle_at
+        return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
     def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
         if self.stopping and (left := self._suspects.give_up()) is not None:
@@ -347,6 +362,7 @@ class WorkerCore:
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
+        self._hurried = event.source != RECONNECT
         self._woken_meanwhile = True
         self._sweep_at = now
         if not self._may_wait and not self._claiming:

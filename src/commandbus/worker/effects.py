@@ -13,6 +13,7 @@ class Claim(msgspec.Struct, frozen=True):
     limit: int
     sweep: bool
     idle: bool = False
+    hurried: bool = False
 
 
 class Start(msgspec.Struct, frozen=True):
