@@ -58,4 +58,4 @@ def test_numbers_too_large_for_select_are_left_to_epoll(monkeypatch: pytest.Monk
     monkeypatch.setattr(loops, "SELECT_MAX", 0)
     monkeypatch.setattr(loops.select, "select", None)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(asyncio.sleep(0.0015))
+        assert runner.run(asyncio.sleep(0.0015, "slept")) == "slept"
