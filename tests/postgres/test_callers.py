@@ -12,6 +12,7 @@ from commandbus import CommandBus, SendRequest
 from commandbus.errors import ConfigurationError, DuplicateCommandError, InvalidOperationError
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import empty_url
+from tests.support.django_site import set_up_django
 
 pytestmark = pytest.mark.postgres
 
@@ -133,13 +134,9 @@ async def test_sqlalchemy_asyncio(url: str, driver: str, commit: bool) -> None:
 
 
 def test_django(url: str) -> None:
-    pytest.importorskip("django")
-    from django.conf import settings
+    set_up_django()
     from django.db.backends.postgresql.base import DatabaseWrapper
-    from django.db.transaction import Atomic
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
     query = {key: values[0] for key, values in parse_qs(urlsplit(url).query).items()}
     options = {
         "ENGINE": "django.db.backends.postgresql", "NAME": urlsplit(url).path[1:], "USER": "postgres",
@@ -157,7 +154,6 @@ def test_django(url: str) -> None:
         bus.within(wrapper).send("orders", "ship")
         wrapper.commit()
     wrapper.close()
-    assert Atomic is not None
     assert depth(url) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import threading
 from concurrent.futures import Future
@@ -223,14 +224,28 @@ def _busy() -> StoreUnavailable:
 
 
 def _unwrap(connection: Any) -> sqlite3.Connection:
-    """The sqlite3 connection inside what the caller has: its own, SQLAlchemy's or Django's."""
+    """The sqlite3 connection inside what the caller has: its own, SQLAlchemy's or Django's. Their
+    transaction is begun where they would not commit it otherwise."""
+    if hasattr(connection, "ensure_connection") and connection.get_autocommit():
+        raise InvalidOperationError(
+            "Django's connection is in autocommit mode, so there is nothing to be part of; send inside "
+            "transaction.atomic(), or use the bus itself."
+        )
     for _ in range(4):
         if isinstance(connection, sqlite3.Connection):
             return connection
+        asked = getattr(connection, "in_transaction", None)
+        if callable(asked) and not asked():
+            connection.begin()
         inner = getattr(connection, "driver_connection", None) or getattr(
             connection, "connection", None
         )
-        connection = inner() if callable(inner) else inner
+        # A connection of sqlite3 can be called, too.
+        is_method = callable(inner) and not isinstance(inner, sqlite3.Connection)
+        connection = inner() if is_method else inner
+        if inspect.iscoroutine(connection):
+            connection.close()
     raise ConfigurationError(
-        "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus."
+        "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus; "
+        "there are no asyncio connections to SQLite here."
     )
