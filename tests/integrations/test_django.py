@@ -142,9 +142,9 @@ def test_signals_follow_a_task(bus: SyncCommandBus) -> None:
 
 
 def test_a_task_is_part_of_the_transaction_on_the_database_of_the_bus(bus: SyncCommandBus) -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with transaction.atomic():
         undone = tasks.add.enqueue(1)
-        1 / 0  # noqa: B018
+        transaction.set_rollback(True)
     with transaction.atomic():
         kept = tasks.add.enqueue(2)
         assert bus.stats("default").depth == 0
@@ -158,9 +158,9 @@ def test_a_task_is_sent_after_the_commit_where_the_bus_is_elsewhere(tmp_path: Pa
     options = {"URL": f"sqlite:///{tmp_path}/elsewhere.db", "ON_COMMIT": "default"}
     with override_settings(TASKS={"default": TASKS["default"] | {"OPTIONS": options}}):
         elsewhere = api.task_backends["default"].bus
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
             tasks.add.enqueue(1)
-            1 / 0  # noqa: B018
+            transaction.set_rollback(True)
         with transaction.atomic():
             kept = tasks.add.enqueue(2)
             assert elsewhere.stats("default").depth == 0

@@ -11,7 +11,7 @@ def set_up_django() -> None:
     """Skips the test, and says why, where Django or its tasks are not installed."""
     pytest.importorskip("django", reason="Django is not installed: its integration is not tested here")
     try:
-        import django.tasks  # noqa: F401
+        import django.tasks
     except ImportError:
         reason = "neither Django 6 nor django-tasks is installed: django.tasks is not tested here"
         pytest.importorskip("django_tasks", reason=reason)
