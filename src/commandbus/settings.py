@@ -108,6 +108,8 @@ class WorkerSettings:
     seconds after the length of a lease. A declared handler timeout counts instead, however long."""
     jitter: float = 0.0
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""
+    timer_grace: float = 0.0
+    """An idle worker looks this long after a due time: what is due soon after is claimed with it."""
     recycle_after: int | None = None
     """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
     shutdown_timeout: float = SHUTDOWN_SECONDS
@@ -145,6 +147,7 @@ class WorkerSettings:
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),
             ("jitter", 0.0),
+            ("timer_grace", 0.0),
             ("thread_timeout", 0.1),
             ("shutdown_timeout", 0.0),
             ("statement_timeout", 0.001),

@@ -65,6 +65,7 @@ class RuntimeWorker(WorkerBase):
         min_concurrency: int | None = None,
         max_concurrency: int | None = None,
         ageing: Duration | None = None,
+        timer_grace: Duration = 0.0,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         settings = settings_from(
@@ -83,6 +84,7 @@ class RuntimeWorker(WorkerBase):
             min_concurrency,
             max_concurrency,
             ageing,
+            timer_grace,
         )
         self._bus = bus
         super().__init__(

@@ -427,6 +427,7 @@ def settings_from(
     min_concurrency: int | None = None,
     max_concurrency: int | None = None,
     ageing: Duration | None = None,
+    timer_grace: Duration = 0.0,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
     return WorkerSettings(
@@ -445,6 +446,7 @@ def settings_from(
         min_concurrency=min_concurrency,
         max_concurrency=max_concurrency,
         ageing=None if ageing is None else _in_seconds(ageing),
+        timer_grace=_in_seconds(timer_grace),
     )
 
 
