@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus.domain.names import as_name
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import drain
 from tests.support.django_site import set_up_django
@@ -206,6 +207,7 @@ def test_a_long_path_has_a_name_of_its_own() -> None:
     other = handling.command_type_of("c" * 40 + ".tasks." + "b" * 40)
     assert len(one) == len(other) == 62
     assert one != other
+    assert as_name(handling.command_type_of("shop.tasks.größe"), "command_type")
 
 
 def test_a_worker_of_the_site_carries_them_out(bus: SyncCommandBus) -> None:

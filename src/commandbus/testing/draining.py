@@ -19,8 +19,9 @@ from commandbus.operations.commands import get_command
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.isolation import Isolated
 from commandbus.runtimes.asyncio.worker import Worker
-from commandbus.runtimes.containment import contained, uncontained
+from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads.bus import SyncCommandBus
+from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
@@ -132,21 +133,22 @@ def _run(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
 
 
 def _blocking(bus: SyncCommandBus, steps: Round) -> list[CommandRecord]:
-    with asyncio.Runner() as loop:
+    loop = LoopThread("commandbus-drain")
 
-        def perform(step: Op[Any] | Call) -> Any:
-            if not isinstance(step, Call):
-                return bus.session.run(step)
-            own = copy_context()
-            made = own.run(step.handler.function, step.command, step.context)
-            return (
-                uncontained(loop.run(contained(made), context=own)) if step.handler.is_async else made
-            )
+    def perform(step: Op[Any] | Call) -> Any:
+        if not isinstance(step, Call):
+            return bus.session.run(step)
+        own = copy_context()
+        made = own.run(step.handler.function, step.command, step.context)
+        return (
+            uncontained(own.run(loop.submit, made).future.result()) if step.handler.is_async else made
+        )
 
-        try:
-            return _driven(steps, perform)
-        finally:
-            bus.engine.loop_ended()
+    try:
+        return _driven(steps, perform)
+    finally:
+        loop.close()
+        bus.engine.loop_ended()
 
 
 def _driven(steps: Round, perform: Callable[[Any], Any]) -> list[CommandRecord]:

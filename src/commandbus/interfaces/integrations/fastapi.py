@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from math import ceil
 from typing import Any, TypeAlias
 
 from starlette.applications import Starlette
@@ -17,7 +18,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
 from commandbus.errors import ConfigurationError, QueueFull, StoreUnavailable
-from commandbus.interfaces.web.problems import headers_of, status_of
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.worker.handlers import HandlerRegistry
@@ -92,12 +92,18 @@ def get_bus(connection: HTTPConnection) -> CommandBus:
 def install_error_handlers(app: Starlette) -> None:
     """Answer what the bus refuses for now: QueueFull and RateLimited as 429 with Retry-After, and
     StoreUnavailable as 503. What else it raises is left to the app."""
-    for kind in (QueueFull, StoreUnavailable):
-        app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(QueueFull, _full)
+    app.add_exception_handler(StoreUnavailable, _unavailable)
 
 
-def _answer(request: Request, error: Exception) -> JSONResponse:
-    # Text of a store's error may name hosts; a client needs none of it.
-    told = str(error) if isinstance(error, QueueFull) else "The store cannot be reached; try again."
-    body = {"error": type(error).__name__, "detail": told}
-    return JSONResponse(body, status_of(error), headers_of(error))
+def _full(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, QueueFull)
+    body = {"error": type(error).__name__, "detail": str(error)}
+    return JSONResponse(body, 429, {"Retry-After": str(max(1, ceil(error.retry_after)))})
+
+
+def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    # What is wrong with the store is for the log: it may name hosts.
+    logger.error("the store is unavailable: %s", error)
+    detail = "The store cannot be reached; try again."
+    return JSONResponse({"error": type(error).__name__, "detail": detail}, 503)

@@ -13,7 +13,6 @@ from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules
 
 from commandbus.domain.command import Command
-from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import BusinessRuleException, PermanentCommandError, Snooze
 from commandbus.interfaces.integrations.django import api
 from commandbus.worker.handlers import HandlerRegistry
@@ -34,16 +33,16 @@ def known_task(alias: str, path: str) -> Any | None:
 
 
 def command_type_of(path: str) -> str:
-    """The path of a task as a command type; of a long one its end, and a digest of the whole."""
-    if len(path) <= NAME_MAX:
+    """The path of a task as a command type. Where it is no valid name, too long or not of ASCII, that
+    is its end, and a digest of the whole."""
+    plain = "".join(one if one.isascii() else "_" for one in path)
+    if plain == path and len(path) <= NAME_MAX:
         return path
-    tail = path[-(NAME_MAX - 10) :].lstrip("0123456789.")
+    tail = plain[-(NAME_MAX - 10) :].lstrip("0123456789.")
     return f"{tail}:{sha256(path.encode()).hexdigest()[:8]}"
 
 
-def registry_for(
-    alias: str = "default", queues: Iterable[str] | None = None, *, retry: RetryPolicy | None = None
-) -> HandlerRegistry:
+def registry_for(alias: str = "default", queues: Iterable[str] | None = None) -> HandlerRegistry:
     """Handlers for all tasks of a backend, on each of its queues, or of those given. The `tasks`
     modules of all installed apps are imported first."""
     autodiscover_modules("tasks")
@@ -51,8 +50,8 @@ def registry_for(
     registry = HandlerRegistry()
     for path, task in _tasks.get(alias, {}).items():
         for queue in sorted(backend.queues if queues is None else queues):
-            function = _handler(backend, task)
-            registry.register(queue, command_type_of(path), function, retry=retry or backend.retry)
+            handler = _handler(backend, task)
+            registry.register(queue, command_type_of(path), handler, retry=backend.retry)
     return registry
 
 

@@ -67,7 +67,9 @@ def result_of(alias: str, task: Any, record: CommandRecord, trail: Sequence[Audi
 def _errors(trail: Iterable[AuditEvent]) -> Iterable[Any]:
     for event in trail:
         told = event.details.get("error")
-        if event.event_type in _FAILED and told is not None and "attempt" in event.details:
+        # That its worker was lost is told when it is, and again when it is parked for it.
+        again = event.details.get("reason") == AuditEventType.WORKER_LOST
+        if event.event_type in _FAILED and told is not None and not again:
             failure = msgspec.convert(told, Failure)
             yield api.TaskError(
                 exception_class_path=failure.exception or "builtins.Exception",
