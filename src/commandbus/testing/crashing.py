@@ -174,7 +174,8 @@ class _Session:
 
     def _at(self, op: Op[Any]) -> None:
         try:
-            self._plan.point(f"before context.{op.__name__.strip('_')}")
+            name = getattr(op, "__name__", "op").strip("_")
+            self._plan.point(f"before context.{name}")
         except Crash:
             op.close()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from commandbus.domain.command import CommandRecord
 from commandbus.runtimes.asyncio.bus import CommandBus
@@ -75,21 +75,34 @@ class Trial(Generic[Bus]):
             assert self._drained, "call trial.drain(registry) inside the block, or nothing can crash"
 
 
+@overload
+def crash_every_await(make_bus: None = None, *, limit: int = LIMIT) -> Iterator[Trial[CommandBus]]: ...
+
+
+@overload
 def crash_every_await(
-    make_bus: Callable[[FakeClock], Bus] | None = None, *, limit: int = LIMIT
-) -> Iterator[Trial[Bus]]:
+    make_bus: Callable[[FakeClock], Bus], *, limit: int = LIMIT
+) -> Iterator[Trial[Bus]]: ...
+
+
+def crash_every_await(
+    make_bus: Callable[[FakeClock], Any] | None = None, *, limit: int = LIMIT
+) -> Iterator[Trial[Any]]:
     """Trials of which each crashes one point later than the one before; the last one does not crash.
 
     `make_bus` gets the clock of the trial and returns a bus on an empty store; without it, that is
     `CommandBus("memory://")`. See `commandbus.testing.crashing` for the points. Raises AssertionError
     after `limit` trials.
     """
-    make: Any = make_bus or (lambda clock: CommandBus("memory://", clock=clock))
     for number in count(1):
         assert number <= limit, (
-            f"a handler with more than {limit} points; raise limit=, or make it smaller"
+            f"there are more than {limit} points; raise limit=, or test less at once"
         )
-        trial: Trial[Bus] = Trial(number, make)
+        trial = Trial(number, make_bus or _in_memory)
         yield trial
         if trial.crashed_at is None:
             return
+
+
+def _in_memory(clock: FakeClock) -> CommandBus:
+    return CommandBus("memory://", clock=clock)

@@ -234,18 +234,22 @@ def _unwrap(connection: Any) -> sqlite3.Connection:
     for _ in range(4):
         if isinstance(connection, sqlite3.Connection):
             return connection
-        asked = getattr(connection, "in_transaction", None)
-        if callable(asked) and not asked():
-            connection.begin()
-        inner = getattr(connection, "driver_connection", None) or getattr(
-            connection, "connection", None
-        )
-        # A connection of sqlite3 can be called, too.
-        is_method = callable(inner) and not isinstance(inner, sqlite3.Connection)
-        connection = inner() if is_method else inner
-        if inspect.iscoroutine(connection):
-            connection.close()
+        connection = _inside(connection)
     raise ConfigurationError(
         "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus; "
         "there are no asyncio connections to SQLite here."
     )
+
+
+def _inside(wrapper: Any) -> Any:
+    """What a wrapper holds, by the names that SQLAlchemy and Django have for it."""
+    asked = getattr(wrapper, "in_transaction", None)
+    if callable(asked) and not asked():
+        wrapper.begin()
+    held: Any = getattr(wrapper, "driver_connection", None) or getattr(wrapper, "connection", None)
+    # A connection of sqlite3 can be called, too, and what an asyncio session gives is a coroutine.
+    if callable(held) and not isinstance(held, sqlite3.Connection):
+        held = held()
+    if inspect.iscoroutine(held):
+        held.close()
+    return held

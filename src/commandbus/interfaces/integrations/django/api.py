@@ -1,5 +1,8 @@
 """The tasks of Django 6, or of the package django-tasks, which has the same for older versions."""
 
+# Only one of the two is installed where types are checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 
 
-class CommandBusConfig(AppConfig):
+class CommandBusConfig(AppConfig):  # type: ignore[misc]
     name = "commandbus.interfaces.integrations.django"
     label = "commandbus"
     verbose_name = "Command Bus"

@@ -15,7 +15,7 @@ from commandbus.interfaces.integrations.django.handling import registry_for
 from commandbus.runtimes.threads.worker import SyncWorker
 
 
-class Command(BaseCommand):
+class Command(BaseCommand):  # type: ignore[misc]
     help = "Carry out the tasks of a backend on the bus. SIGTERM and SIGINT let running ones finish."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
