@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from commandbus import CommandBus
-from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.errors import ConfigurationError, InvalidOperationError, PayloadError
 from commandbus.sync import SyncCommandBus
+from commandbus.testing import assert_sent, sent_commands
 from tests.support.django_site import set_up_django
 
 
@@ -55,7 +56,7 @@ async def test_a_blocking_session_under_asyncio(
 
 
 async def test_an_asyncio_session_on_sqlite_is_refused(sqlite_command_bus: CommandBus) -> None:
-    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+    pytest.importorskip("greenlet", reason="SQLAlchemy has no asyncio here: greenlet is not installed")
     from sqlalchemy.ext.asyncio import AsyncSession
 
     async with AsyncSession() as session:
@@ -92,3 +93,63 @@ def test_a_connection_of_django_to_another_file_is_refused(
     with transaction.atomic(), pytest.raises(ConfigurationError, match="needs the same file"):
         sync_sqlite_command_bus.within(connection)
     connection.close()
+
+
+def test_a_send_follows_the_commit_of_a_session_elsewhere(sync_command_bus: SyncCommandBus) -> None:
+    engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
+    from sqlalchemy.orm import Session
+
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    bus = sync_command_bus
+    with Session(engine) as session:
+        send_after_commit(session, bus, "orders", "ship", 1)
+        session.rollback()
+        first = send_after_commit(session, bus, "orders", "ship", 2, priority="high")
+        assert sent_commands(bus) == []
+        session.commit()
+        assert [one.command_id for one in assert_sent(bus, "orders", data=2)] == [first]
+        session.commit()
+        send_after_commit(session, bus, "orders", "ship", "left behind")
+        session.close()
+        send_after_commit(session, bus, "orders", "ship", 3)
+        session.commit()
+    assert [one.data for one in sent_commands(bus)] == [2, 3]
+    engine.dispose()
+
+
+def test_a_savepoint_that_is_undone_sends_nothing(sync_command_bus: SyncCommandBus) -> None:
+    engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
+    from sqlalchemy.orm import Session
+
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    bus = sync_command_bus
+    with Session(engine) as session:
+        send_after_commit(session, bus, "orders", "ship", "outside")
+        with session.begin_nested():
+            send_after_commit(session, bus, "orders", "ship", "kept")
+        undone = session.begin_nested()
+        with session.begin_nested():
+            send_after_commit(session, bus, "orders", "ship", "inside what is undone")
+        undone.rollback()
+        assert sent_commands(bus) == []
+        session.commit()
+    assert [one.data for one in sent_commands(bus)] == ["outside", "kept"]
+    engine.dispose()
+
+
+def test_what_cannot_be_sent_is_refused_before_the_commit(sync_command_bus: SyncCommandBus) -> None:
+    engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
+    from sqlalchemy.orm import Session
+
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    with Session(engine) as session:
+        with pytest.raises(PayloadError):
+            send_after_commit(session, sync_command_bus, "orders", "ship", object())
+        with pytest.raises(ConfigurationError, match="does not fit"):
+            send_after_commit(session, CommandBus("memory://"), "orders", "ship")
+        session.commit()
+    assert sent_commands(sync_command_bus) == []
+    engine.dispose()

@@ -133,6 +133,28 @@ async def test_sqlalchemy_asyncio(url: str, driver: str, commit: bool) -> None:
     assert depth(url) == (2 * (1 + len(MANY)) if commit else 0)
 
 
+async def test_a_send_follows_the_commit_of_an_asyncio_session(url: str) -> None:
+    address = sqlalchemy_url(url, "psycopg")
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    engine = create_async_engine(address, connect_args=socket_of(url))
+    async with CommandBus("memory://") as bus, AsyncSession(engine) as session:
+        for end in (session.rollback, session.commit):
+            await session.execute(text("select 1"))
+            send_after_commit(session, bus, "orders", "ship")
+            assert (await bus.stats("orders")).depth == 0
+            await end()
+        assert (await bus.stats("orders")).depth == 1
+    async with CommandBus(url) as bus, AsyncSession(engine) as session:
+        send_after_commit(session, bus, "orders", "ship")
+        await session.commit()
+    await engine.dispose()
+    assert depth(url) == 1
+
+
 def test_django(url: str) -> None:
     set_up_django()
     from django.db.backends.postgresql.base import DatabaseWrapper
