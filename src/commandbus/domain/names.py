@@ -10,13 +10,21 @@ from commandbus.errors import InvalidArgumentError
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
 _is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
 
+KNOWN_MAX = 1_000
+_known: set[str] = set()
+"""Names that were found to be valid: a program has few, and every send looks at two."""
+
 
 def as_name(value: object, what: str) -> str:
     """A name of at most 63 characters: a letter or underscore, then letters, digits and `_ . : -`.
 
     The alphabet is narrow on purpose: names become channels, metric labels, thread names and URLs.
     """
+    if type(value) is str and value in _known:
+        return value
     if isinstance(value, str) and _is_name(value):
+        if len(_known) < KNOWN_MAX:
+            _known.add(value)
         return value
     raise InvalidArgumentError(
         f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "

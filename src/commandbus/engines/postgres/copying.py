@@ -8,13 +8,30 @@ Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
 
 _NULL = "\\N"
+_PLAIN = "\t\\N" * 7
+"""Of a plain command: when it expires, its keys, tags, headers, batch and requirements."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def is_plain(c: NewCommand) -> bool:
+    """Whether a command is due at once and has nothing beyond its payload and priority, as most."""
+    return (
+        c.correlation_id is c.command_id
+        and c.delay == 0
+        and c.due_at is c.causation_id is c.reply_to is c.expires_at is c.max_attempts is c.unique_key
+        is c.tags is c.headers is c.batch_id is c.group_key is c.requires is None
+    )  # fmt: skip
 
 
 def command_line(row: Row) -> str:
     """Names need no escapes; ids in hexadecimal are quicker to make than their usual form."""
     seq, c, now, due_at = row
     command_id = c.command_id.hex
+    if is_plain(c):
+        return (
+            f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}\t{command_id}"
+            f"\t\\N\t\\N\t{c.priority}\t\\N\t{now}\t{due_at}{_PLAIN}"
+        )
     same = c.correlation_id is c.command_id
     return (
         f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}"
