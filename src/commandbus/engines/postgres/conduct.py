@@ -44,7 +44,8 @@ def conduct(op: Op[T], wakes: list[Wake], *, own: bool = True) -> Steps[T]:
             else:
                 step = op.send(rows)
     except StopIteration as done:
-        yield from transaction.commit()
+        if not transaction.untouched:
+            yield from transaction.commit()
         return done.value  # type: ignore[no-any-return]
     except Exception as error:
         yield from transaction.undo(error)

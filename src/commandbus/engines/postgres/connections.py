@@ -246,7 +246,7 @@ def run_blocking(connection: psycopg.Connection[Any], statement: Statement, orig
     """Execute one statement; rows come as tuples."""
     if isinstance(statement, Shared) and isinstance(connection, wire.Connection):
         sql, params = statement.plain()
-        if connection.takes(sql):
+        if sql in connection.names or connection.takes_more:
             return connection.ask(sql, params, origin)
     return execute_blocking(connection.cursor(), statement, origin)
 
@@ -256,7 +256,7 @@ async def run_awaiting(
 ) -> Rows:
     if isinstance(statement, Shared) and isinstance(connection, wire.AsyncConnection):
         sql, params = statement.plain()
-        if connection.takes(sql):
+        if sql in connection.names or connection.takes_more:
             return await connection.ask(sql, params, origin)
     return await execute_awaiting(connection.cursor(), statement, origin)
 
@@ -305,7 +305,7 @@ def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    return connection.info.transaction_status is TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _breaks(error: BaseException) -> bool:

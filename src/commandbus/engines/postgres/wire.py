@@ -34,8 +34,10 @@ class Connection(psycopg.Connection[Any]):
         super().__init__(*args, **kwargs)
         self.names: dict[str, bytes] = {}
 
-    def takes(self, sql: str) -> bool:
-        return _takes(self, sql)
+    @property
+    def takes_more(self) -> bool:
+        """Whether statements are prepared at all, and one more can be."""
+        return self.prepare_threshold is not None and len(self.names) < NAMES_MAX
 
     def ask(self, sql: str, params: Sequence[Any], origin: str) -> Rows:
         """Execute a statement whose answer is whole numbers."""
@@ -56,8 +58,9 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
         super().__init__(*args, **kwargs)
         self.names: dict[str, bytes] = {}
 
-    def takes(self, sql: str) -> bool:
-        return _takes(self, sql)
+    @property
+    def takes_more(self) -> bool:
+        return self.prepare_threshold is not None and len(self.names) < NAMES_MAX
 
     async def ask(self, sql: str, params: Sequence[Any], origin: str) -> Rows:
         pgconn = self.pgconn
@@ -72,25 +75,15 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
         return _rows(_checked(self, await _answer(pgconn)))
 
 
-def _takes(connection: Connection | AsyncConnection, sql: str) -> bool:
-    """Whether statements are prepared here at all, and this one is or can be."""
-    names = connection.names
-    return sql in names or (connection.prepare_threshold is not None and len(names) < NAMES_MAX)
-
-
 def _new_name() -> bytes:
     return b"commandbus_%d" % next(_numbers)
 
 
 def _as_texts(params: Sequence[Any], origin: str) -> list[bytes | None]:
     return [
-        None if value is None else value.encode() if type(value) is str else _as_text(value, origin)
+        None if value is None else (origin if value is ORIGIN else str(value)).encode()
         for value in params
     ]
-
-
-def _as_text(value: Any, origin: str) -> bytes:
-    return (origin if value is ORIGIN else str(value)).encode()
 
 
 async def _answer(pgconn: PGconn) -> list[PGresult]:
@@ -128,12 +121,8 @@ def _checked(connection: Connection | AsyncConnection, results: list[PGresult]) 
 
 
 def _rows(result: PGresult) -> Rows:
-    columns = range(result.nfields)
+    value, columns = result.get_value, range(result.nfields)
     return [
-        tuple(_number(result.get_value(row, column)) for column in columns)
+        [None if (found := value(row, column)) is None else int(found) for column in columns]
         for row in range(result.ntuples)
     ]
-
-
-def _number(value: bytes | None) -> int | None:
-    return None if value is None else int(value)
