@@ -8,7 +8,7 @@ Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
 
 _NULL = "\\N"
-_PLAIN = "\t\\N" * 7
+_REST = "\t\\N" * 7
 """Of a plain command: when it expires, its keys, tags, headers, batch and requirements."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -27,11 +27,6 @@ def command_line(row: Row) -> str:
     """Names need no escapes; ids in hexadecimal are quicker to make than their usual form."""
     seq, c, now, due_at = row
     command_id = c.command_id.hex
-    if is_plain(c):
-        return (
-            f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}\t{command_id}"
-            f"\t\\N\t\\N\t{c.priority}\t\\N\t{now}\t{due_at}{_PLAIN}"
-        )
     same = c.correlation_id is c.command_id
     return (
         f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}"
@@ -49,6 +44,16 @@ def command_line(row: Row) -> str:
     )
 
 
+def plain_command_line(row: Row) -> str:
+    """The same of a plain command."""
+    seq, c, now, _ = row
+    command_id = c.command_id.hex
+    return (
+        f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}\t{command_id}"
+        f"\t\\N\t\\N\t{c.priority}\t\\N\t{now}\t{now}{_REST}"
+    )
+
+
 def queue_line(row: Row) -> str:
     seq, command, _, due_at = row
     keyed = command.unique_key is not None
@@ -60,7 +65,7 @@ def held_line(item: tuple[str, Row]) -> str:
     return f"{command.domain}\t{escaped(gate)}\t{command.priority}\t{seq}\t{due_at}"
 
 
-def plain_line(row: tuple[str, str, int]) -> str:
+def touch_line(row: tuple[str, str, int]) -> str:
     domain, gate, at = row
     return f"{domain}\t{escaped(gate)}\t{at}"
 

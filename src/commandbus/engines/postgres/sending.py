@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,10 @@ from commandbus.engines.postgres.copying import (
     command_line,
     held_line,
     is_plain,
-    plain_line,
+    plain_command_line,
     queue_line,
     scheduled_line,
+    touch_line,
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.gates import PostgresGates
@@ -61,7 +63,8 @@ class PostgresSending(PostgresGates):
                 pending = yield from self._check_capacity(commands, capacity.pending_max)
             # What may be refused in part is undone as a whole; one command, or none with a key, is not.
             keyed = any(command.unique_key is not None for command in commands)
-            kind = Statement if pending or (keyed and len(commands) > 1) else Shared
+            whole = pending or (keyed and len(commands) > 1) or len(commands) > CHUNK
+            kind = Statement if whole else Shared
             # Keys are taken in order, so that two who want the same ones do not wait for each other.
             size = len(commands) if keyed else CHUNK
             for first in range(0, len(commands), size):
@@ -73,16 +76,21 @@ class PostgresSending(PostgresGates):
     def _insert_chunk(
         self, commands: Sequence[NewCommand], kind: type[Statement]
     ) -> Op[list[Inserted]]:
+        added = yield from self._insert_some(list(commands), kind)
+        if all(added):
+            return [Inserted(command.command_id, duplicate=False) for command in commands]
         results: list[Inserted | None] = [None] * len(commands)
         left = list(range(len(commands)))
-        while left:
-            added = yield from self._insert_some([commands[i] for i in left], kind)
+        while True:
             for position, is_new in zip(left, added, strict=True):
                 if is_new:
                     results[position] = Inserted(commands[position].command_id, duplicate=False)
             taken = [position for position in left if results[position] is None]
             # A holder that ended between the two statements leaves its key to us: once more.
             left = yield from self._name_holders(commands, taken, results)
+            if not left:
+                break
+            added = yield from self._insert_some([commands[i] for i in left], kind)
         return [result for result in results if result is not None]
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
@@ -176,6 +184,8 @@ class PostgresSending(PostgresGates):
 
     def _copy(self, commands: list[NewCommand]) -> Op[list[bool]]:
         now, seqs, limited = (yield Statement(self._sql.draw_sequences, (len(commands),)))[0]
+        if not limited and all(map(is_plain, commands)):
+            return (yield from self._copy_plain(commands, seqs, now))
         gates = (yield from self._gates_of({c.domain for c in commands})) if limited else {}
         keyed = [pair for pair in zip(seqs, commands, strict=True) if pair[1].unique_key is not None]
         left_out: set[int] = set()
@@ -221,12 +231,25 @@ class PostgresSending(PostgresGates):
         yield from self._copy_places(ready, later)
         if gated:
             yield from self._copy_held(held, gated, now)
-        soonest = _soonest(commands, due_ins)
-        waits = integers([max(0, due_in) for due_in in soonest.values()])
         tagged = any(requires is not None for _, requires in gated)
+        yield from self._announce_copied(commands, _soonest(commands, due_ins), tagged)
+        return [seq is not None for seq, _ in due_ins]
+
+    def _copy_plain(self, commands: list[NewCommand], seqs: list[int], now: int) -> Op[list[bool]]:
+        """The same for commands that nothing can hold back, in fewer steps."""
+        rows = list(zip(seqs, commands, repeat(now), repeat(now), strict=False))
+        yield Copy(self._sql.copy_commands, rows, render=plain_command_line)
+        yield from self._copy_places(rows, [])
+        soonest = dict.fromkeys([command.domain for command in commands], 0)
+        yield from self._announce_copied(commands, soonest, tagged=False)
+        return [True] * len(commands)
+
+    def _announce_copied(
+        self, commands: list[NewCommand], soonest: dict[str, int], tagged: bool
+    ) -> Op[None]:
+        waits = integers([max(0, due_in) for due_in in soonest.values()])
         yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify, tagged))
         yield from _wakes(commands, soonest)
-        return [seq is not None for seq, _ in due_ins]
 
     def _copy_held(
         self, held: list[tuple[str, Row]], gated: set[tuple[str, str | None]], now: int
@@ -237,7 +260,7 @@ class PostgresSending(PostgresGates):
         if held:
             yield Copy(self._sql.copy_held, held, render=held_line)
             touches = sorted({(row[1].domain, gate, now) for gate, row in held})
-            yield Copy(self._sql.copy_touch, touches, render=plain_line)
+            yield Copy(self._sql.copy_touch, touches, render=touch_line)
 
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
         """Where commands that were copied wait: now, or for their time."""
