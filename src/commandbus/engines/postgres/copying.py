@@ -8,8 +8,6 @@ Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
 
 _NULL = "\\N"
-_REST = "\t\\N" * 7
-"""Of a plain command: when it expires, its keys, tags, headers, batch and requirements."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -44,13 +42,13 @@ def command_line(row: Row) -> str:
     )
 
 
-def plain_command_line(row: Row) -> str:
-    """The same of a plain command."""
+def plain_line(row: Row) -> str:
+    """The same of a plain command, for `copy_plain`."""
     seq, c, now, _ = row
     command_id = c.command_id.hex
     return (
         f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}\t{command_id}"
-        f"\t\\N\t\\N\t{c.priority}\t\\N\t{now}\t{now}{_REST}"
+        f"\t{c.priority}\t{now}\t{now}"
     )
 
 

@@ -15,7 +15,7 @@ from commandbus.engines.postgres.copying import (
     command_line,
     held_line,
     is_plain,
-    plain_command_line,
+    plain_line,
     queue_line,
     scheduled_line,
     touch_line,
@@ -238,7 +238,7 @@ class PostgresSending(PostgresGates):
     def _copy_plain(self, commands: list[NewCommand], seqs: list[int], now: int) -> Op[list[bool]]:
         """The same for commands that nothing can hold back, in fewer steps."""
         rows = list(zip(seqs, commands, repeat(now), repeat(now), strict=False))
-        yield Copy(self._sql.copy_commands, rows, render=plain_command_line)
+        yield Copy(self._sql.copy_plain, rows, render=plain_line)
         yield from self._copy_places(rows, [])
         soonest = dict.fromkeys([command.domain for command in commands], 0)
         yield from self._announce_copied(commands, soonest, tagged=False)

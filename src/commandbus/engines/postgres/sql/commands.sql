@@ -121,6 +121,12 @@ copy commandbus.command (seq, command_id, domain, command_type, data, correlatio
     batch_id, group_key, requires)
 from stdin
 
+-- name: copy_plain
+-- The same for commands that have nothing else.
+copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, priority,
+    created_at, due_at)
+from stdin
+
 -- name: copy_queue
 copy commandbus.queue (domain, priority, seq, available_at, keyed) from stdin
 
