@@ -23,9 +23,10 @@ def as_name(value: object, what: str) -> str:
     if type(value) is str and value in _known:
         return value
     if isinstance(value, str) and _is_name(value):
+        name = str.__str__(value)  # of an enumeration's member the text, whatever it calls itself
         if len(_known) < KNOWN_MAX:
-            _known.add(value)
-        return value
+            _known.add(name)
+        return name
     raise InvalidArgumentError(
         f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "
         "beginning with a letter or underscore."
@@ -40,7 +41,7 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
         )
     if "\0" in value or not _is_unicode(value):
         raise InvalidArgumentError(f"{what} contains a NUL character or a lone surrogate.")
-    return value
+    return str.__str__(value)
 
 
 def as_queue(value: object) -> str:
