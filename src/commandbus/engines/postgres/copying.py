@@ -8,17 +8,17 @@ Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
 
 _NULL = "\\N"
+_NOTHING = (None,) * 11
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def is_plain(c: NewCommand) -> bool:
     """Whether a command is due at once and has nothing beyond its payload and priority, as most."""
-    return (
-        c.correlation_id is c.command_id
-        and c.delay == 0
-        and c.due_at is c.causation_id is c.reply_to is c.expires_at is c.max_attempts is c.unique_key
-        is c.tags is c.headers is c.batch_id is c.group_key is c.requires is None
+    more = (
+        c.due_at, c.causation_id, c.reply_to, c.expires_at, c.max_attempts, c.unique_key, c.tags,
+        c.headers, c.batch_id, c.group_key, c.requires,
     )  # fmt: skip
+    return more == _NOTHING and c.delay == 0 and c.correlation_id is c.command_id
 
 
 def command_line(row: Row) -> str:

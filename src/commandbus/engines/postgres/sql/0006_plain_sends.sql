@@ -1,5 +1,6 @@
 -- Adds one command that is as plain as most are: due at once, and nothing said beyond its payload and
--- priority. One look tells whether anything else is to be done for it; then it goes the long way.
+-- priority. One look tells whether anything else is to be done for it, because its domain is new or has
+-- gates, or somebody sleeps; then it goes the long way.
 --
 -- The lock comes before the look, as in the function wake: whoever is not seen asleep cannot fall
 -- asleep before this transaction ends. A caller's REPEATABLE READ transaction sees nothing new.
@@ -14,8 +15,7 @@ declare
     now_at bigint := commandbus.now_us();
     ready  boolean;
 begin
-    select exists (select 1 from commandbus.domain d where d.domain = add_plain.domain)
-        and not exists (select 1 from commandbus.limit_rule r where r.domain = add_plain.domain)
+    select exists (select 1 from commandbus.domain d where d.domain = add_plain.domain and not d.gated)
         and not (announce and exists (select 1 from commandbus.sleeper s
             where s.domain = add_plain.domain and s.process <> origin and s.until > now_at))
     into ready;
