@@ -228,6 +228,27 @@ def test_a_lock_held_for_too_long_is_told_in_words_of_the_bus(
     assert bus.send("shop", "Order").command_id
 
 
+def whereabouts() -> Op[int]:
+    yield Statement("select 1")
+    return threading.get_ident()
+
+
+def test_a_thread_that_finds_a_lane_free_runs_its_op_itself(bus: SyncCommandBus) -> None:
+    assert bus.session.run(whereabouts()) == threading.get_ident()
+    assert bus.session.run(whereabouts(), read=True) == threading.get_ident()
+
+
+def test_while_another_process_writes_the_lane_waits_for_it(
+    tmp_path: Path, bus: SyncCommandBus
+) -> None:
+    writer = bus.engine._writer  # type: ignore[attr-defined]
+    op = whereabouts()
+    with WriteLock(tmp_path / "test.db.lock"):
+        assert writer.run(op) is None
+        waiting = writer.submit(op)
+    assert waiting.result(30) != threading.get_ident()
+
+
 class Held:
     """A write lock that a test holds, so that orders pile up behind it."""
 

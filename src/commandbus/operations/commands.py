@@ -101,17 +101,24 @@ def send(
         sender,
         retry,
     )
+    if unique is None and sender is None and batch_id is None:
+        return _insert_one(scope, encode_request(scope, request))
     return _first(send_many(scope, [request]))
 
 
 def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResult]]:
     """Send any number of commands, to any domains: all of them or, on any error, none.
 
-    Results come in the order of the requests. Each domain is woken once.
+    Results come in the order of the requests. Each domain is woken once, or once for every so many
+    thousand commands. The requests of an iterator are not kept, so a million of them may come.
     """
-    wanted = list(as_items(requests, "requests"))
-    commands = [encode_request(scope, request) for request in wanted]
-    insert = _insert(scope, commands, Extras.of(wanted))
+    commands: list[NewCommand] = []
+    special: dict[int, SendRequest] = {}
+    for request in as_items(requests, "requests"):
+        commands.append(encode_request(scope, request))
+        if request.unique is not None or request.sender is not None:
+            special[len(commands) - 1] = request
+    insert = _insert(scope, commands, Extras.of(special, len(commands)) if special else None)
     if any(command.batch_id is not None for command in commands):
         return join_batches(scope, commands, insert)
     return insert
@@ -125,15 +132,16 @@ class Extras(msgspec.Struct, frozen=True):
     """How many commands each sender sends to a domain."""
 
     @classmethod
-    def of(cls, requests: list[SendRequest]) -> Extras | None:
-        if all(request.unique is None and request.sender is None for request in requests):
-            return None
+    def of(cls, requests: Mapping[int, SendRequest], count: int) -> Extras:
+        """Of those among `count` requests that have any, by position."""
         senders: dict[tuple[str, str], int] = {}
-        for request in requests:
+        uniques: list[Unique | None] = [None] * count
+        for position, request in requests.items():
             if request.sender is not None:
                 key = (request.domain, as_text(request.sender, "sender"))
                 senders[key] = senders.get(key, 0) + 1
-        uniques = [r.unique.checked(r.unique_key) if r.unique else None for r in requests]
+            if request.unique is not None:
+                uniques[position] = request.unique.checked(request.unique_key)
         return cls(uniques if any(uniques) else [], senders)
 
 
@@ -160,6 +168,16 @@ def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> 
         SendResult(row.command_id, command.domain, row.duplicate)
         for command, row in zip(commands, inserted, strict=True)
     ]
+
+
+def _insert_one(scope: Scope, command: NewCommand) -> Op[SendResult]:
+    """What `_insert` does, for most sends."""
+    settings = scope.settings
+    inserted = yield from scope.store.insert([command], Capacity(settings.max_pending))
+    row = inserted[0]
+    if settings.warn_depth is not None:
+        scope.watch_depth(command.domain, row.pending)
+    return SendResult(row.command_id, command.domain, row.duplicate)
 
 
 def _first(op: Op[list[SendResult]]) -> Op[SendResult]:

@@ -84,6 +84,9 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
     hurried: bool = False
+    apart: bool = False
+    """Each command under a lease of its own where transactions that end commands would wait for each
+    other to change the one they share."""
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -347,6 +347,7 @@ class WorkerBase:
             self._ageing,
             claim.idle,
             claim.hurried,
+            any(found.transactional and found.domain in self.domains for found in self.registry),
         )
 
     def _receive(

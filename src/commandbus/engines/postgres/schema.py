@@ -16,7 +16,13 @@ from commandbus.engines.postgres.statements import PACKAGE, in_schema
 from commandbus.errors import SchemaOutdated
 from commandbus.store.sql_files import read_text
 
-MIGRATIONS = ("0001_schema.sql", "0002_processes.sql", "0003_limits.sql", "0004_ageing.sql")
+MIGRATIONS = (
+    "0001_schema.sql",
+    "0002_processes.sql",
+    "0003_limits.sql",
+    "0004_ageing.sql",
+    "0006_plain_sends.sql",
+)
 
 _REGISTER = """
 create schema if not exists "{schema}";

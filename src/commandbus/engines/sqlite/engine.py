@@ -141,7 +141,8 @@ class SqliteSession:
         self._engine = engine
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
-        future = self._engine.lane(read).submit(op)
+        lane = self._engine.lane(read)
+        future = lane.run(op) or lane.submit(op)
         try:
             return future.result(LOCK_SECONDS_MAX)
         except FutureTimeout:
