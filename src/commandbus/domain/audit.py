@@ -25,6 +25,9 @@ class AuditEventType(StrEnum):
     OPERATOR_RETRY = "OPERATOR_RETRY"
     OPERATOR_CANCEL = "OPERATOR_CANCEL"
     OPERATOR_COMPLETE = "OPERATOR_COMPLETE"
+    COMMENTED = "COMMENTED"
+    ASSIGNED = "ASSIGNED"
+    ESCALATED = "ESCALATED"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

@@ -9,11 +9,12 @@ Every command is in exactly one place: waiting (ready or scheduled), under one l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
@@ -31,6 +32,7 @@ from commandbus.store.records import (
     Inserted,
     NewCommand,
     OperatorAction,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -94,6 +96,18 @@ class CommandStore(Protocol):
         InvalidOperationError when it is not parked (any more)."""
         ...
 
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        status: CommandStatus | None = None,
+    ) -> Op[bool]:
+        """Add to a command's trail; with a status, only while it has that one. False when there is no
+        such command."""
+        ...
+
 
 class ReadStore(Protocol):
     """Reads for people; none of them changes anything or takes a lock that workers feel."""
@@ -107,6 +121,11 @@ class ReadStore(Protocol):
         ...
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]: ...
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        """Commands that have been parked for longer and were not escalated since; oldest sequence
+        first."""
+        ...
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         """Everything that happened to a command, in order."""

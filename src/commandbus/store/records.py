@@ -207,6 +207,16 @@ class Run(msgspec.Struct, frozen=True):
     finished_at: int
 
 
+class Overdue(msgspec.Struct, frozen=True):
+    """A command that nobody has taken care of since it was parked, in microseconds."""
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    parked_at: int
+    error_code: str | None
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """One step of a pruning pass: what was looked at up to `last`, and how many are gone."""
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import PARKED, CommandStatus
@@ -20,6 +20,7 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -139,6 +140,27 @@ class MemoryReads:
             and domain in (None, stored.command.domain)
             and command_type in (None, stored.command.command_type)
         )
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        yield from ()
+        cutoff = self._clock() - int(seconds * SECOND)
+        return [
+            Overdue(
+                stored.command.domain,
+                stored.command.command_id,
+                stored.command.command_type,
+                stored.finished_at,
+                stored.outcome.error.code if stored.outcome.error else None,
+            )
+            for stored in self._state.commands.values()
+            if stored.outcome is not None
+            and stored.outcome.status is PARKED
+            and stored.finished_at <= cutoff
+            and not any(
+                kept.kind is AuditEventType.ESCALATED and kept.at >= stored.finished_at
+                for kept in stored.audit
+            )
+        ][:limit]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         yield from ()

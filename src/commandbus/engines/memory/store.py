@@ -6,8 +6,9 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -343,6 +344,21 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
                 ),
                 now,
             )
+
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        status: CommandStatus | None = None,
+    ) -> Op[bool]:
+        yield from ()
+        for stored in self._stored(command_id, domain):
+            if status in (None, self._status(stored)):
+                stored.audit.append(Kept(kind, self._clock(), dict(details)))
+                return True
+        return False
 
     def _require(self, domain: str, command_id: UUID) -> Stored:
         seq = self._state.by_id.get(command_id, {}).get(domain)

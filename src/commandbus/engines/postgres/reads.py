@@ -21,6 +21,7 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -92,6 +93,10 @@ class PostgresReads(PostgresBase):
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         rows = yield Atomic(self._sql.parked, (domain, command_type))
         return int(rows[0][0])
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        rows = yield Atomic(self._sql.overdue, (int(seconds * SECOND), limit))
+        return [Overdue(*row) for row in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         running = yield from self._running()

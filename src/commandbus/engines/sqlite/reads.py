@@ -19,6 +19,7 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -96,6 +97,11 @@ class SqliteReads:
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         rows = yield Statement(SQL.parked, {"domain": domain, "command_type": command_type})
         return int(rows[0][0])
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        cutoff = self._clock() - int(seconds * SECOND)
+        rows = yield Statement(SQL.overdue, (cutoff, limit))
+        return [Overdue(row[0], as_id(row[1]), *row[2:]) for row in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         rows = yield Statement(

@@ -10,6 +10,7 @@ from commandbus.operations import (
     batches,
     breakers,
     cancelling,
+    cases,
     commands,
     history,
     insight,
@@ -147,5 +148,9 @@ class TroubleshootingQueue:
     operator_retry = awaiting(troubleshooting.operator_retry)
     operator_cancel = awaiting(troubleshooting.operator_cancel)
     operator_complete = awaiting(troubleshooting.operator_complete)
+    comment = awaiting(cases.comment)
+    assign = awaiting(cases.assign)
+    list_cases = awaiting(cases.list_cases, read=True)
+    list_assigned = awaiting(cases.list_assigned, read=True)
     group_failures = awaiting_flow(redrive.group_failures)
     bulk = awaiting_flow(redrive.bulk)

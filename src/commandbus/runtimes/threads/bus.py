@@ -10,6 +10,7 @@ from commandbus.operations import (
     batches,
     breakers,
     cancelling,
+    cases,
     commands,
     history,
     insight,
@@ -147,5 +148,9 @@ class SyncTroubleshootingQueue:
     operator_retry = blocking(troubleshooting.operator_retry)
     operator_cancel = blocking(troubleshooting.operator_cancel)
     operator_complete = blocking(troubleshooting.operator_complete)
+    comment = blocking(cases.comment)
+    assign = blocking(cases.assign)
+    list_cases = blocking(cases.list_cases, read=True)
+    list_assigned = blocking(cases.list_assigned, read=True)
     group_failures = blocking_flow(redrive.group_failures)
     bulk = blocking_flow(redrive.bulk)
