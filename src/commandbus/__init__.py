@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.domain.unique import Unique
     from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.operations.cases import Case
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
@@ -105,6 +106,7 @@ _HOMES = {
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.domain.unique": "Unique",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.operations.cases": "Case",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
@@ -150,6 +152,7 @@ __all__ = [
     "BreakerState",
     "BusSettings",
     "BusinessRuleException",
+    "Case",
     "CircuitBreaker",
     "Command",
     "CommandBus",

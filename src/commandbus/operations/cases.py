@@ -90,9 +90,7 @@ def assign(
         raise InvalidOperationError(
             f"Only a parked command is assigned to somebody; this one is {records[0].status}."
         )
-    yield from _change(
-        scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who)
-    )
+    yield from _change(scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
 
 
 def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]]:
@@ -136,7 +134,9 @@ def escalate(
         return [], min(pause, (known.due_at - now) / SECOND)
     yield TOGETHER
     version, due_at = known.version if known else 0, now + int(pause * SECOND)
-    if not (yield from scope.store.put_document(Document(ESCALATION, "next", version, "", due_at, "{}"))):
+    if not (
+        yield from scope.store.put_document(Document(ESCALATION, "next", version, "", due_at, "{}"))
+    ):
         return [], pause
     overdue = yield from scope.store.overdue(seconds, PIECE)
     for command in overdue:
@@ -180,9 +180,7 @@ def _report(send_to: str, command: Overdue) -> SendRequest:
     return SendRequest(send_to, ESCALATION, data, causation_id=command.command_id)
 
 
-def _change(
-    scope: Scope, domain: str, command_id: UUID, change: Callable[[Case], Case]
-) -> Op[None]:
+def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case], Case]) -> Op[None]:
     key = _key(domain, command_id)
     while True:
         known = yield from scope.store.get_document(KIND, key)

@@ -81,7 +81,7 @@ GROUPS = {
     "batch": ("list", "show", "commands", "cancel"),
     "process": ("list", "show", "audit", "draw", "route", "signal", "cancel", "retry", "skip"),
     "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
-    "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
+    "tsq": ("list", "show", "count", "retry", "cancel", "complete", "comment", "assign"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
     "limit": ("list", "set", "clear"),
