@@ -73,9 +73,8 @@ class BusSettings:
                 problems.append(f"retention is for COMPLETED, FAILED and CANCELED, not {status!r}")
             _collect(problems, partial(as_seconds, seconds, f"retention of {status}", minimum=1.0))
         if self.escalate_after is not None:
-            _collect(
-                problems, lambda: as_seconds(self.escalate_after or 0, "escalate_after", minimum=1.0)
-            )
+            after = self.escalate_after
+            _collect(problems, lambda: as_seconds(after, "escalate_after", minimum=1.0))
         if self.escalate_to is not None:
             _collect(problems, lambda: as_name(self.escalate_to, "escalate_to"))
             if self.escalate_after is None:

@@ -133,12 +133,13 @@ def escalate(
     if known is not None and known.due_at is not None and known.due_at > now:
         return [], min(pause, (known.due_at - now) / SECOND)
     yield TOGETHER
-    version, due_at = known.version if known else 0, now + int(pause * SECOND)
-    if not (
-        yield from scope.store.put_document(Document(ESCALATION, "next", version, "", due_at, "{}"))
-    ):
-        return [], pause
     overdue = yield from scope.store.overdue(seconds, PIECE)
+    if len(overdue) == PIECE:
+        pause = 0.2
+    version, due_at = known.version if known else 0, now + int(pause * SECOND)
+    following = Document(ESCALATION, "next", version, "", due_at, "{}")
+    if not (yield from scope.store.put_document(following)):
+        return [], pause
     for command in overdue:
         details = {"after": seconds} | ({"sent_to": send_to} if send_to else {})
         kind = AuditEventType.ESCALATED
