@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from commandbus.domain.unique import Unique
     from commandbus.engines.memory.queue import PriorityDelayQueue
     from commandbus.operations.cases import Case
+    from commandbus.operations.erasure import EraseReport
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
@@ -107,6 +108,7 @@ _HOMES = {
     "commandbus.domain.unique": "Unique",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
     "commandbus.operations.cases": "Case",
+    "commandbus.operations.erasure": "EraseReport",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
@@ -140,6 +142,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "END",
+    "EraseReport",
     "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",

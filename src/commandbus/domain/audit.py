@@ -28,6 +28,7 @@ class AuditEventType(StrEnum):
     COMMENTED = "COMMENTED"
     ASSIGNED = "ASSIGNED"
     ESCALATED = "ESCALATED"
+    ERASED = "ERASED"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

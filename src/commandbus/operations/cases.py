@@ -55,6 +55,7 @@ def comment(
 ) -> Op[None]:
     """Say something about a command, in its trail. Raises CommandNotFoundError."""
     said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
+    domain = as_name(domain, "domain")
     yield TOGETHER
     details = {"operator": operator, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
@@ -80,11 +81,11 @@ def assign(
     """Say who takes care of a parked command; None for nobody. Raises CommandNotFoundError, or
     InvalidOperationError when it is not parked (any more)."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
-    wanted = as_id(command_id, "command_id")
+    domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
     yield TOGETHER
     details = {"operator": operator, "assignee": who}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, PARKED)):
-        records = yield from scope.store.find(wanted, as_name(domain, "domain"))
+        records = yield from scope.store.find(wanted, domain)
         if not records:
             raise CommandNotFoundError(domain, wanted)
         raise InvalidOperationError(
@@ -168,6 +169,11 @@ def forget_cases(scope: Scope) -> Op[int]:
         else:
             gone += yield from scope.store.delete_document(KIND, document.key)
     return gone
+
+
+def forget_case(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """Drop what lists show of it; its trail stays."""
+    yield from scope.store.delete_document(KIND, _key(domain, command_id))
 
 
 def _report(send_to: str, command: Overdue) -> SendRequest:

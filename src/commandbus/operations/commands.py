@@ -245,6 +245,7 @@ def query_commands(
     created_before: datetime | None = None,
     error: str | None = None,
     data: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     after: str | None = None,
     scan: int | None = None,
     limit: int = 100,
@@ -252,7 +253,8 @@ def query_commands(
     """Commands that meet all conditions, newest first, a page at a time.
 
     `error` is a code, or the name of an exception, with which they ended or are parked; `data` maps
-    paths into the payload, keys with dots between, to the text of the value there. `after` is the
+    paths into the payload, keys with dots between, to the text of the value there, and `headers`
+    paths into the headers. `after` is the
     `next` of the page before; pages neither repeat nor skip a command that was there when the first
     page was read, however many are added meanwhile. With `scan`, no more than so many commands are
     looked at, and `next` goes on where the look ended.
@@ -272,7 +274,8 @@ def query_commands(
         if created_before is None
         else as_microseconds(created_before, "created_before"),
         error=error,
-        data=tuple((as_path(path), text) for path, text in (data or {}).items()),
+        data=_values(data),
+        headers=_values(headers),
         before=_cursor(after),
         limit=limit + 1,
     )
@@ -284,6 +287,10 @@ def query_commands(
     if len(records) > limit:
         return CommandPage(page, str(page[-1].sequence))
     return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
+
+
+def _values(wanted: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((as_path(path), str(text)) for path, text in (wanted or {}).items())
 
 
 def as_path(path: str) -> str:

@@ -188,6 +188,13 @@ class PruneStore(Protocol):
         ...
 
 
+class EraseStore(Protocol):
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        """Replace what commands carried by a marker, wherever it is kept, as store/erasing.py says.
+        Only of those that have ended: returns their sequences."""
+        ...
+
+
 class AdoptingStore(Protocol):
     """What a store with the capability `adopted_queues` does beside; the others need not have it."""
 
@@ -199,6 +206,7 @@ class AdoptingStore(Protocol):
 
 class Store(
     PruneStore,
+    EraseStore,
     CommandStore,
     ReadStore,
     QueueStore,

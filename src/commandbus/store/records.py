@@ -169,6 +169,8 @@ class CommandFilter(msgspec.Struct, frozen=True):
     """The code, or the exception's name, with which the command ended or is parked."""
     data: tuple[tuple[str, str], ...] = ()
     """(path, text): the payload has this value there; paths are keys with dots between."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """The same for the headers."""
     before: int | None = None
     lowest: int | None = None
     """The lowest sequence to look at, so that a rare condition does not read a whole table."""

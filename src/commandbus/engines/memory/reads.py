@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -12,9 +12,10 @@ from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
-from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
+from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op
 from commandbus.store.records import (
     AuditEntry,
@@ -64,6 +65,10 @@ class MemoryReads:
             and (wanted.status is None or self._status(stored) is wanted.status)
             and (wanted.error is None or self._failed_with(stored, wanted.error))
             and all(value_at(payload.decode(stored.data), path) == text for path, text in wanted.data)
+            and all(
+                value_at(payload.decode(command.headers or "{}"), path) == text
+                for path, text in wanted.headers
+            )
         )
 
     def _failed_with(self, stored: Stored, wanted: str) -> bool:
@@ -129,6 +134,31 @@ class MemoryReads:
                 if not known:
                     del self._state.by_id[command.command_id]
         return pruned(rows, cutoffs, limit)
+
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        yield from ()
+        erased: list[int] = []
+        for seq in seqs:
+            stored = self._state.commands.get(seq)
+            outcome = stored.outcome if stored else None
+            if stored is None or outcome is None or outcome.status not in FINAL:
+                continue
+            nothing = dict.fromkeys(("headers", "tags", "unique_key", "group_key"))
+            stored.command = msgspec.structs.replace(stored.command, data=MARKER, **nothing)
+            stored.data, stored.progress = MARKER, None
+            stored.outcome = msgspec.structs.replace(
+                outcome,
+                result=None if outcome.result is None else MARKER,
+                error=None if outcome.error is None else erased_failure(outcome.error),
+                reason=erased_reason(outcome.reason),
+            )
+            stored.audit = [
+                msgspec.structs.replace(kept, details=erased_details(kept.details))
+                for kept in stored.audit
+            ]
+            self._state.recorded.pop(seq, None)
+            erased.append(seq)
+        return erased
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         yield from ()

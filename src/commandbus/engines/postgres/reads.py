@@ -216,8 +216,9 @@ def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list
         " or right(o.error::jsonb ->> 'exception', length($::text) + 1) = '.' || $::text)",
         wanted.error,
     )
-    for path, text in wanted.data:
+    found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
+    for column, path, text in found:
         params += [path, text]
         place = f"string_to_array(${len(params) - 1}::text, '.')"
-        conditions.append(f"c.data::jsonb #>> {place} = ${len(params)}::text")
+        conditions.append(f"c.{column}::jsonb #>> {place} = ${len(params)}::text")
     return conditions, params

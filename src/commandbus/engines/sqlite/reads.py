@@ -215,11 +215,12 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
             " or json_extract(o.error, '$.exception') like ? escape '\\')"
         )
         params += [wanted.error, wanted.error, "%." + escaped_like(wanted.error)]
-    for path, text in wanted.data:
+    found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
+    for column, path, text in found:
         place = "$" + "".join(f'."{key}"' for key in path.split("."))
         conditions.append(
-            "case json_type(c.data, ?) when 'true' then 'true' when 'false' then 'false'"
-            " else cast(json_extract(c.data, ?) as text) end = ?"
+            f"case json_type(c.{column}, ?) when 'true' then 'true' when 'false' then 'false'"
+            f" else cast(json_extract(c.{column}, ?) as text) end = ?"
         )
         params += [place, place, text]
     return conditions, params

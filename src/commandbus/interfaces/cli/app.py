@@ -85,7 +85,7 @@ GROUPS = {
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
     "limit": ("list", "set", "clear"),
-    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "install-pgmq"),
+    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "erase", "install-pgmq"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(

@@ -12,6 +12,7 @@ from commandbus.operations import (
     cancelling,
     cases,
     commands,
+    erasure,
     history,
     insight,
     limits,
@@ -98,6 +99,7 @@ class CommandBus(BusBase, _Sending):
     get_history = awaiting(history.get_history, read=True)
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)
+    erase = awaiting_flow(erasure.erase)
     search_audit = awaiting(actions.search_audit, read=True)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)

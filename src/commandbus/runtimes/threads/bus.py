@@ -12,6 +12,7 @@ from commandbus.operations import (
     cancelling,
     cases,
     commands,
+    erasure,
     history,
     insight,
     limits,
@@ -98,6 +99,7 @@ class SyncCommandBus(BusBase, _Sending):
     get_history = blocking(history.get_history, read=True)
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)
+    erase = blocking_flow(erasure.erase)
     search_audit = blocking(actions.search_audit, read=True)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)

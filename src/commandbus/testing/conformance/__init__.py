@@ -38,6 +38,7 @@ SUITES = (
     "capacity",
     "cases",
     "claiming",
+    "erasure",
     "groups",
     "handlers",
     "leases",

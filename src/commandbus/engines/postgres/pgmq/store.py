@@ -128,6 +128,14 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             yield Atomic(self._plain.forget_pruned, (after, last))
         return pruned
 
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        erased = yield from super().erase(seqs)
+        if erased:
+            yield from self._look_up(None)
+            for queue in self._queues.all():
+                yield Statement(self._texts.of_one("erase_archived", queue), (integers(erased),))
+        return erased
+
     def purge(self, domain: str | None) -> Op[int]:
         yield from self._look_up(None)
         for queue in self._queues.all():
