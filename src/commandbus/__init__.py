@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from commandbus.domain.unique import Unique
     from commandbus.engines.memory.queue import PriorityDelayQueue
     from commandbus.operations.cases import Case
+    from commandbus.operations.checking import CheckReport
     from commandbus.operations.erasure import EraseReport
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
@@ -108,6 +109,7 @@ _HOMES = {
     "commandbus.domain.unique": "Unique",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
     "commandbus.operations.cases": "Case",
+    "commandbus.operations.checking": "CheckReport",
     "commandbus.operations.erasure": "EraseReport",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
@@ -156,6 +158,7 @@ __all__ = [
     "BusSettings",
     "BusinessRuleException",
     "Case",
+    "CheckReport",
     "CircuitBreaker",
     "Command",
     "CommandBus",

@@ -29,6 +29,7 @@ class AuditEventType(StrEnum):
     ASSIGNED = "ASSIGNED"
     ESCALATED = "ESCALATED"
     ERASED = "ERASED"
+    MOVED = "MOVED"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

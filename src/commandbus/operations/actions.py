@@ -65,6 +65,9 @@ def list_actions(
     scope: Scope, *, action: str | None = None, after: str | None = None, limit: int = 100
 ) -> Op[ActionPage]:
     """What people did to domains, schedules and breakers, newest first, a page at a time."""
+    for value in (action, after):
+        if value is not None:
+            as_text(value, "action" if value is action else "after")
     page = yield from scope.store.list_documents(
         KIND, status=action, after=after, limit=limit, backwards=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commandbus.engines.postgres.arriving import PostgresArriving
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.claiming import PostgresClaiming
 from commandbus.engines.postgres.documents import PostgresDocuments
@@ -15,6 +16,7 @@ class PostgresStore(
     PostgresClaiming,
     PostgresOperators,
     PostgresErasing,
+    PostgresArriving,
     PostgresDocuments,
     PostgresBatches,
     PostgresProcesses,

@@ -11,6 +11,7 @@ from commandbus.operations import (
     breakers,
     cancelling,
     cases,
+    checking,
     commands,
     erasure,
     history,
@@ -100,6 +101,7 @@ class CommandBus(BusBase, _Sending):
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)
     erase = awaiting_flow(erasure.erase)
+    check_payloads = awaiting_flow(checking.check_payloads)
     search_audit = awaiting(actions.search_audit, read=True)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)

@@ -11,6 +11,7 @@ from commandbus.operations import (
     breakers,
     cancelling,
     cases,
+    checking,
     commands,
     erasure,
     history,
@@ -100,6 +101,7 @@ class SyncCommandBus(BusBase, _Sending):
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)
     erase = blocking_flow(erasure.erase)
+    check_payloads = blocking_flow(checking.check_payloads)
     search_audit = blocking(actions.search_audit, read=True)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)

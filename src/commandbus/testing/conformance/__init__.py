@@ -37,6 +37,7 @@ SUITES = (
     "cancelling",
     "capacity",
     "cases",
+    "checking",
     "claiming",
     "erasure",
     "groups",
