@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from commandbus.operations.cases import Case
     from commandbus.operations.checking import CheckReport
     from commandbus.operations.erasure import EraseReport
+    from commandbus.operations.ledger import LedgerReport
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
@@ -111,6 +112,7 @@ _HOMES = {
     "commandbus.operations.cases": "Case",
     "commandbus.operations.checking": "CheckReport",
     "commandbus.operations.erasure": "EraseReport",
+    "commandbus.operations.ledger": "LedgerReport",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
@@ -243,6 +245,7 @@ __all__ = [
     "none",
     "plan_connections",
     "step",
+    "LedgerReport",
     "Limit",
     "RateLimited",
     "Unique",

@@ -22,6 +22,7 @@ from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_name, as_text
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, send_many
+from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -60,6 +61,7 @@ def comment(
     details = {"operator": operator, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(domain, wanted)
+    yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
     yield from _change(
         scope,
         domain,
@@ -91,6 +93,7 @@ def assign(
         raise InvalidOperationError(
             f"Only a parked command is assigned to somebody; this one is {records[0].status}."
         )
+    yield from link_event(scope, domain, wanted, AuditEventType.ASSIGNED, details)
     yield from _change(scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
@@ -29,6 +29,7 @@ from commandbus.errors import (
     InvalidOperationError,
     RateLimited,
 )
+from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.uniqueness import insert_unique
@@ -343,6 +344,8 @@ def cancel(
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    if actor is not None:
+        yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
     yield from reply_to_sender(scope, domain, wanted)
 
 

@@ -20,6 +20,7 @@ from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.actions import record_action
 from commandbus.operations.cases import forget_case
 from commandbus.operations.commands import cancel, query_commands
+from commandbus.operations.ledger import link_event, unsalt
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel
 from commandbus.store.op import TOGETHER, Op
@@ -156,5 +157,7 @@ def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, 
     for sequence in erased:
         record = by_sequence[sequence]
         yield from scope.store.note(record.domain, record.command_id, AuditEventType.ERASED, details)
+        yield from unsalt(scope, record.command_id)
+        yield from link_event(scope, record.domain, record.command_id, AuditEventType.ERASED, details)
         yield from forget_case(scope, record.domain, record.command_id)
     return len(erased)

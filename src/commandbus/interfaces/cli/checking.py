@@ -36,7 +36,8 @@ def check(
 ) -> None:
     """Check what waits or is parked against the handlers of new code.
 
-    For the time before a deploy; no handler is called. Exit code 1 when some payloads do not fit, or a type has no handler.
+    For the time before a deploy; no handler is called. Exit code 1 when some payloads do not fit, or
+    a type has no handler.
     """
     from commandbus.interfaces.cli.apps import load_registry
 

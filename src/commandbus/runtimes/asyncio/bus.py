@@ -16,6 +16,7 @@ from commandbus.operations import (
     erasure,
     history,
     insight,
+    ledger,
     limits,
     processes,
     queues,
@@ -103,6 +104,7 @@ class CommandBus(BusBase, _Sending):
     erase = awaiting_flow(erasure.erase)
     check_payloads = awaiting_flow(checking.check_payloads)
     search_audit = awaiting(actions.search_audit, read=True)
+    verify_audit = awaiting_flow(ledger.verify_audit)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)
     list_restarts = awaiting(restarts.list_restarts, read=True)

@@ -16,6 +16,7 @@ from commandbus.operations import (
     erasure,
     history,
     insight,
+    ledger,
     limits,
     processes,
     queues,
@@ -103,6 +104,7 @@ class SyncCommandBus(BusBase, _Sending):
     erase = blocking_flow(erasure.erase)
     check_payloads = blocking_flow(checking.check_payloads)
     search_audit = blocking(actions.search_audit, read=True)
+    verify_audit = blocking_flow(ledger.verify_audit)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)
     list_restarts = blocking(restarts.list_restarts, read=True)

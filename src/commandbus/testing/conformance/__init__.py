@@ -43,6 +43,7 @@ SUITES = (
     "groups",
     "handlers",
     "leases",
+    "ledger",
     "limits",
     "middleware",
     "pausing",
