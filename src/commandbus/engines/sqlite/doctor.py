@@ -48,6 +48,7 @@ class SqliteAdministration:
                 if found
                 else None
             )
+            compatible = newest is not None and schema.is_compatible(connection)
         if newest is None:
             raise SchemaOutdated(
                 f"{self.path} has no tables of the bus; create them with `commandbus db upgrade`."
@@ -57,7 +58,7 @@ class SqliteAdministration:
                 f"{self.path} has schema version {newest}, this program needs "
                 f"{len(schema.MIGRATIONS)}; run `commandbus db upgrade`."
             )
-        if newest > len(schema.MIGRATIONS):
+        if not compatible:
             raise SchemaOutdated(
                 f"{self.path} has schema version {newest}, this program knows "
                 f"{len(schema.MIGRATIONS)}; upgrade this installation of durable-commandbus."
