@@ -174,7 +174,8 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
 
 
 def _version(number: int) -> str:
-    return f"version {number} ({schema.MIGRATIONS[number - 1].removesuffix('.sql')})"
+    names = schema.MIGRATIONS[number - 1 : number] or ("newer, and compatible",)
+    return f"version {number} ({names[0].removesuffix('.sql')})"
 
 
 def _size(path: Path) -> int:
