@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,22 @@ def test_while_commands_run_nothing_moves(old: SyncCommandBus, new: SyncCommandB
         move(old, new, WHERE)
     assert len(new.query_commands(domain="shop")) == 0
     assert old.stats("shop").ready == 2
+
+
+def test_what_a_dead_worker_held_moves_with_its_recorded_steps(
+    old: SyncCommandBus, new: SyncCommandBus, tmp_path: Path
+) -> None:
+    sent = old.send("shop", "buy")
+    (taken,) = SyncWorker(old, "shop").receive(1)
+    step = old.scope.store.record_step(taken.claimed.seq, taken.claimed.lease_id, "charge", "7")
+    assert old.session.run(step)
+    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+        connection.execute("update commandbus_lease set until = 0")
+    old.session.run(promotion.take_back(old.scope))
+    assert move(old, new, WHERE) == (1, 1)
+    (taken,) = SyncWorker(new, "shop").receive(1)
+    assert (taken.command.command_id, taken.claimed.crashes) == (sent.command_id, 1)
+    assert new.session.run(new.scope.store.recorded_steps(taken.claimed.seq)) == {"charge": "7"}
 
 
 def test_a_key_that_is_held_in_the_target_is_told(old: SyncCommandBus, new: SyncCommandBus) -> None:

@@ -86,7 +86,7 @@ def assign(
     domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
     yield TOGETHER
     details = {"operator": operator, "assignee": who}
-    if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, PARKED)):
+    if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         records = yield from scope.store.find(wanted, domain)
         if not records:
             raise CommandNotFoundError(domain, wanted)
@@ -144,6 +144,8 @@ def escalate(
     following = Document(ESCALATION, "next", version, "", due_at, "{}")
     if not (yield from scope.store.put_document(following)):
         return [], pause
+    if send_to is not None and overdue:
+        yield from send_many(scope, [_report(send_to, command) for command in overdue])
     for command in overdue:
         details = {"after": seconds} | ({"sent_to": send_to} if send_to else {})
         kind = AuditEventType.ESCALATED
@@ -154,8 +156,6 @@ def escalate(
             command.command_id,
             lambda case: msgspec.structs.replace(case, escalated_at=as_datetime(now)),
         )
-    if send_to is not None and overdue:
-        yield from send_many(scope, [_report(send_to, command) for command in overdue])
     return overdue, pause
 
 

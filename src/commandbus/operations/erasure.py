@@ -39,7 +39,7 @@ class EraseReport(msgspec.Struct, frozen=True):
     canceled: int
     """How many of them had not ended."""
     waiting: int
-    """Not erased, because they wait or are parked and were not to be canceled."""
+    """Not erased, because they, or their replies, wait or are parked and were not to be canceled."""
     running: int
     """Not erased, because they run: repeat it when they have ended."""
 
@@ -94,19 +94,26 @@ def erase(
                 scan=SCAN,
                 limit=PIECE,
             )
-            ended = [record for record in page if record.status in FINAL]
-            others = [record for record in page if record.status not in FINAL]
-            for record in others:
-                if record.status is CommandStatus.IN_PROGRESS:
+            chosen_now: list[CommandRecord] = []
+            for record in page:
+                if record.status in FINAL:
+                    replies = yield from _replies(scope, record)
+                    alive = [reply for reply in replies if reply.status not in FINAL]
+                else:
+                    replies, alive = [], [record]
+                if any(one.status is CommandStatus.IN_PROGRESS for one in alive):
                     running += 1
-                elif not cancel_waiting:
+                elif alive and not cancel_waiting:
                     waiting += 1
-                elif dry_run or (yield from _canceled(scope, record, by)):
-                    canceled += 1
-                    ended.append(record)
+                elif dry_run or (yield from _canceled(scope, alive, by)):
+                    canceled += len(alive)
+                    chosen_now += [record, *replies]
                 else:
                     running += 1
-            erased += len(ended) if dry_run else (yield from _erase(scope, ended, by, because))
+            if dry_run:
+                erased += len(chosen_now)
+            elif chosen_now:
+                erased += yield Send(_erase_piece(scope, chosen_now, by, because))
             after = page.next
             if after is None:
                 break
@@ -117,36 +124,33 @@ def _told(domains: Sequence[str] | None) -> str:
     return "all domains" if domains is None else ", ".join(domains)
 
 
-def _canceled(scope: Scope, record: CommandRecord, operator: str) -> Flow[bool]:
-    """Whether it could be canceled: somebody may have begun with it just now."""
+def _canceled(scope: Scope, alive: Sequence[CommandRecord], operator: str) -> Flow[bool]:
+    """Whether they could be canceled: somebody may have begun with one just now."""
     reason = "its data is erased"
     try:
-        if record.status is PARKED:
-            ended = operator_cancel(scope, record.domain, record.command_id, reason, operator=operator)
-        else:
-            ended = cancel(scope, record.domain, record.command_id, reason, actor=operator)
-        yield Send(ended)
+        for record in alive:
+            place = (scope, record.domain, record.command_id, reason)
+            if record.status is PARKED:
+                yield Send(operator_cancel(*place, operator=operator))
+            else:
+                yield Send(cancel(*place, actor=operator))
     except CommandBusError:
         return False
     return True
 
 
-def _erase(scope: Scope, records: Sequence[CommandRecord], operator: str, reason: str) -> Flow[int]:
-    everything = list(records)
-    for record in records:
-        if record.reply_to is not None:
-            page = yield query_commands(
-                scope, domain=record.reply_to, correlation_id=record.correlation_id, limit=PIECE
-            )
-            everything += [
-                reply
-                for reply in page
-                if reply.command_type == REPLY_TYPE and reply.causation_id == record.command_id
-            ]
-    if not everything:
-        return 0
-    done: int = yield Send(_erase_piece(scope, everything, operator, reason))
-    return done
+def _replies(scope: Scope, record: CommandRecord) -> Flow[list[CommandRecord]]:
+    """The commands that told its sender how it ended, with its result."""
+    if record.reply_to is None:
+        return []
+    page = yield query_commands(
+        scope, domain=record.reply_to, correlation_id=record.correlation_id, limit=PIECE
+    )
+    return [
+        reply
+        for reply in page
+        if reply.command_type == REPLY_TYPE and reply.causation_id == record.command_id
+    ]
 
 
 def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, reason: str) -> Op[int]:
@@ -157,7 +161,7 @@ def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, 
     for sequence in erased:
         record = by_sequence[sequence]
         yield from scope.store.note(record.domain, record.command_id, AuditEventType.ERASED, details)
-        yield from unsalt(scope, record.command_id)
+        yield from unsalt(scope, record.domain, record.command_id)
         yield from link_event(scope, record.domain, record.command_id, AuditEventType.ERASED, details)
         yield from forget_case(scope, record.domain, record.command_id)
     return len(erased)

@@ -121,12 +121,14 @@ def link(scope: Scope, at: datetime, kind: str, subject: str, status: str, conte
             return
 
 
-def unsalt(scope: Scope, command_id: UUID) -> Op[None]:
+def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Make the digests of a command's entries meaningless: what they are of is being erased."""
+    subject = f"{domain} {command_id}"
     for document in (yield from scope.store.list_documents(KIND, status=str(command_id), limit=1_000)):
-        bare = msgspec.structs.replace(_links.decode(document.body), salt="")
-        body = msgspec.json.encode(bare).decode()
-        yield from scope.store.put_document(msgspec.structs.replace(document, body=body))
+        found = _links.decode(document.body)
+        if found.subject == subject:
+            body = msgspec.json.encode(msgspec.structs.replace(found, salt="")).decode()
+            yield from scope.store.put_document(msgspec.structs.replace(document, body=body))
 
 
 def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerReport]:

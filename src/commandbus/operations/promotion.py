@@ -23,6 +23,7 @@ from commandbus.store.moving import (
     Survey,
 )
 from commandbus.store.op import TOGETHER, Op
+from commandbus.store.records import ClaimRequest
 
 PIECE = 500
 _decoder = msgspec.json.Decoder(Moving)
@@ -31,6 +32,11 @@ _decoder = msgspec.json.Decoder(Moving)
 def survey(scope: Scope) -> Op[Survey]:
     """What there is to move. Raises ConfigurationError where nothing can be moved from."""
     return (yield from _departing(scope).survey())
+
+
+def take_back(scope: Scope) -> Op[None]:
+    """What workers held that are gone waits again."""
+    yield from scope.store.claim(ClaimRequest((), 0, "promotion", 1.0))
 
 
 def depart(scope: Scope, to: str, after: int) -> Op[Departure]:

@@ -37,6 +37,8 @@ class Moving(msgspec.Struct, frozen=True):
     parking: Parking | None
     audit: list[tuple[str, int, str]]
     """Kind, moment and details (JSON text) of what the trail keeps."""
+    steps: list[tuple[str, str, int]] = []
+    """Name, result (JSON text) and moment of the steps that its handler has recorded."""
 
 
 class Survey(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
-from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
@@ -102,10 +101,11 @@ class CommandStore(Protocol):
         command_id: UUID,
         kind: AuditEventType,
         details: Mapping[str, Any],
-        status: CommandStatus | None = None,
+        *,
+        parked: bool = False,
     ) -> Op[bool]:
-        """Add to a command's trail; with a status, only while it has that one. False when there is no
-        such command."""
+        """Add to a command's trail; with `parked`, only while it is. False when there is no such
+        command."""
         ...
 
 

@@ -16,7 +16,7 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
-from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, Transition, after, refuse_cancel
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
@@ -351,11 +351,12 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         command_id: UUID,
         kind: AuditEventType,
         details: Mapping[str, Any],
-        status: CommandStatus | None = None,
+        *,
+        parked: bool = False,
     ) -> Op[bool]:
         yield from ()
         for stored in self._stored(command_id, domain):
-            if status in (None, self._status(stored)):
+            if not parked or self._status(stored) is PARKED:
                 stored.audit.append(Kept(kind, self._clock(), dict(details)))
                 return True
         return False

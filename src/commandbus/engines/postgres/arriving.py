@@ -53,6 +53,16 @@ class PostgresArriving(PostgresSending):
                 texts(entry[3] for entry in past),
             ),
         )
+        steps = [(one.command, *step) for one in new for step in one.steps]
+        yield Statement(
+            self._sql.arrive_steps,
+            (
+                *_ids([step[0] for step in steps]),
+                texts(step[1] for step in steps),
+                texts(step[2] for step in steps),
+                integers(step[3] for step in steps),
+            ),
+        )
         return len(new)
 
     def _arrive_parked(self, parked: Sequence[Moving]) -> Op[None]:

@@ -84,10 +84,10 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         command_id: UUID,
         kind: AuditEventType,
         details: Mapping[str, Any],
-        status: CommandStatus | None = None,
+        *,
+        parked: bool = False,
     ) -> Op[bool]:
-        ended = None if status is None else str(status)
-        params = (command_id, domain, str(kind), as_json(details), ended)
+        params = (command_id, domain, str(kind), as_json(details), parked)
         return bool((yield Statement(self._sql.note, params)))
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:

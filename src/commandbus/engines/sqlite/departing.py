@@ -27,7 +27,8 @@ class SqliteDeparting(SqliteOperators):
         rows = yield Statement(SQL.departing, (after, limit))
         for row in rows:
             kept = yield Statement(SQL.audit_of, (row[0],))
-            moving = _moving(row, [(kind, at, details) for kind, at, details in kept])
+            steps = yield Statement(SQL.steps_of, (row[0],))
+            moving = _moving(row, [*map(tuple, kept)], [*map(tuple, steps)])
             document = (KIND, f"{row[0]:016d}", "", None, as_json(moving))
             yield Statement(SQL.keep, document)
             yield from self._leave(row[0], moving, f"moved to {to}")
@@ -53,7 +54,7 @@ class SqliteDeparting(SqliteOperators):
         yield from self._end_one(domain, outcome, now)
 
 
-def _moving(row: Any, audit: list[tuple[str, int, str]]) -> Moving:
+def _moving(row: Any, audit: list[Any], steps: list[Any]) -> Moving:
     """A row of the query `departing`."""
     (
         _, command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
@@ -83,4 +84,4 @@ def _moving(row: Any, audit: list[tuple[str, int, str]]) -> Moving:
         group_key=group_key,
         requires=requires,
     )
-    return Moving(command, created_at, due_at, attempts, crashes, releases, parking, audit)
+    return Moving(command, created_at, due_at, attempts, crashes, releases, parking, audit, steps)

@@ -81,10 +81,11 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         command_id: UUID,
         kind: AuditEventType,
         details: Mapping[str, Any],
-        status: CommandStatus | None = None,
+        *,
+        parked: bool = False,
     ) -> Op[bool]:
         rows = yield Statement(SQL.standing, (command_id.bytes, domain))
-        if not rows or status not in (None, _status_of(rows[0])):
+        if not rows or (parked and _status_of(rows[0]) is not PARKED):
             return False
         yield from self._audit([AuditRow(rows[0][0], kind, dict(details))], self._clock())
         return True

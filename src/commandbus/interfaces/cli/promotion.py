@@ -35,6 +35,8 @@ def promote(
 
     with target.opened(source) as old, target.opened(destination) as new:
         promotion.check_arriving(new.scope)
+        if not dry_run:
+            old.session.run(promotion.take_back(old.scope))
         found: Survey = old.session.run(promotion.survey(old.scope), read=True)
         moved = arrived = 0
         if not dry_run:

@@ -113,6 +113,8 @@ class ErasureSuite:
     def test_replies_are_erased_with_what_they_answer(self, bus: Harness) -> None:
         run(bus, MINE, reply_to="answers")
         (reply,) = bus.query(domain="answers")
+        report = erase(bus)
+        assert (report.erased, report.waiting) == (0, 1)
         worker = bus.worker("answers")
         bus.call(worker.complete, bus.take(worker))
         assert erase(bus).erased == 2

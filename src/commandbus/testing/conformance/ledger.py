@@ -9,8 +9,7 @@ import pytest
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.actions import KIND as ACTION
-from commandbus.operations.ledger import HEAD, KIND
+from commandbus.operations.ledger import ACTION, HEAD, KIND
 from commandbus.testing.conformance.helpers import complete, park, together
 from commandbus.testing.harness import DOMAIN, Harness
 

@@ -42,3 +42,10 @@ select c.seq, w.kind, w.at, w.details
 from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::bigint[], $5::text::text[])
     with ordinality as w (command_id, domain, kind, at, details, n)
 join commandbus.command c on c.command_id = w.command_id and c.domain = w.domain order by w.n
+
+-- name: arrive_steps
+insert into commandbus.recorded_step (seq, name, result, at)
+select c.seq, w.name, w.result, w.at
+from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::bigint[])
+    as w (command_id, domain, name, result, at)
+join commandbus.command c on c.command_id = w.command_id and c.domain = w.domain

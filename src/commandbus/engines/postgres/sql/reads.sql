@@ -52,7 +52,7 @@ select seq from gone
 insert into commandbus.audit (seq, kind, at, details)
 select c.seq, $3::text, commandbus.now_us(), $4::text
 from commandbus.command c left join commandbus.outcome o on o.seq = c.seq
-where c.command_id = $1::uuid and c.domain = $2::text and ($5::text is null or o.status = $5::text)
+where c.command_id = $1::uuid and c.domain = $2::text and (not $5::boolean or o.status = 'IN_TROUBLESHOOTING_QUEUE')
 returning seq
 
 -- name: edit_data

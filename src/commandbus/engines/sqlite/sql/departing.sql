@@ -42,5 +42,8 @@ order by c.seq limit ?
 -- name: audit_of
 select kind, at, details from commandbus_audit where seq = ? order by id
 
+-- name: steps_of
+select name, result, at from commandbus_recorded_step where seq = ? order by at
+
 -- name: keep
 insert into commandbus_document (kind, key, version, status, due_at, body) values (?, ?, 1, ?, ?, ?)
