@@ -7,6 +7,7 @@ or is parked is refused, or canceled first if the caller says so; what runs is r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -80,7 +81,7 @@ def erase(
         places = [f"data.{path}" for path in data or ()] + [f"headers.{path}" for path in headers or ()]
         subject = f"by {', '.join([*places, *(['tag'] if tag else [])])} in {_told(chosen)}"
         yield Send(record_action(scope, by, "erase", subject, because))
-    erased = canceled = waiting = running = 0
+    work = _Work(by, because, cancel_waiting, dry_run)
     for domain in chosen if chosen is not None else [None]:
         after: str | None = None
         while True:
@@ -94,30 +95,46 @@ def erase(
                 scan=SCAN,
                 limit=PIECE,
             )
-            chosen_now: list[CommandRecord] = []
-            for record in page:
-                if record.status in FINAL:
-                    replies = yield from _replies(scope, record)
-                    alive = [reply for reply in replies if reply.status not in FINAL]
-                else:
-                    replies, alive = [], [record]
-                if any(one.status is CommandStatus.IN_PROGRESS for one in alive):
-                    running += 1
-                elif alive and not cancel_waiting:
-                    waiting += 1
-                elif dry_run or (yield from _canceled(scope, alive, by)):
-                    canceled += len(alive)
-                    chosen_now += [record, *replies]
-                else:
-                    running += 1
-            if dry_run:
-                erased += len(chosen_now)
-            elif chosen_now:
-                erased += yield Send(_erase_piece(scope, chosen_now, by, because))
+            yield from _erase_page(scope, page.commands, work)
             after = page.next
             if after is None:
                 break
-    return EraseReport(erased, canceled, waiting, running)
+    return EraseReport(work.erased, work.canceled, work.waiting, work.running)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is to be done, and what was."""
+
+    operator: str
+    reason: str
+    cancel_waiting: bool
+    dry_run: bool
+    erased: int = 0
+    canceled: int = 0
+    waiting: int = 0
+    running: int = 0
+
+
+def _erase_page(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> Flow[None]:
+    """What can be erased of these, with their replies, in one transaction."""
+    chosen: list[CommandRecord] = []
+    for record in records:
+        replies = (yield from _replies(scope, record)) if record.status in FINAL else []
+        alive = [one for one in (record, *replies) if one.status not in FINAL]
+        if any(one.status is CommandStatus.IN_PROGRESS for one in alive):
+            work.running += 1
+        elif alive and not work.cancel_waiting:
+            work.waiting += 1
+        elif work.dry_run or (yield from _canceled(scope, alive, work.operator)):
+            work.canceled += len(alive)
+            chosen += [record, *replies]
+        else:
+            work.running += 1
+    if work.dry_run:
+        work.erased += len(chosen)
+    elif chosen:
+        work.erased += yield Send(_erase_piece(scope, chosen, work.operator, work.reason))
 
 
 def _told(domains: Sequence[str] | None) -> str:
