@@ -55,6 +55,10 @@ class BusSettings:
     """OpenTelemetry: "link" links the span of a handler to that of the send, "child" puts it below."""
     retention: Mapping[str, Duration] | None = None
     """How long workers keep commands that ended, by status, such as {"COMPLETED": 7 * 86_400}."""
+    escalate_after: Duration | None = None
+    """After so long a parked command that nobody took care of is put on record and logged, once."""
+    escalate_to: str | None = None
+    """The domain that is sent a command about each of them; None for none."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -68,6 +72,13 @@ class BusSettings:
             if str(status).upper() not in ("COMPLETED", "FAILED", "CANCELED"):
                 problems.append(f"retention is for COMPLETED, FAILED and CANCELED, not {status!r}")
             _collect(problems, partial(as_seconds, seconds, f"retention of {status}", minimum=1.0))
+        if self.escalate_after is not None:
+            after = self.escalate_after
+            _collect(problems, lambda: as_seconds(after, "escalate_after", minimum=1.0))
+        if self.escalate_to is not None:
+            _collect(problems, lambda: as_name(self.escalate_to, "escalate_to"))
+            if self.escalate_after is None:
+                problems.append("escalate_to needs escalate_after, because only then something is sent")
         for label, value in self.priorities.items():
             _collect(problems, partial(as_priority, value, {}), f"priorities[{label!r}]: ")
         default = partial(as_priority, self.default_priority, self.priorities)

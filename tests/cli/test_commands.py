@@ -1,8 +1,10 @@
 """`list`, `show`, `watch` and `audit`."""
 
+import sqlite3
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -14,6 +16,35 @@ from commandbus.interfaces.cli.commands import COLUMNS
 from commandbus.operations.restarts import record_restart
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park
+
+
+def test_audit_verify_tells_what_was_tampered_with(cli: Cli, bus: SyncCommandBus, url: str) -> None:
+    cli("tsq", "cancel", park(bus), "--operator", "ann", "--reason", "obsolete")
+    sound = cli("audit", "verify")
+    assert "1 action as recorded" in sound.err
+    assert cli("audit", "verify", "--expect", sound.out.strip()).out == sound.out
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("update commandbus_audit set details = replace(details, 'ann', 'ben')")
+    told = cli("audit", "verify", code=1)
+    assert told.rows[0][:2] == ["changed", "1"]
+    assert "OPERATOR_CANCEL of shop" in told.rows[0][2]
+    assert cli("audit", "verify", "--json", code=1).document["links"] == 1
+
+
+def test_check_tells_what_new_code_would_not_carry_out(cli: Cli, bus: SyncCommandBus) -> None:
+    Path("shop.py").write_text(
+        "from commandbus import Command, HandlerRegistry\n"
+        "registry = HandlerRegistry()\n"
+        "@registry.handler('shop', 'Buy')\n"
+        "def buy(command: Command[dict[str, int]], context): ...\n"
+    )
+    bus.send("shop", "Buy", {"amount": 1})
+    assert "1 command checked: all of them fit" in cli("check", "shop:registry").err
+    wrong = bus.send("shop", "Buy", {"amount": "x"}).command_id
+    found = cli("check", "shop:registry", code=1)
+    assert found.rows[0][:5] == ["shop", "Buy", "1", "0", str(wrong)]
+    assert "1 would not be carried out" in found.err
+    assert cli("check", "shop:registry", "--json", code=1).document["checked"] == 2
 
 
 def test_a_list_in_a_pipe_is_tsv_with_a_heading(cli: Cli, bus: SyncCommandBus) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
@@ -29,6 +29,7 @@ from commandbus.errors import (
     InvalidOperationError,
     RateLimited,
 )
+from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.uniqueness import insert_unique
@@ -263,6 +264,7 @@ def query_commands(
     created_before: datetime | None = None,
     error: str | None = None,
     data: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     after: str | None = None,
     scan: int | None = None,
     limit: int = 100,
@@ -270,7 +272,8 @@ def query_commands(
     """Commands that meet all conditions, newest first, a page at a time.
 
     `error` is a code, or the name of an exception, with which they ended or are parked; `data` maps
-    paths into the payload, keys with dots between, to the text of the value there. `after` is the
+    paths into the payload, keys with dots between, to the text of the value there, and `headers`
+    paths into the headers. `after` is the
     `next` of the page before; pages neither repeat nor skip a command that was there when the first
     page was read, however many are added meanwhile. With `scan`, no more than so many commands are
     looked at, and `next` goes on where the look ended.
@@ -290,7 +293,8 @@ def query_commands(
         if created_before is None
         else as_microseconds(created_before, "created_before"),
         error=error,
-        data=tuple((as_path(path), text) for path, text in (data or {}).items()),
+        data=_values(data),
+        headers=_values(headers),
         before=_cursor(after),
         limit=limit + 1,
     )
@@ -302,6 +306,10 @@ def query_commands(
     if len(records) > limit:
         return CommandPage(page, str(page[-1].sequence))
     return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
+
+
+def _values(wanted: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((as_path(path), str(text)) for path, text in (wanted or {}).items())
 
 
 def as_path(path: str) -> str:
@@ -354,6 +362,8 @@ def cancel(
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    if actor is not None:
+        yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
     yield from reply_to_sender(scope, domain, wanted)
 
 

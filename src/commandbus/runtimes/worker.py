@@ -149,7 +149,7 @@ class RuntimeWorker(WorkerBase):
             Cancellations(self.domains, self._on_cancel_requests),
             self._restarts,
             self.settings.visibility_timeout,
-            self._bus.settings.retention,
+            self._bus.settings,
         )
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
         if low is not None and high is not None:

@@ -172,6 +172,8 @@ class CommandFilter(msgspec.Struct, frozen=True):
     """The code, or the exception's name, with which the command ended or is parked."""
     data: tuple[tuple[str, str], ...] = ()
     """(path, text): the payload has this value there; paths are keys with dots between."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """The same for the headers."""
     before: int | None = None
     lowest: int | None = None
     """The lowest sequence to look at, so that a rare condition does not read a whole table."""
@@ -208,6 +210,16 @@ class Run(msgspec.Struct, frozen=True):
     due_at: int
     started_at: int | None
     finished_at: int
+
+
+class Overdue(msgspec.Struct, frozen=True):
+    """A command that nobody has taken care of since it was parked, in microseconds."""
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    parked_at: int
+    error_code: str | None
 
 
 class Pruned(msgspec.Struct, frozen=True):

@@ -104,7 +104,7 @@ def queries(schema: str) -> SimpleNamespace:
     found: dict[str, str] = {}
     for file in (
         "commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql", "processes.sql",
-        "gates.sql",
+        "gates.sql", "erasing.sql", "arriving.sql",
     ):  # fmt: skip
         found |= vars(load(PACKAGE, file))
     found["claim_apart"] = _apart(found["claim"])

@@ -36,16 +36,51 @@ def _show_restarts(url: str | None, json: bool) -> None:
         output.table(found, RESTARTS, empty="no worker was restarted within the last month")
 
 
+PROBLEMS = (
+    Column("what", field_of("what"), style="red"),
+    Column("link", field_of("number"), right=True),
+    Column("entry", field_of("entry")),
+)
+
+
+def _verify(url: str | None, json: bool, expect: str | None) -> None:
+    with target.opened(url) as bus:
+        report = bus.verify_audit(expect=expect)
+    if json:
+        output.json_document(report)
+    elif report.problems:
+        output.table(report.problems, PROBLEMS)
+    else:
+        told = f"{text.plural(report.links, 'action')} as recorded"
+        output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention")
+        output.write(report.hash)
+    if report.problems:
+        output.error(f"{text.plural(len(report.problems), 'entry', 'entries')} not as recorded")
+        raise typer.Exit(Exit.FAILURE)
+
+
 def audit(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")] = "",
+    command_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see below.")
+    ] = "",
     domain: options.Domain = None,
     restarts: Annotated[
         bool, typer.Option("--restarts", help="Restarts of ill workers instead.")
     ] = False,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="HASH", help="With verify: told before.")
+    ] = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Show what happened to a command, in order, or which workers were restarted."""
+    """Show what happened to a command, in order, or which workers were restarted.
+
+    `commandbus audit verify` checks the chain over what operators did: exit code 1, with a list, when
+    an entry was changed, removed or inserted; else the hash of the last one, to be kept elsewhere.
+    """
+    if command_id == "verify":
+        _verify(url, json, expect)
+        return
     if restarts:
         _show_restarts(url, json)
         return

@@ -113,15 +113,20 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a command: record, payload, error, timeline."""
+    from commandbus.sync import SyncTroubleshootingQueue
+
     with target.opened(url) as bus:
         record = find(bus, command_id, domain)
         trail = bus.get_audit_trail(record.command_id, record.domain)
+        (case,) = SyncTroubleshootingQueue(bus).list_cases([record])
     if json:
-        output.json_document(text.as_plain(record) | {"audit": text.as_plain(trail)})
+        output.json_document(
+            text.as_plain(record) | {"audit": text.as_plain(trail), "case": text.as_plain(case)}
+        )
         return
     from commandbus.interfaces.cli.details import print_record
 
-    print_record(record, trail)
+    print_record(record, trail, case)
 
 
 def watch(

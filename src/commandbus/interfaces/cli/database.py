@@ -8,6 +8,7 @@ import typer
 
 from commandbus.errors import SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.erasure import erase
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from commandbus.store.administration import Administration
+
+__all__ = ["doctor", "erase", "install_pgmq", "prune", "roles", "sql", "upgrade", "verify"]
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 

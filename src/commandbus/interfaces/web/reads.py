@@ -138,6 +138,7 @@ class Reads:
             [self.redaction.event(event) for event in trail],
             why,
             await self._related(record),
+            (await TroubleshootingQueue(bus).list_cases([record]))[0],
         )
 
     async def _related(self, record: CommandRecord) -> list[v.Related]:
@@ -168,7 +169,8 @@ class Reads:
             query.domain, query.command_type, after=query.after, limit=query.limit
         )
         count = await self._parked(query.domain)
-        return v.Trouble([self.redaction.record(r) for r in page], page.next, count)
+        cases = await queue.list_cases(page)
+        return v.Trouble([self.redaction.record(r) for r in page], cases, page.next, count)
 
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""
