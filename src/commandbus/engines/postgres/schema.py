@@ -22,7 +22,7 @@ MIGRATIONS = (
     "0002_processes.sql",
     "0003_limits.sql",
     "0004_ageing.sql",
-    "0006_plain_sends.sql",
+    "0005_plain_sends.sql",
 )
 
 _REGISTER = """

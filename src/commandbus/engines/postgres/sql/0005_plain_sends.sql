@@ -1,3 +1,4 @@
+-- compatible from: 4
 -- Adds one command that is as plain as most are: due at once, and nothing said beyond its payload and
 -- priority. One look tells whether anything else is to be done for it, because its domain is new or has
 -- gates, or somebody sleeps; then it goes the long way.
