@@ -105,8 +105,9 @@ class CommandFigures:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        noted = self._noted.get((claimed.domain, claimed.command_type, type(outcome)))
-        if noted is None:
+        try:
+            noted = self._noted[claimed.domain, claimed.command_type, type(outcome)]
+        except KeyError:
             noted = self._begin(claimed.domain, claimed.command_type, type(outcome))
         noted.ran.append(ran)
         if noted.ends:
