@@ -83,7 +83,9 @@ def test_every_answer_is_described(site: Site, endpoint: Any) -> None:
     )
     @given(st.data())
     def ask(data: st.DataObject) -> None:
-        case = data.draw(operation.as_strategy(generation_mode=data.draw(st.sampled_from(GenerationMode))))
+        case = data.draw(
+            operation.as_strategy(generation_mode=data.draw(st.sampled_from(GenerationMode)))
+        )
         if data.draw(st.booleans()):
             for name in case.path_parameters:
                 case.path_parameters[name] = data.draw(st.sampled_from(site.known[name]))

@@ -130,7 +130,7 @@ class Traced:
 
 
 class _Runs:
-    """One handler's runs. The runtimes give each a context of its own: what is attached ends with it."""
+    """One handler's runs. Each has a context of its own, so what is attached ends with it."""
 
     def __init__(self, handler: Handler, is_child: bool) -> None:
         self._function = handler.function

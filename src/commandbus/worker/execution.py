@@ -53,7 +53,11 @@ logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
 
-Observer = Callable[[Claimed, Outcome, int], None]
+
+class Observer(Protocol):
+    """Told of every run that ended, and its microseconds."""
+
+    def __call__(self, claimed: Claimed, outcome: Outcome, ran: int, /) -> None: ...
 
 
 class Tracing(Protocol):

@@ -16,6 +16,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
@@ -26,7 +27,6 @@ from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, status_of
-from commandbus.interfaces.web.search import QUALIFIERS
 from commandbus.interfaces.web.views import Links, environment
 from commandbus.settings import VERSION
 
