@@ -235,5 +235,4 @@ def test_a_search_that_takes_long_says_how_far_it_looked(
 def test_why_says_the_same_thing_once(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Wait", delay=3_600)
     bus.cancel("shop", sent.command_id)
-    said = cli("why", str(sent.command_id)).out
-    assert len(said.splitlines()) == 1
+    assert [row[0] for row in cli("why", str(sent.command_id)).rows] == ["ENDED"]
