@@ -82,7 +82,7 @@ def test_every_answer_is_described(site: Site, endpoint: Any) -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())
-    def ask(data: st.DataObject) -> None:
+    def check_answers(data: st.DataObject) -> None:
         case = data.draw(
             operation.as_strategy(generation_mode=data.draw(st.sampled_from(GenerationMode)))
         )
@@ -91,4 +91,4 @@ def test_every_answer_is_described(site: Site, endpoint: Any) -> None:
                 case.path_parameters[name] = data.draw(st.sampled_from(site.known[name]))
         case.call_and_validate(headers=HEADERS, checks=CHECKS)
 
-    ask()
+    check_answers()
