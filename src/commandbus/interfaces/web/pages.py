@@ -214,10 +214,11 @@ class Pages:
         if chosen := request.query_params.getlist("command_ids"):
             given["command_ids"] = chosen
         body = msgspec.convert(given, v.BulkBody, strict=False)
+        query = v.TroubleQuery(body.domain, body.command_type)
         return "bulk.html", {
             "body": body,
             "answer": await self.desk.bulk(body, who),
-            "groups": await self.desk.groups(v.TroubleQuery(body.domain, body.command_type)),
+            "groups": (await self.desk.groups(query)).groups if body.group else [],
         }
 
     async def batches(self, request: Request, who: Account) -> Content:
