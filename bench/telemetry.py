@@ -5,8 +5,8 @@ trace in a hundred sampled (`parentbased_traceidratio` at 0.01), and with every 
 BatchSpanProcessor to an exporter that drops them. The handlers do nothing, so this is the most it can
 cost. The kinds take turns, in another order each round, and each is compared with the run without
 telemetry of its own round, for a machine is not equally fast all the time: the median of the quotients
-counts, of the throughput and of the processor time that the worker's process takes for a command. Run it
-on a quiet machine; exit code 1 when metrics and sampled traces cost more than the bound.
+counts, of the throughput and of the processor time that the worker's process takes for a command.
+Run it on a quiet machine; exit code 1 when metrics and sampled traces cost more than the bound.
 """
 
 from __future__ import annotations

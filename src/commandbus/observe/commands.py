@@ -33,7 +33,7 @@ WORDS: dict[type, str] = {
     Released: "released",
 }
 ENDS = frozenset({"completed", "failed", "canceled"})
-NOTED_MAX = 256
+NOTED_MAX = 1_024
 OTHER = "other"
 TYPES_MAX = 500
 """Further types are counted together, so that names from outside cannot grow a worker."""
