@@ -99,7 +99,7 @@ class RuntimeWorker(WorkerBase):
         )
         self._closer = BatchCloser(self.domains)
         if bus.settings.tracing is not None:
-            self.wrap_handlers(tracing_module().traced(bus.settings.tracing))
+            self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
         self._set_up()
 

@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "list": "List commands, newest first.",
         "show": "Show a command: record, payload, error, timeline.",
         "watch": "Wait for a command's outcome.",
-        "audit": "Show what happened to a command, in order, or which workers were restarted.",
+        "audit": "Show what happened to a command or to all, what people did, who was restarted.",
         "why": "Say why a command is not running, in words.",
         "cancel": "Cancel a command that waits, or ask one that runs to stop.",
         "batch": "Commands that belong together: progress, cancel.",

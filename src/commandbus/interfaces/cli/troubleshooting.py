@@ -115,7 +115,7 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List parked commands, newest first."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     chosen, following = Choice(domain, command_type, code), None
     with target.opened(url) as bus:
@@ -165,7 +165,7 @@ def count(
     json: options.Json = False,
 ) -> None:
     """Count parked commands."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     with target.opened(url) as bus:
         number = SyncTroubleshootingQueue(bus).count(domain, command_type)
@@ -298,7 +298,7 @@ def carry_out(
     registry: HandlerRegistry | None = None,
 ) -> None:
     """Act on the commands named, or on all that are chosen; never both, never neither."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     if everything == bool(ids):
         raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
