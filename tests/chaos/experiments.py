@@ -23,7 +23,7 @@ from tests.chaos.stay import stay_at
 from tests.chaos.storm import storm
 from tests.chaos.trial import Trial
 from tests.failpoints.sweep import cases_of, stores, sweep
-from tests.processes.lab import ROOT
+from tests.processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
 
 LANES = 2

@@ -49,6 +49,8 @@ class Plan:
     """How many unique keys there are, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
+    only: dict[str, float] | None = None
+    """What is done to processes and to the store, if not all of it."""
 
 
 @dataclass
@@ -153,7 +155,7 @@ class Laboratory:
         self.plan.place.mend(all_of_them=True)
 
     def _harm(self, certain: str | None) -> None:
-        faults = self.plan.faults | self.plan.place.faults
+        faults = self.plan.only or self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
         fault = certain or fault
         if fault in self.plan.place.faults:

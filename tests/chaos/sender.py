@@ -35,6 +35,7 @@ FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3)}
 """How often a command fails before it succeeds, of three attempts."""
 MIX = {"one": 60.0, "bulk": 22.0, "batch": 6.0, "key": 12.0}
 """Ways to send, and how often each."""
+SIZES = {"one": 1, "bulk": 10, "many": 50, "batch": 6}
 KEYS = 24
 """So few that sends of one key often meet."""
 
@@ -77,7 +78,7 @@ class Sender:
 
     def _new_group(self, how: str) -> Group:
         domain = self._chance.choice(DOMAINS)
-        count = {"one": 1, "bulk": 10, "batch": 6}[how]
+        count = SIZES[how]
         commands = [self._new_command() for _ in range(count)]
         group: Group = {"commands": commands}
         if how == "batch":
