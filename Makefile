@@ -83,8 +83,6 @@ CHAOS = $(RUN)/python -m tests.chaos --all --seed $(SEED) --record tests/chaos/r
 
 chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise (SEED=1)
 	@$(CHAOS) --seconds $(SECONDS)
-	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker
-	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker --sqlite
 
 soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
 	@$(CHAOS) --seconds $(if $(filter 60,$(SECONDS)),7200,$(SECONDS))

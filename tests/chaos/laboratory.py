@@ -20,6 +20,8 @@ from tests.processes.lab import Child, wait_until
 STOP_SECONDS_MAX = 20.0
 """A worker gives its handlers half a second here, what they leave behind one more, and a settle that is
 on its way five; the rest is for a machine that is busy starting processes, and for frozen ones."""
+RESUME_SECONDS_MAX = 20.0
+"""Ten seconds are promised; the rest is for a machine that does much else meanwhile."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
@@ -38,6 +40,9 @@ class Plan:
     """Mean seconds between two faults."""
     pause: float = 0.02
     """Mean seconds between two sends of a sender, times two."""
+    concurrency: int = 8
+    longest: float = 0.02
+    """Seconds that an ordinary handler takes at most."""
     drain_seconds: float = 90.0
     bug: str | None = None
     """A mistake that every process makes, see bugs.py."""
@@ -49,6 +54,10 @@ class Plan:
     """How many unique keys there are, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
+    patient: bool = False
+    """After a fault of the server, wait until every worker has claimed again, and note how long."""
+    in_turn: bool = False
+    """Kinds of commands are sent one after another, not at random."""
     only: dict[str, float] | None = None
     """What is done to processes and to the store, if not all of it."""
 
@@ -64,6 +73,8 @@ class Findings:
     """What processes said that ended without being told to."""
     stops: list[float] = field(default_factory=list)
     """How long workers took to end after SIGTERM, in seconds."""
+    resumed: list[float] = field(default_factory=list)
+    """How long it took until the last worker claimed again after the server was back, in seconds."""
 
     @property
     def runtimes(self) -> Counter[str]:
@@ -84,6 +95,7 @@ class Laboratory:
         self._died: list[str] = []
         self._told_to_stop: dict[int, float] = {}
         self._stops: list[float] = []
+        self._resumed: list[float] = []
 
     def run(self) -> Findings:
         plan, began = self.plan, time.monotonic()
@@ -102,10 +114,13 @@ class Laboratory:
                 for child in self._workers + self._senders:
                     if child.process.poll() is None:
                         child.kill()
-            case = load(plan.folder, look(bus, plan.place.effects()))
+            case = load(plan.folder, look(bus, plan.place.effects(), plan.place.audited()))
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
-        return Findings(case, self._faults, refused, seconds, drained_in, self._died, self._stops)
+        faults = self._faults - plan.place.spared
+        return Findings(
+            case, faults, refused, seconds, drained_in, self._died, self._stops, self._resumed
+        )
 
     def _start_worker(self) -> Child:
         self._started += 1
@@ -126,12 +141,14 @@ class Laboratory:
             "callers_url": self.plan.place.callers_url or self.plan.place.url,
             "mix": self.plan.mix,
             "keys": self.plan.keys,
+            "in_turn": self.plan.in_turn,
             "bug": self.plan.bug,
             "transactional": self.plan.place.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
-            "concurrency": 8,
+            "concurrency": self.plan.concurrency,
+            "longest": self.plan.longest,
             "poll_interval": self.plan.place.poll_interval,
             "grace": 0.5,
             "pause": self.plan.pause,
@@ -161,10 +178,12 @@ class Laboratory:
         if fault in self.plan.place.faults:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)
+            if self.plan.patient:
+                self._wait_until_resumed()
             return
         frozen = [child for _, child in self._frozen]
         children = self._senders if "sender" in fault else self._workers
-        candidates = [child for child in children if child not in frozen]
+        candidates = [c for c in children if c not in frozen and c.pid not in self._told_to_stop]
         if not candidates:
             return
         victim = self._chance.choice(candidates)
@@ -173,13 +192,35 @@ class Laboratory:
         self._note(fault, victim.pid)
         if fault == "freeze worker":
             victim.signal(signal.SIGSTOP)
-            thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(1.2, 2.5)
+            thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(2.0, 2.5)
             self._frozen.append((thaw_at, victim))
         elif fault == "stop worker":
             victim.signal(signal.SIGTERM)
             self._told_to_stop.setdefault(victim.pid, time.monotonic())
         else:
             victim.kill()
+
+    def _wait_until_resumed(self) -> None:
+        """Every worker has claimed something since now."""
+        since = time.monotonic()
+        histories = {worker.config["history"]: 0 for worker in self._workers}
+        for history in histories:
+            histories[history] = Path(history).stat().st_size
+        deaf = set(histories)
+
+        def resumed() -> bool:
+            for history in list(deaf):
+                with Path(history).open("rb") as file:
+                    file.seek(histories[history])
+                    if b'"event": "claimed"' in file.read():
+                        deaf.remove(history)
+            return not deaf
+
+        try:
+            wait_until(resumed, "every worker has claimed again", RESUME_SECONDS_MAX)
+        except AssertionError:
+            self._died.append(f"P15: {len(deaf)} workers had claimed nothing after the server was back")
+        self._resumed.append(time.monotonic() - since)
 
     def _note(self, fault: str, victim: int | None = None) -> None:
         self._faults[fault] += 1

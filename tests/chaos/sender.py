@@ -6,6 +6,7 @@ life of a sender left without an answer is repeated first.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sqlite3
@@ -50,12 +51,14 @@ class Sender:
         self._chance = random.Random(f"{config['seed']}-{config['number']}-{os.getpid()}")
         self._stop = threading.Event()
         self._pause = config["pause"]
+        self._longest: float = config["longest"]
         self._mix: dict[str, float] = config.get("mix") or MIX
         self._keys: int = config.get("keys") or KEYS
         self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
         if not config["transactional"]:
             self._types = {name: n for name, n in self._types.items() if name != "transfer"}
+        self._turns = itertools.cycle(self._types) if config.get("in_turn") else None
         self._open = unanswered(config["history"])
 
     def run(self) -> None:
@@ -93,8 +96,10 @@ class Sender:
     def _new_command(self) -> dict[str, Any]:
         chance = self._chance
         (command_type,) = chance.choices(list(self._types), list(self._types.values()))
+        if self._turns:
+            command_type = next(self._turns)
         lasting = command_type == "slow" or (command_type == "transfer" and chance.random() < 0.1)
-        seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, 0.02)
+        seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, self._longest)
         return {
             "id": self._new_id(),
             "domain": chance.choice(DOMAINS),

@@ -20,11 +20,17 @@ SHOWN_MAX = 10
 
 
 def stay_at(
-    name: str, seed: int, seconds: float, reports: Path | None, title: str | None = None, **more: Any
+    name: str,
+    seed: int,
+    seconds: float,
+    reports: Path | None,
+    title: str | None = None,
+    rough: bool = True,
+    **more: Any,
 ) -> Run:
     """`more` is for the plan; with `reports`, a page is left in that folder."""
     folder = Path(tempfile.mkdtemp(prefix="commandbus-chaos-"))
-    with place_named(name, folder) as place:
+    with place_named(name, folder, rough=rough) as place:
         findings = Laboratory(Plan(place, folder, seed, seconds, **more)).run()
         missing = place.missing
     violations = check(findings.case)
@@ -55,8 +61,19 @@ def stay_at(
         len(violations) + len(findings.died),
         missing,
         kinds=kinds_of(findings),
+        note=_note(findings),
         text=text,
     )
+
+
+def _note(findings: Findings) -> str:
+    """What was promised to be quick, and how quick it was at the slowest."""
+    told = []
+    if findings.stops:
+        told.append(f"{len(findings.stops):,} stops, the slowest in {max(findings.stops):.1f} s")
+    if findings.resumed:
+        told.append(f"all workers claimed again within {max(findings.resumed):.1f} s of each restart")
+    return "; ".join(told)
 
 
 def kinds_of(findings: Findings) -> Counter[str]:
@@ -86,6 +103,9 @@ def report(findings: Findings, violations: list[Violation]) -> str:
     if findings.stops:
         slowest = max(findings.stops)
         lines.append(f"stops       {len(findings.stops):,} by SIGTERM, the slowest in {slowest:.1f} s")
+    if findings.resumed:
+        slowest = max(findings.resumed)
+        lines.append(f"resumed     all workers {slowest:.1f} s after the server was back at the latest")
     innocent = _innocent(findings)
     if innocent:
         lines.append(f"neighbours  {innocent:,} harmless commands parked as WORKER_LOST")

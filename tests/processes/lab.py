@@ -88,7 +88,11 @@ class Child:
         self.process.send_signal(number)
 
     def is_frozen(self) -> bool:
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False  # it has just ended
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def kill(self) -> int:
         self.process.kill()

@@ -189,7 +189,7 @@ def _become(request: bytes, fds: list[int], not_mine: list[int]) -> None:
             os.dup2(fd, number)
         for fd in [*fds, *not_mine]:
             os.close(fd)
-        sys.stdin = open(0, encoding="utf-8")
+        sys.stdin = os.fdopen(0, encoding="utf-8")
         module, config = json.loads(request)
         sys.argv = [module, json.dumps(config)]
         importlib.import_module(module).main()
