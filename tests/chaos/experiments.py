@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.chaos.reliability import Run
 from tests.chaos.snapshot import held_snapshot
 from tests.chaos.stay import stay_at
 from tests.chaos.storm import storm
-from tests.chaos.trial import Trial
+from tests.chaos.trial import Trial, lanes
 from tests.failpoints.sweep import cases_of, stores, sweep
 from tests.processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
@@ -62,6 +62,7 @@ BUSY: dict[str, Any] = {
     "drain_seconds": 180.0,
 }
 """Few, of which many take longer than a lease."""
+LINED = {"note": 800.0, "slow": 50.0, "transfer": 150.0}
 POISONED = (*KILLERS, *POISON)
 
 
@@ -99,7 +100,7 @@ def mixed(size: Size) -> list[Experiment]:
     if PROGRAM is not None:
         return [*found, size.stay("pooler", 0.25, title="pooler")]
     missing = ["a pooler: pgbouncer is not installed"]
-    return [*found, lambda: Trial("pooler", size.seed, 0, Counter(), [], "not tried", missing)]
+    return [*found, partial(Trial, "pooler", size.seed, 0, Counter(), [], "not tried", missing)]
 
 
 def single(size: Size) -> list[Experiment]:
@@ -110,7 +111,7 @@ def single(size: Size) -> list[Experiment]:
     poison: dict[str, Any] = {
         "rough": False, "in_turn": True, "mix": {"one": 1.0}, "senders": 1, "pause": 0.25,
         "types": dict.fromkeys((*POISONED, "note"), 1.0), "only": {"kill sender": 1.0},
-        "calm": 20.0, "drain_seconds": 240.0,
+        "calm": 5.0, "drain_seconds": 240.0,
     }  # fmt: skip
     keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
     found: list[Experiment] = []
@@ -134,7 +135,7 @@ def single(size: Size) -> list[Experiment]:
     found += [
         size.stay(
             "postgres", 1.7, title="lines", only=lines, calm=0.08, workers=5, senders=4,
-            faults_min=1_000, types=BUSY["types"], pause=0.03, drain_seconds=180.0,
+            faults_min=1_000, types=LINED, pause=0.05, drain_seconds=180.0,
         ),
         size.stay(
             "postgres", 1.5, title="restarts", only=restarts, calm=1.0, patient=True,
@@ -148,7 +149,7 @@ def single(size: Size) -> list[Experiment]:
 def others(size: Size) -> list[Experiment]:
     seed = size.seed
     return [
-        partial(backlog, seed, BACKLOG if size.seconds >= SECONDS else size.of(BACKLOG)),
+        partial(backlog, seed, min(BACKLOG, size.of(BACKLOG))),
         partial(failpoints, "postgres", size),
         partial(failpoints, "sqlite", size),
         partial(run_sagas, "postgres", size),
@@ -161,8 +162,8 @@ def others(size: Size) -> list[Experiment]:
 
 def run_all(size: Size) -> Iterator[Run | Trial]:
     """The snapshot is held all the while, in a lane of its own; the storm has the machine alone."""
-    with ThreadPoolExecutor(LANES + 1) as pool:
-        held = min(SNAPSHOT, SNAPSHOT * size.seconds / SECONDS) if size.seconds <= SECONDS else SNAPSHOT
+    with lanes(LANES + 1) as pool:
+        held = min(SNAPSHOT, SNAPSHOT * size.seconds / SECONDS)
         lasting = [pool.submit(attempted, partial(held_snapshot, size.seed, held), size)]
         short = [*single(size), *mixed(size), *others(size)]
         for future in as_completed([*lasting, *(pool.submit(attempted, one, size) for one in short)]):
