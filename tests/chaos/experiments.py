@@ -76,7 +76,9 @@ class Size:
         """So many, in proportion."""
         return max(1, round(count * self.seconds / SECONDS))
 
-    def stay(self, place: str, share: float, *, title: str, offset: int = 0, **more: Any) -> Experiment:
+    def stay(
+        self, place: str, share: float, *, title: str, offset: int = 0, **more: Any
+    ) -> partial[Run | Trial]:
         """A stay; `faults_min` is for a share of one, and in proportion to it."""
         if "faults_min" in more:
             more["faults_min"] = self.of(more["faults_min"])
@@ -103,7 +105,7 @@ def mixed(size: Size) -> list[Experiment]:
     return [*found, partial(Trial, "pooler", size.seed, 0, Counter(), [], "not tried", missing)]
 
 
-def single(size: Size) -> list[Experiment]:
+def single(size: Size) -> list[partial[Run | Trial]]:
     """One kind of fault each, as often as it can be done."""
     kills = {"kill worker": 20.0, "kill sender": 1.0}
     lines = {"cut one": 3.0, "freeze one": 1.0, "cut before commit": 3.0, "cut after commit": 3.0}
@@ -114,7 +116,7 @@ def single(size: Size) -> list[Experiment]:
         "calm": 5.0, "drain_seconds": 240.0,
     }  # fmt: skip
     keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
-    found: list[Experiment] = []
+    found: list[partial[Run | Trial]] = []
     for place in ("postgres", "sqlite"):
         found += [
             size.stay(

@@ -38,7 +38,7 @@ def stay_at(
     heading = f"{title or name}, seed {seed}, {seconds:.0f} s of faults"
     if reports is not None:
         reports.mkdir(parents=True, exist_ok=True)
-        file = reports / f"{title or name}-{seed}.html"
+        file = reports / f"{(title or name).replace(', ', '-')}-{seed}.html"
         file.write_text(page(heading, text, findings.case, violations), encoding="utf-8")
         text += f"\nreport: {file}"
     if violations or findings.died:
