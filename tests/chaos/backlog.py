@@ -114,7 +114,7 @@ def _fill(admin: psycopg.Connection, into: LiteralString, first: int, last: int)
 
 def _compared(name: str, full: SyncCommandBus, empty: SyncCommandBus) -> Figures:
     figures: list[Figures] = []
-    workers = [SyncWorker(bus, DOMAIN) for bus in (full, empty)]
+    workers = [SyncWorker(bus, DOMAIN, visibility_timeout=3_600) for bus in (full, empty)]
     while len(figures) < TRIES and (not figures or min(f.factor for f in figures) > FACTOR):
         took: tuple[list[float], list[float]] = ([], [])
         for _ in range(CLAIMS):

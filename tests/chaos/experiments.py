@@ -52,14 +52,12 @@ LOAD: dict[str, Any] = {
     "pause": 0.001,
     "concurrency": 40,
     "longest": 0.005,
-    "drain_seconds": 240.0,
 }
 """Many ordinary commands."""
 BUSY: dict[str, Any] = {
     "rough": False,
     "types": {"note": 500, "slow": 300, "transfer": 200},
     "pause": 0.06,
-    "drain_seconds": 180.0,
 }
 """Few, of which many take longer than a lease."""
 LINED = {"note": 800.0, "slow": 50.0, "transfer": 150.0}
@@ -113,7 +111,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     poison: dict[str, Any] = {
         "rough": False, "in_turn": True, "mix": {"one": 1.0}, "senders": 1, "pause": 0.25,
         "types": dict.fromkeys((*POISONED, "note"), 1.0), "only": {"kill sender": 1.0},
-        "calm": 5.0, "drain_seconds": 240.0,
+        "calm": 5.0,
     }  # fmt: skip
     keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
     found: list[partial[Run | Trial]] = []
@@ -137,7 +135,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     found += [
         size.stay(
             "postgres", 1.7, title="lines", only=lines, calm=0.08, workers=5, senders=4,
-            faults_min=1_000, types=LINED, pause=0.05, drain_seconds=180.0,
+            faults_min=1_000, types=LINED, pause=0.05,
         ),
         size.stay(
             "postgres", 1.5, title="restarts", only=restarts, calm=1.0, patient=True,

@@ -6,6 +6,7 @@ life of a sender left without an answer is repeated first.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -37,6 +38,8 @@ FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3)}
 MIX = {"one": 60.0, "bulk": 22.0, "batch": 6.0, "key": 12.0}
 """Ways to send, and how often each."""
 SIZES = {"one": 1, "bulk": 10, "many": 50, "batch": 6}
+AHEAD_MAX, LOOK_EVERY = 3_000, 20
+"""So many commands may wait, which is asked before every so many sends."""
 KEYS = 24
 """So few that sends of one key often meet."""
 
@@ -59,6 +62,7 @@ class Sender:
         if not config["transactional"]:
             self._types = {name: n for name, n in self._types.items() if name != "transfer"}
         self._turns = itertools.cycle(self._types) if config.get("in_turn") else None
+        self._until_look = LOOK_EVERY
         self._open = unanswered(config["history"])
 
     def run(self) -> None:
@@ -72,12 +76,24 @@ class Sender:
                 self._send_key()
                 self._stop.wait(self._chance.random() * self._pause)
                 continue
+            self._wait_for_workers()
             group = self._new_group(how)
             self._send(group)
             if self._chance.random() < 0.05:
                 self._send(group)
             self._stop.wait(self._chance.random() * self._pause * len(group["commands"]))
         say("sent")
+
+    def _wait_for_workers(self) -> None:
+        """A slow machine gets no more than it can do: whatever is sent has to be carried out."""
+        self._until_look -= 1
+        if self._until_look > 0:
+            return
+        self._until_look = LOOK_EVERY
+        with contextlib.suppress(StoreUnavailable):
+            while sum(self._bus.stats(d).ready for d in DOMAINS) > AHEAD_MAX:
+                if self._stop.wait(0.2):
+                    return
 
     def _new_group(self, how: str) -> Group:
         domain = self._chance.choice(DOMAINS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +73,24 @@ def _note(findings: Findings) -> str:
     told = []
     if findings.stops:
         told.append(f"{len(findings.stops):,} stops, the slowest in {max(findings.stops):.1f} s")
+    if again := sorted(_redelivered(findings)):
+        p50, p99 = again[len(again) // 2], again[int(len(again) * 0.99)]
+        told.append(f"given out again after a kill: p50 {p50:.1f} s, p99 {p99:.1f} s, lease 1 s")
     if findings.resumed:
         told.append(f"all workers claimed again within {max(findings.resumed):.1f} s of each restart")
     return "; ".join(told)
+
+
+def _redelivered(findings: Findings) -> Iterator[float]:
+    """Seconds from the death of a worker until a command that it had was given to another."""
+    case = findings.case
+    deaths = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
+    for command_id, claims in case.claims.items():
+        done = {settle.token for settle in case.settles[command_id]}
+        for claim, following in pairwise(claims):
+            death = deaths.get(claim.pid)
+            if death and claim.token not in done and claim.at <= death <= following.at:
+                yield following.at - death
 
 
 def kinds_of(findings: Findings) -> Counter[str]:
