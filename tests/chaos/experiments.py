@@ -77,9 +77,9 @@ class Size:
     def stay(
         self, place: str, share: float, *, title: str, offset: int = 0, **more: Any
     ) -> partial[Run | Trial]:
-        """A stay; `faults_min` is for a share of one, and in proportion to it."""
-        if "faults_min" in more:
-            more["faults_min"] = self.of(more["faults_min"])
+        """A stay; how much there must be at least is in proportion, too."""
+        for name in {"faults_min", "commands_min"} & more.keys():
+            more[name] = self.of(more[name])
         return partial(
             stay_at, place, self.seed + offset, self.seconds * share, self.reports, title=title, **more
         )
@@ -119,7 +119,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
         found += [
             size.stay(
                 place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
-                faults_min=250, **LOAD,
+                faults_min=275, commands_min=120_000, **LOAD,
             ),
             size.stay(
                 place, 1.0, title=f"stops, {place}", only={"stop worker": 1.0}, calm=0.2, workers=6,

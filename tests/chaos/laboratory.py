@@ -36,6 +36,7 @@ class Plan:
     senders: int = 2
     lease: float = 1.0
     faults_min: int = 0
+    commands_min: int = 0
     """Harm goes on until there were so many, up to three times as long: a slow machine has few."""
     calm: float = 0.5
     """Mean seconds between two faults."""
@@ -107,7 +108,7 @@ class Laboratory:
                 self._senders = [self._start_sender(number) for number in range(plan.senders)]
                 for child in self._workers + self._senders:
                     assert child.was_ready.wait(30), child.errors
-                self._do_harm(began + plan.seconds)
+                self._do_harm(bus, began + plan.seconds)
                 quiet = time.monotonic()
                 self._drain(bus)
                 drained_in = time.monotonic() - quiet
@@ -157,12 +158,19 @@ class Laboratory:
         }
         return Child("tests.chaos.process", config | more)
 
-    def _do_harm(self, until: float) -> None:
+    def _had_enough(self, bus: SyncCommandBus) -> bool:
+        if self._faults.total() < self.plan.faults_min:
+            return False
+        try:
+            ended = sum(stats.completed for stats in map(bus.stats, DOMAINS))
+        except StoreUnavailable:
+            return False
+        return ended >= self.plan.commands_min
+
+    def _do_harm(self, bus: SyncCommandBus, until: float) -> None:
         latest = until + 2 * self.plan.seconds
         half = until - self.plan.seconds / 2
-        while (now := time.monotonic()) < until or (
-            now < latest and self._faults.total() < self.plan.faults_min
-        ):
+        while (now := time.monotonic()) < until or (now < latest and not self._had_enough(bus)):
             next_fault = now + self._chance.expovariate(1 / self.plan.calm)
             while time.monotonic() < min(next_fault, latest):
                 self._thaw()
