@@ -138,6 +138,8 @@ class Goal:
     what: str
     least: int
     counts: Callable[[list[Run], list[Trial]], int]
+    trials: bool = True
+    """Whether each is a trial, of which a failure would have been seen."""
 
 
 def _faults(*names: str) -> Callable[[list[Run], list[Trial]], int]:
@@ -156,7 +158,7 @@ def _rarest_poison(runs: list[Run], trials: list[Trial]) -> int:
     return min(sum(run.kinds[kind] for run in runs) for kind in (*KILLERS, *POISON))
 
 
-LINES = ("cut", "cut one", "freeze line", "freeze one", "half open", "slow line")
+LINES = ("cut", "cut one", "freeze line", "freeze one", "half open")
 GOALS = (
     Goal("kill -9 of workers", 500, _faults("kill worker", "kill worker or router")),
     Goal(
@@ -176,7 +178,7 @@ GOALS = (
     Goal(f"poison: of each of {len((*KILLERS, *POISON))} kinds at least", 20, _rarest_poison),
     Goal("sends under shared unique keys, half undone", 100_000, _kind("send under a unique key")),
     Goal("hostile payloads and names", 1_000_000, _tried("hostile payloads and names")),
-    Goal("commands waiting while claims are timed", 10_000_000, _tried("waiting")),
+    Goal("commands waiting while claims are timed", 10_000_000, _tried("waiting"), trials=False),
 )
 
 
@@ -188,7 +190,7 @@ def _goal_row(goal: Goal, book: Book) -> str:
     ]
     least = min(counts, default=0)
     verdict = "reached" if least >= goal.least else "**missed**"
-    bound = f"1 in {sum(counts) // 3:,}" if sum(counts) >= 3 else ""
+    bound = f"1 in {sum(counts) // 3:,}" if goal.trials and sum(counts) >= 3 else ""
     cells = (goal.what, f"{goal.least:,}", f"{least:,}", verdict, f"{sum(counts):,}", bound)
     return "| " + " | ".join(cells) + " |"
 
