@@ -185,7 +185,7 @@ class Laboratory:
         faults = self.plan.only or self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
         fault = certain or fault
-        if fault in self.plan.place.faults:
+        if fault not in FAULTS:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)
             if self.plan.patient:
