@@ -259,7 +259,9 @@ class Laboratory:
             self._stops.append(took := time.monotonic() - told)
             if took > STOP_SECONDS_MAX:
                 self._died.append(f"P18: a worker took {took:.1f} s to stop")
-        if not child.process.stdout.closed:  # type: ignore[union-attr]
+        if told is None and code == 0:
+            self._died.append(f"process {child.pid} ended, though nobody had told it to")
+        if not child.process.stdout.closed:
             child.wait()
         # 9 and a segmentation fault are the poison's doing, -9 ours, 0 a graceful stop, -15 one that
         # was asked to stop again at its very end.
