@@ -44,6 +44,7 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
             pass
         # Connected before the storm: workers that are in keep their places, and would leave none.
         bus = stack.enter_context(_bus(url))
+        sent = _send(bus, 50)
         config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
         children: list[Child] = []
         try:
@@ -54,7 +55,7 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
                 children.append(Child("tests.chaos.storm", config | {"runtime": runtime}))
                 children[-1].expect("ready")
                 time.sleep(1.0)
-            sent = _send(bus, commands)
+            sent += _send(bus, commands)
             done = _wait(bus, len(sent))
             seen = [list(_said(child)) for child in children]
         finally:
