@@ -68,6 +68,7 @@ class Tracing(Protocol):
 
     def wrap(self, handler: Handler) -> Handler:
         """The same handler, for a command that has headers."""
+        ...
 
 
 class CaughtException(msgspec.Struct, frozen=True):
