@@ -82,6 +82,11 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     ageing: int | None = None
     """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
+    followers: int = 0
+    """So many members of groups may come along in all, each behind one of its group that was claimed
+    (see `Claimed.chain`); divided evenly among these groups."""
+    chain: int = 0
+    """Of one group, so many at most."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -108,6 +113,14 @@ class Claimed(msgspec.Struct, frozen=True):
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
+    chain: int = 0
+    """Members of a group that were claimed together name the first of them, itself included; they
+    are to be run one after another, in the order of the reply. 0 stands for one by itself."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether it came along behind another of its group."""
+        return self.chain not in (0, self.seq)
     """Others may wait for its key, so it is not put off without need."""
 
 

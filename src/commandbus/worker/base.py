@@ -346,6 +346,8 @@ class WorkerBase:
             self.settings.tags,
             self._ageing,
             claim.idle,
+            claim.followers,
+            claim.chain,
         )
 
     def _receive(

@@ -22,6 +22,7 @@ from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import RECONNECT
+from commandbus.worker.chains import Chains
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -70,6 +71,7 @@ KEYED_SHARE = 5
 """Where a command that was claimed ahead holds up others of its group, or one of few places, so much
 less is claimed ahead."""
 STOPPING = "the worker is stopping"
+HELD_UP = "held up behind a slow command"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
@@ -99,6 +101,7 @@ class WorkerCore:
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
         self._suspects = Suspects()
+        self._chains = Chains()
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -169,7 +172,7 @@ class WorkerCore:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._settle_at)
-        if self.held > self.concurrency and self._stop_at is None:
+        if self._ahead() and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
 
@@ -209,6 +212,7 @@ class WorkerCore:
                 if not self._stop_requested:
                     self._stop_requested = True
                     effects.append(Withdraw())
+                    self._give_back(self._chains.give_up(), STOPPING)
                 self._stop_at = min(now + event.patience, self._stop_at or inf)
             case _:
                 assert_never(event)
@@ -225,12 +229,12 @@ class WorkerCore:
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
             effects.append(Interrupt())
-        hoarding = self.held > self.concurrency and now >= self._progress_at + HOARD_SECONDS
-        if hoarding and not self.stopping:
+        if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
+            self._give_back(self._chains.give_up(), HELD_UP)
         if self.unsettled and not self._settling and now >= self._settle_at:
             count = 1 if self._one_by_one else len(self.unsettled)
             self._settling = self.unsettled[:count]
@@ -249,7 +253,7 @@ class WorkerCore:
             sweep = now >= self._sweep_at
             if sweep:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle))
+            effects.append(Claim(room, sweep, idle, *self._followers(room)))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
@@ -268,15 +272,29 @@ class WorkerCore:
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
+    def _ahead(self) -> bool:
+        """Whether more is held than can run."""
+        return self.held > self.concurrency or self._chains.waiting > 0
+
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
+        most = self.concurrency + self._prefetch() // (KEYED_SHARE if self._keyed else 1)
+        startable = self.held - self._chains.waiting
+        room = self._at_most(most - startable)
+        return room if startable < self.concurrency or room * 2 >= most else 0
+
+    def _followers(self, room: int) -> tuple[int, int]:
+        """How many members of groups may come along with so many commands, in all and of one group:
+        what is claimed ahead for a slot may as well be of one group."""
         prefetch = self._prefetch()
-        room = self.concurrency + prefetch - self.held
-        if self._settings.recycle_after is not None:
-            room = min(room, self._settings.recycle_after - self._taken)
-        if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
-            return max(0, room)
-        return 0
+        spare = self._at_most(self.concurrency + prefetch - self.held) - room
+        return (spare, prefetch // self.concurrency) if spare > 0 else (0, 0)
+
+    def _at_most(self, wanted: int) -> int:
+        """So many, or what is left of those that this worker may take at all."""
+        recycle_after = self._settings.recycle_after
+        left = wanted if recycle_after is None else min(wanted, recycle_after - self._taken)
+        return max(0, left)
 
     def _prefetch(self) -> int:
         settings = self._settings
@@ -290,8 +308,7 @@ class WorkerCore:
         # What is claimed ahead stands before what comes later, however urgent that is.
         budget = settings.prefetch_budget / (URGENT_SHARE if self._urgent else 1)
         fitting = self.concurrency * budget / max(seconds, 1e-6)
-        most = settings.prefetch_max // (KEYED_SHARE if self._keyed else 1)
-        return min(most, int(fitting))
+        return min(settings.prefetch_max, int(fitting))
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -299,7 +316,8 @@ class WorkerCore:
         self._claim_failures = 0
         metrics.fetch_seconds += event.took
         metrics.rescued += reply.rescued
-        self.backlog = len(reply.claimed) >= event.limit
+        taken = sum(not claimed.follows for claimed in reply.claimed)
+        self.backlog = taken >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
             self._keyed = any(claimed.keyed for claimed in reply.claimed)
@@ -330,11 +348,11 @@ class WorkerCore:
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:
-            effects.append(Start(starting))
+            effects.append(Start(self._chains.lead(starting)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
-        if len(reply.claimed) >= event.limit:
+        if self.backlog:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
@@ -369,6 +387,9 @@ class WorkerCore:
             recorded = [settlement for settlement in event.settlements if settlement.recorded]
             self.metrics.commands_settled += len(recorded)
             self._forget(recorded, effects)
+        following = self._chains.ended(event.settlements)
+        if following:
+            effects.append(Start(following))
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
@@ -385,6 +406,7 @@ class WorkerCore:
         self._lost_members += lost
         self.metrics.leases_lost += lost
         self._suspects.gone(gone)
+        self.held -= len(self._chains.give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -427,9 +449,11 @@ class WorkerCore:
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
-        self.held -= len(event.claimed)
-        reason = STOPPING if self.stopping else "held up behind a slow command"
-        self.unsettled += [_release(claimed, reason) for claimed in event.claimed]
+        self._give_back(event.claimed, STOPPING if self.stopping else HELD_UP)
+
+    def _give_back(self, unbegun: list[Claimed], reason: str) -> None:
+        self.held -= len(unbegun)
+        self.unsettled += [_release(claimed, reason) for claimed in unbegun]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []

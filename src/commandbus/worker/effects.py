@@ -13,6 +13,8 @@ class Claim(msgspec.Struct, frozen=True):
     limit: int
     sweep: bool
     idle: bool = False
+    followers: int = 0
+    chain: int = 0
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from commandbus.domain.moment import Clock
 from commandbus.engines.memory.state import Domain, Entry, State, Stored
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op, Wake
+from commandbus.store.settling import Member
 
 Ready = list[tuple[int, int, Entry]]
 
@@ -169,6 +171,45 @@ class MemoryGates:
                 del domain.slots[gate]
             domain.touched[gate] = now
         return bool(passed)
+
+    def _leaders(
+        self, domain: Domain, members: Mapping[int, Member], followers: int, chain: int
+    ) -> list[tuple[Member, int]]:
+        """Of those just claimed, behind whom others may come along, and how many: who holds the only
+        place of a group that knows no further gate. Not behind one whose worker died."""
+        if followers <= 0 or domain.limits.keys() - {PER_SENDER} or domain.places:
+            return []
+        leaders = [
+            one
+            for one in members.values()
+            if not one.crashes
+            and any(len(domain.slots[gate]) == 1 for gate in domain.passed.get(one.seq, ()))
+        ]
+        share = min(chain, followers // len(leaders)) if leaders else 0
+        return [(one, share) for one in leaders]
+
+    def _next_at(self, domain: Domain, leader: Member, most: int) -> Iterator[Entry]:
+        """Take the first ones that wait behind a member of their group."""
+        [gate] = domain.passed[leader.seq]
+        heap, taken = domain.held.get(gate, []), 0
+        while heap and taken < most:
+            entry = heap[0][2]
+            if domain.waiting.get(entry.seq) is entry:
+                if entry.crashes:
+                    break
+                taken += 1
+                yield entry
+            heappop(heap)
+        if not heap:
+            domain.held.pop(gate, None)
+
+    def _hand_over(self, domain: Domain, heirs: Mapping[int, int | None]) -> None:
+        """The place of a group stays with others of a chain."""
+        for holder, heir in heirs.items():
+            if heir is not None:
+                [gate] = domain.passed[heir] = domain.passed.pop(holder)
+                domain.slots[gate].remove(holder)
+                domain.slots[gate].add(heir)
 
     def _heaps_for(self, domain: Domain, tags: tuple[str, ...]) -> list[Ready]:
         """The ready work that a worker with these tags may take."""

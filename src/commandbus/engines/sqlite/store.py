@@ -48,7 +48,15 @@ from commandbus.store.records import (
     with_pending,
 )
 from commandbus.store.replies import reply_command
-from commandbus.store.settling import AuditRow, Member, OutcomeRow, Writes, plan, plan_lost
+from commandbus.store.settling import (
+    AuditRow,
+    Member,
+    OutcomeRow,
+    Writes,
+    chains_of,
+    plan,
+    plan_lost,
+)
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
@@ -242,36 +250,53 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             head = yield from self._take_head(place, wanted, request.ageing)
             if not head:
                 return
-            fit = []
-            for row in head:
-                seq, command_type, expires_at = row[0], row[5], row[13]
-                if command_type is None:
-                    yield from self._park_orphan(domain, row, now)
-                elif expires_at is not None and expires_at <= now:
-                    yield from self._end_waiting(
-                        domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
-                    )
-                    if row[17] is not None:
-                        yield Wake(BATCHES)
-                    if row[10] is not None:
-                        yield from self.insert([_reply_to_expired(domain, row)], Capacity())
-                else:
-                    fit.append(row)
+            fit = yield from self._without_unfit(domain, head, now)
+            whole = len(fit) == len(head)
             if not fit:
                 continue
+            chains: dict[int, int] = {}
+            followers = request.followers - sum(one.follows for one in claimed)
+            if gated and followers > 0 and request.chain:
+                rows = yield from self._followers(domain, fit, followers, request.chain)
+                rows = yield from self._without_unfit(domain, rows, now)
+                for row in rows:
+                    chains[row[0]] = chains[row[-1]] = row[-1]
+                fit += rows
             # Where anything is held back, whoever ends is asked whether it made room.
             members = [
-                Member(row[0], row[2] + 1, row[3], row[4], bool(row[14] or gated)) for row in fit
+                Member(
+                    seq, attempts + 1, crashes, releases, bool(unique or gated), chains.get(seq, 0)
+                )
+                for seq, _, attempts, crashes, releases, *_, unique in (row[:15] for row in fit)
             ]
             until = now + int(request.lease_seconds * SECOND)
             lease = (domain, request.worker, now, until, as_json(members))
             lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
             claimed += [
-                as_claimed(domain, lease_id, row, now, keyed=member.keyed)
+                as_claimed(domain, lease_id, row, now, member)
                 for row, member in zip(fit, members, strict=True)
             ]
-            if len(fit) == len(head):
+            if whole:
                 return
+
+    def _without_unfit(self, domain: str, rows: Sequence[Any], now: int) -> Op[list[Any]]:
+        """Of rows of the query `head` those that can be run; the others end here."""
+        fit = []
+        for row in rows:
+            seq, command_type, expires_at = row[0], row[5], row[13]
+            if command_type is None:
+                yield from self._park_orphan(domain, row, now)
+            elif expires_at is not None and expires_at <= now:
+                yield from self._end_waiting(
+                    domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
+                )
+                if row[17] is not None:
+                    yield Wake(BATCHES)
+                if row[10] is not None:
+                    yield from self.insert([_reply_to_expired(domain, row)], Capacity())
+            else:
+                fit.append(row)
+        return fit
 
     def _take_head(self, place: str, wanted: int, ageing: int | None) -> Op[Sequence[Any]]:
         """The first rows of a place, which are not there any more."""
@@ -315,6 +340,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         ids = sorted({settlement.lease_id for settlement in batch})
         rows = yield Statement(SQL.leases, (as_json(ids),))
         leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
+        chains = {lease_id: chains_of(members.values()) for lease_id, (_, members) in leases.items()}
         domains: dict[int, str] = {}
         keyed: list[int] = []
         sends: list[NewCommand] = []
@@ -337,6 +363,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         touched = {s.lease_id for s in batch} & leases.keys()
         for lease_id in touched:
             members = leases[lease_id][1]
+            yield from self._hand_over(chains.get(lease_id, {}), members)
             if members:
                 params = (as_json(list(members.values())), lease_id)
                 yield Statement(SQL.shrink_lease, params)
