@@ -174,23 +174,21 @@ class MemoryGates:
 
     def _leaders(
         self, domain: Domain, members: Mapping[int, Member], followers: int, chain: int
-    ) -> list[tuple[Member, int]]:
-        """Of those just claimed, behind whom others may come along, and how many: who holds the only
-        place of a group that knows no further gate. Not behind one whose worker died."""
+    ) -> list[tuple[Member, str, int]]:
+        """Of those just claimed, behind whom others may come along, where they wait and how many: who
+        holds the only place of a group that knows no further gate. Not behind one whose worker died."""
         if followers <= 0 or domain.limits.keys() - {PER_SENDER} or domain.places:
             return []
         leaders = [
-            one
+            (one, gate)
             for one in members.values()
-            if not one.crashes
-            and any(len(domain.slots[gate]) == 1 for gate in domain.passed.get(one.seq, ()))
+            for gate in domain.passed.get(one.seq, ())
+            if gate.startswith(KEY_PREFIX) and len(domain.slots[gate]) == 1 and not one.crashes
         ]
-        share = min(chain, followers // len(leaders)) if leaders else 0
-        return [(one, share) for one in leaders]
+        return [(*leader, min(chain, followers // len(leaders))) for leader in leaders]
 
-    def _next_at(self, domain: Domain, leader: Member, most: int) -> Iterator[Entry]:
-        """Take the first ones that wait behind a member of their group."""
-        [gate] = domain.passed[leader.seq]
+    def _next_at(self, domain: Domain, gate: str, most: int) -> Iterator[Entry]:
+        """Take the first ones that wait at a gate, up to one whose worker died."""
         heap, taken = domain.held.get(gate, []), 0
         while heap and taken < most:
             entry = heap[0][2]
@@ -207,9 +205,10 @@ class MemoryGates:
         """The place of a group stays with others of a chain."""
         for holder, heir in heirs.items():
             if heir is not None:
-                [gate] = domain.passed[heir] = domain.passed.pop(holder)
-                domain.slots[gate].remove(holder)
-                domain.slots[gate].add(heir)
+                domain.passed[heir] = domain.passed.pop(holder)
+                for gate in domain.passed[heir]:
+                    domain.slots[gate].remove(holder)
+                    domain.slots[gate].add(heir)
 
     def _heaps_for(self, domain: Domain, tags: tuple[str, ...]) -> list[Ready]:
         """The ready work that a worker with these tags may take."""

@@ -154,8 +154,8 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
             if domain.waiting.get(entry.seq) is entry:
                 self._take(domain, entry, members, expired, now)
         followers = request.followers - sum(one.follows for one in claimed)
-        for leader, share in self._leaders(domain, members, followers, request.chain):
-            for entry in self._next_at(domain, leader, share):
+        for leader, gate, share in self._leaders(domain, members, followers, request.chain):
+            for entry in self._next_at(domain, gate, share):
                 if self._take(domain, entry, members, expired, now, chain=leader.seq):
                     members[leader.seq] = msgspec.structs.replace(leader, chain=leader.seq)
         if members:

@@ -246,38 +246,35 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         now: int,
         claimed: list[Claimed],
     ) -> Op[None]:
-        while (wanted := request.limit - len(claimed)) > 0:
+        fit: list[Any] = []
+        while (wanted := request.limit - len(claimed) - len(fit)) > 0:
             head = yield from self._take_head(place, wanted, request.ageing)
-            if not head:
-                return
-            fit = yield from self._without_unfit(domain, head, now)
-            whole = len(fit) == len(head)
-            if not fit:
-                continue
-            chains: dict[int, int] = {}
-            followers = request.followers - sum(one.follows for one in claimed)
-            if gated and followers > 0 and request.chain:
-                rows = yield from self._followers(domain, fit, followers, request.chain)
-                rows = yield from self._without_unfit(domain, rows, now)
-                for row in rows:
-                    chains[row[0]] = chains[row[-1]] = row[-1]
-                fit += rows
-            # Where anything is held back, whoever ends is asked whether it made room.
-            members = [
-                Member(
-                    seq, attempts + 1, crashes, releases, bool(unique or gated), chains.get(seq, 0)
-                )
-                for seq, _, attempts, crashes, releases, *_, unique in (row[:15] for row in fit)
-            ]
-            until = now + int(request.lease_seconds * SECOND)
-            lease = (domain, request.worker, now, until, as_json(members))
-            lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
-            claimed += [
-                as_claimed(domain, lease_id, row, now, member)
-                for row, member in zip(fit, members, strict=True)
-            ]
-            if whole:
-                return
+            found = yield from self._without_unfit(domain, head, now)
+            fit += found
+            if len(found) == len(head):
+                break
+        if not fit:
+            return
+        chains: dict[int, int] = {}
+        followers = request.followers - sum(one.follows for one in claimed)
+        if gated and followers > 0 and request.chain:
+            rows = yield from self._followers(domain, fit, followers, request.chain)
+            rows = yield from self._without_unfit(domain, rows, now)
+            for row in rows:
+                chains[row[0]] = chains[row[-1]] = row[-1]
+            fit += rows
+        # Where anything is held back, whoever ends is asked whether it made room.
+        members = [
+            Member(seq, attempts + 1, crashes, releases, bool(unique or gated), chains.get(seq, 0))
+            for seq, _, attempts, crashes, releases, *_, unique in (row[:15] for row in fit)
+        ]
+        until = now + int(request.lease_seconds * SECOND)
+        lease = (domain, request.worker, now, until, as_json(members))
+        lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
+        claimed += [
+            as_claimed(domain, lease_id, row, now, member)
+            for row, member in zip(fit, members, strict=True)
+        ]
 
     def _without_unfit(self, domain: str, rows: Sequence[Any], now: int) -> Op[list[Any]]:
         """Of rows of the query `head` those that can be run; the others end here."""

@@ -36,6 +36,7 @@ SUITES = (
     "bad_input",
     "cancelling",
     "capacity",
+    "chains",
     "claiming",
     "groups",
     "handlers",

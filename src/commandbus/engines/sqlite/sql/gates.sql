@@ -100,7 +100,7 @@ delete from commandbus_slot where seq in (select value from json_each(?)) return
 -- name: followers
 -- The first that wait behind those who hold the only place of a group that knows no further gate; with the columns of `head`, and behind whom. At most so many of a group, and in all.
 with leading as materialized (
-    select s.seq, s.gate from json_each(:leaders) l join commandbus_slot s on s.seq = l.value
+    select s.seq, s.gate, l.key as place from json_each(:leaders) l join commandbus_slot s on s.seq = l.value
     where s.gate glob 'k:*'
         and not exists (select 1 from commandbus_slot x
             where x.domain = :domain and x.gate = s.gate and x.seq <> s.seq)
@@ -121,7 +121,7 @@ left join commandbus_command c on c.seq = h.seq
     and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
     and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
     and (c.expires_at is null or typeof(c.expires_at) = 'integer')
-order by l.seq, h.priority, h.seq
+order by l.place, h.priority, h.seq
 
 -- name: unhold
 delete from commandbus_held where seq in (select value from json_each(?))
