@@ -121,6 +121,7 @@ class Claimed(msgspec.Struct, frozen=True):
     def follows(self) -> bool:
         """Whether it came along behind another of its group."""
         return self.chain not in (0, self.seq)
+
     """Others may wait for its key, so it is not put off without need."""
 
 

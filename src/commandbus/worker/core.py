@@ -71,6 +71,7 @@ KEYED_SHARE = 5
 """Where a command that was claimed ahead holds up others of its group, or one of few places, so much
 less is claimed ahead."""
 STOPPING = "the worker is stopping"
+LEASE_GONE = "its lease may be gone"
 HELD_UP = "held up behind a slow command"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
@@ -418,9 +419,12 @@ class WorkerCore:
 
     def _settled(self, event: Settled, now: float, effects: list[Effect]) -> None:
         lost = len(event.report.lost)
+        refused = set(event.report.lost)
         if lost:
             self._take_back(now)
-        refused = set(event.report.lost)
+            # Others of the group may run elsewhere by now.
+            stale = frozenset(s.lease_id for s in self._settling if s.seq in refused)
+            self._give_back(self._chains.give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(
             s.seq in refused and s.lease_id in self._leases for s in self._settling

@@ -135,7 +135,9 @@ class ChainsSuite:
         settle(bus, chain[1:])
         assert numbers(claim(bus)) == [2]
 
-    def test_a_parked_member_is_settled_by_its_operator_while_its_chain_runs(self, bus: Harness) -> None:
+    def test_a_parked_member_is_settled_by_its_operator_while_its_chain_runs(
+        self, bus: Harness
+    ) -> None:
         ids = send_group(bus, 3)
         chain = claim(bus, chain=1)
         worker = bus.worker()
