@@ -31,7 +31,6 @@ from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.rows import as_id, as_json
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op, Statement, Wake
-from commandbus.store.settling import hand_over
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "gates.sql")
@@ -251,9 +250,8 @@ class SqliteGates:
             yield Statement(SQL.unhold, (as_json([row[0] for row in taken]),))
         return taken
 
-    def _hand_over(self, chains: Mapping[int, int], left: Collection[int]) -> Op[None]:
-        """The place of a group stays with those of a chain that are left under their lease."""
-        heirs = hand_over(chains, chains.keys() - left)
+    def _hand_over(self, heirs: Mapping[int, int | None]) -> Op[None]:
+        """The place of a group stays with others of a chain."""
         passed_on = [(heir, holder) for holder, heir in heirs.items() if heir is not None]
         if passed_on:
             yield Statement(SQL.hand_over, passed_on, many=True)

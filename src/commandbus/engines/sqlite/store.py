@@ -54,6 +54,7 @@ from commandbus.store.settling import (
     OutcomeRow,
     Writes,
     chains_of,
+    hand_over,
     plan,
     plan_lost,
 )
@@ -265,8 +266,7 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             fit += rows
         # Where anything is held back, whoever ends is asked whether it made room.
         members = [
-            Member(seq, attempts + 1, crashes, releases, bool(unique or gated), chains.get(seq, 0))
-            for seq, _, attempts, crashes, releases, *_, unique in (row[:15] for row in fit)
+            Member(r[0], r[2] + 1, r[3], r[4], bool(r[14] or gated), chains.get(r[0], 0)) for r in fit
         ]
         until = now + int(request.lease_seconds * SECOND)
         lease = (domain, request.worker, now, until, as_json(members))
@@ -337,8 +337,8 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
         ids = sorted({settlement.lease_id for settlement in batch})
         rows = yield Statement(SQL.leases, (as_json(ids),))
         leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
-        chains = {lease_id: chains_of(members.values()) for lease_id, (_, members) in leases.items()}
         domains: dict[int, str] = {}
+        leaving: dict[int, dict[int, Member]] = {}
         keyed: list[int] = []
         sends: list[NewCommand] = []
         batches: dict[int, UUID] = {}
@@ -346,7 +346,8 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             seq = settlement.seq
             lease, members = leases.get(settlement.lease_id, (None, {}))
             member = members.get(seq)
-            if lease is None or member is None or member.attempt != settlement.attempt:
+            settled = seq in leaving.get(settlement.lease_id, ())
+            if lease is None or member is None or settled or member.attempt != settlement.attempt:
                 lost.append(settlement)
                 continue
             domains[seq] = lease[1]
@@ -356,11 +357,13 @@ class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
             sends += settlement.sends
             if settlement.batch_id is not None:
                 batches[seq] = settlement.batch_id
-            del members[seq]
-        touched = {s.lease_id for s in batch} & leases.keys()
-        for lease_id in touched:
+            leaving.setdefault(settlement.lease_id, {})[seq] = member
+        for lease_id, gone in leaving.items():
             members = leases[lease_id][1]
-            yield from self._hand_over(chains.get(lease_id, {}), members)
+            if any(member.chain for member in gone.values()):
+                yield from self._hand_over(hand_over(chains_of(members.values()), gone))
+            for seq in gone:
+                del members[seq]
             if members:
                 params = (as_json(list(members.values())), lease_id)
                 yield Statement(SQL.shrink_lease, params)
