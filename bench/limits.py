@@ -4,9 +4,9 @@ Three figures: the throughput with a group key of 1,000 values beside that of pl
 of a type that may start 50 times per second; and how fast another type of the same domain goes beside
 it, compared with alone.
 
-Throughput is that of the middle four fifths of the commands, so that neither the start of the workers
-nor the last stragglers count. Each kind of run has a domain of its own, so that plain commands are
-measured where nothing was ever held back.
+Throughput is that of the middle four fifths of the commands, when their outcomes were recorded, so that
+neither the start of the workers nor the last stragglers count. Each kind of run has its own domain, so
+that plain commands are measured where nothing was ever held back.
 """
 
 import argparse
@@ -32,14 +32,14 @@ SECONDS = 10
 
 async def work(url: str, domain: str, journal: str, concurrency: int) -> None:
     """A worker process: `work` only counts, `mail` notes when it began. It begins when it is told to,
-    and in the end says when it did what it did."""
+    and in the end says when it had recorded how many."""
     registry = HandlerRegistry()
     file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    done: list[float] = []
+    recorded: list[tuple[float, int]] = []
 
     @registry.handler(domain, "work")
     async def count(command: Any, context: Any) -> None:
-        done.append(time.time())
+        pass
 
     @registry.handler(domain, "mail")
     async def mail(command: Any, context: Any) -> None:
@@ -50,10 +50,12 @@ async def work(url: str, domain: str, journal: str, concurrency: int) -> None:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         running = asyncio.create_task(worker.run())
-        await asyncio.to_thread(sys.stdin.read)
+        ending = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+        while not (await asyncio.wait([ending], timeout=0.02))[0]:
+            recorded.append((time.time(), worker.metrics.commands_settled))
         await worker.stop(5)
         await running
-    print(*done, flush=True)
+    print(*(f"{moment} {count}" for moment, count in recorded), sep="\n", flush=True)
 
 
 class Fleet:
@@ -90,15 +92,28 @@ class Fleet:
         for process in self._started:
             assert process.stdin is not None
             process.stdin.close()
-        moments: list[float] = []
+        steps: list[tuple[float, int]] = []
         for process in self._started:
             assert process.stdout is not None
-            moments += map(float, process.stdout.read().split())
+            before = 0
+            for line in process.stdout.read().splitlines():
+                moment, count = line.split()
+                steps.append((float(moment), int(count) - before))
+                before = int(count)
             process.wait(60)
-        moments.sort()
-        middle = moments[len(moments) // 10 : -len(moments) // 10]
-        if middle:
-            self.rate = len(middle) / (middle[-1] - middle[0])
+        self.rate = _middle_rate(sorted(steps))
+
+
+def _middle_rate(steps: list[tuple[float, int]]) -> float:
+    """Commands per second without the first tenth of them and the last, from moments and what was
+    recorded since the one before."""
+    total, done = sum(count for _, count in steps), 0
+    middle: list[tuple[float, int]] = []
+    for moment, count in steps:
+        done += count
+        if total * 0.1 <= done <= total * 0.9:
+            middle.append((moment, done))
+    return (middle[-1][1] - middle[0][1]) / (middle[-1][0] - middle[0][0]) if total else 0.0
 
 
 def throughput(bus: SyncCommandBus, domain: str, count: int, start: Callable[[str], Fleet]) -> float:
@@ -169,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.limits", description=__doc__)
     parser.add_argument("--url", help="a database to use; default: a PostgreSQL server of its own")
     parser.add_argument("--sqlite", action="store_true", help="a SQLite file of its own")
-    parser.add_argument("--commands", type=int, default=60_000)
+    parser.add_argument("--commands", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=20)
     parser.add_argument("--repeat", type=int, default=3)
