@@ -109,7 +109,7 @@ class VirtualWorker:
             self._perform(effect)
         self._fill_slots()
         in_shell = len(self.ready) + len(self.running) + self._ended_in_inbox()
-        if core.held != in_shell + core._chains.waiting:
+        if core.held != in_shell + core.chains.waiting:
             raise Violation(f"{self.name} counts {core.held} held commands, its slots {in_shell}")
         self.owed.update((s.seq, s.lease_id) for s in core.unsettled)
         if core.done(world.seconds):
@@ -252,7 +252,7 @@ class VirtualWorker:
 
     def asleep(self) -> bool:
         """Whether it has a free slot, and waits for something else than its next try to claim."""
-        startable = self.core.held - self.core._chains.waiting
+        startable = self.core.held - self.core.chains.waiting
         if startable >= self.core.concurrency or self.core.stopping or self.heard_late:
             return False
         return not self.about_to_claim()

@@ -70,6 +70,8 @@ URGENT_SHARE = 5
 KEYED_SHARE = 5
 """Where a command that was claimed ahead holds up others of its group, or one of few places, so much
 less is claimed ahead."""
+CHAINED_SHARE = 20
+"""And where members of groups come along: few groups, and many of each, cost the least."""
 STOPPING = "the worker is stopping"
 LEASE_GONE = "its lease may be gone"
 HELD_UP = "held up behind a slow command"
@@ -102,7 +104,8 @@ class WorkerCore:
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
         self._suspects = Suspects()
-        self._chains = Chains()
+        self.chains = Chains()
+        """A shell whose slots share the core's thread may go on along a chain without asking."""
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -110,8 +113,8 @@ class WorkerCore:
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
         """The last claim had commands of high priority, so others may follow."""
-        self._keyed = False
-        """The last claim had commands that others may wait for."""
+        self._share = 1
+        """As the last claim had commands that others may wait for, less is claimed ahead."""
         self._woken_meanwhile = False
         self._due_meanwhile = inf
         self._look_at = -inf
@@ -213,7 +216,7 @@ class WorkerCore:
                 if not self._stop_requested:
                     self._stop_requested = True
                     effects.append(Withdraw())
-                    self._give_back(self._chains.give_up(), STOPPING)
+                    self._give_back(self.chains.give_up(), STOPPING)
                 self._stop_at = min(now + event.patience, self._stop_at or inf)
             case _:
                 assert_never(event)
@@ -235,7 +238,7 @@ class WorkerCore:
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
-            self._give_back(self._chains.give_up(), HELD_UP)
+            self._give_back(self.chains.give_up(), HELD_UP)
         if self.unsettled and not self._settling and now >= self._settle_at:
             count = 1 if self._one_by_one else len(self.unsettled)
             self._settling = self.unsettled[:count]
@@ -275,12 +278,12 @@ class WorkerCore:
 
     def _ahead(self) -> bool:
         """Whether more is held than can run."""
-        return self.held > self.concurrency or self._chains.waiting > 0
+        return self.held > self.concurrency or self.chains.waiting > 0
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        most = self.concurrency + self._prefetch() // (KEYED_SHARE if self._keyed else 1)
-        startable = self.held - self._chains.waiting
+        most = self.concurrency + self._prefetch() // self._share
+        startable = self.held - self.chains.waiting
         room = self._at_most(most - startable)
         return room if startable < self.concurrency or room * 2 >= most else 0
 
@@ -321,7 +324,9 @@ class WorkerCore:
         self.backlog = taken >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
-            self._keyed = any(claimed.keyed for claimed in reply.claimed)
+            keyed = any(claimed.keyed for claimed in reply.claimed)
+            chained = taken < len(reply.claimed)
+            self._share = CHAINED_SHARE if chained else KEYED_SHARE if keyed else 1
         else:
             metrics.empty_receives += 1
             self._sweep_at = now
@@ -349,7 +354,7 @@ class WorkerCore:
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:
-            effects.append(Start(self._chains.lead(starting)))
+            effects.append(Start(self.chains.lead(starting)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
@@ -388,7 +393,7 @@ class WorkerCore:
             recorded = [settlement for settlement in event.settlements if settlement.recorded]
             self.metrics.commands_settled += len(recorded)
             self._forget(recorded, effects)
-        following = self._chains.ended(event.settlements)
+        following = self.chains.ended(event.settlements)
         if following:
             effects.append(Start(following))
         if count:
@@ -407,7 +412,7 @@ class WorkerCore:
         self._lost_members += lost
         self.metrics.leases_lost += lost
         self._suspects.gone(gone)
-        self.held -= len(self._chains.give_up(gone))
+        self.held -= len(self.chains.give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -424,7 +429,7 @@ class WorkerCore:
             self._take_back(now)
             # Others of the group may run elsewhere by now.
             stale = frozenset(s.lease_id for s in self._settling if s.seq in refused)
-            self._give_back(self._chains.give_up(stale), LEASE_GONE)
+            self._give_back(self.chains.give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(
             s.seq in refused and s.lease_id in self._leases for s in self._settling

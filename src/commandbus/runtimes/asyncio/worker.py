@@ -326,6 +326,8 @@ class Worker(RuntimeWorker):
                 self._dropped += 1
             else:
                 self._finished.append(settlement)
+                if self._core.chains.waiting:
+                    self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
             if time.perf_counter() >= fair_until:
                 await asyncio.sleep(0)
