@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
+    from commandbus.runtimes.asyncio.loop import new_event_loop
     from commandbus.runtimes.asyncio.pgmq import PgmqClient
     from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
     from commandbus.runtimes.asyncio.worker import Worker
@@ -107,6 +108,7 @@ _HOMES = {
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
+    "commandbus.runtimes.asyncio.loop": "new_event_loop",
     "commandbus.runtimes.asyncio.pgmq": "PgmqClient",
     "commandbus.runtimes.asyncio.processes": "ProcessManager ProcessReplyRouter",
     "commandbus.runtimes.asyncio.worker": "Worker",
@@ -228,6 +230,7 @@ __all__ = [
     "fixed",
     "handler",
     "linear",
+    "new_event_loop",
     "none",
     "plan_connections",
     "step",

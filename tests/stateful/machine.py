@@ -87,12 +87,11 @@ class Engines(RuleBasedStateMachine):
         priority=st.sampled_from(["high", "normal", "low", 7]),
         delay=delays,
         key=st.sampled_from([None, None, "k"]),
-        group=st.sampled_from([None, "g", "h"]),
         max_attempts=st.sampled_from([None, 1, 3]),
         expires_in=st.sampled_from([None, None, None, 8.0]),
         data=st.sampled_from([None, {"n": 1}, ["\N{SNOWMAN}", 1.5, True], "text"]),
     )
-    def send(self, domain, priority, delay, key, group, max_attempts, expires_in, data):
+    def send(self, domain, priority, delay, key, max_attempts, expires_in, data):
         command_id = self._new_id()
         expires_at = None if expires_in is None else self.both.clock.now + timedelta(seconds=expires_in)
         try:
@@ -106,7 +105,6 @@ class Engines(RuleBasedStateMachine):
                     priority=priority,
                     delay=delay,
                     unique_key=key,
-                    group_key=group,
                     max_attempts=max_attempts,
                     expires_at=expires_at,
                     tags=("a", "b") if key else (),
@@ -118,18 +116,11 @@ class Engines(RuleBasedStateMachine):
         self.touched.add(result.command_id)
         return multiple() if result.duplicate else (domain, command_id)
 
-    @rule(
-        target=sent,
-        count=st.integers(1, 4),
-        domain=domains,
-        delay=delays,
-        group=st.sampled_from([None, "g"]),
-    )
-    def send_many(self, count, domain, delay, group):
+    @rule(target=sent, count=st.integers(1, 3), domain=domains, delay=delays)
+    def send_many(self, count, domain, delay):
         ids = [self._new_id() for _ in range(count)]
         requests = [
-            SendRequest(domain, "Work", n, command_id=i, delay=delay, group_key=group)
-            for n, i in enumerate(ids)
+            SendRequest(domain, "Work", n, command_id=i, delay=delay) for n, i in enumerate(ids)
         ]
         try:
             self.both.run(lambda scope: commands.send_many(scope, requests))
@@ -161,32 +152,23 @@ class Engines(RuleBasedStateMachine):
         worker=st.sampled_from(["w1", "w2"]),
         wanted=st.sampled_from([DOMAINS, ("orders",), ("billing",)]),
         limit=st.sampled_from([3, 1, 2, 5]),
-        chain=st.sampled_from([0, 2, 5]),
     )
-    def claim(self, worker, wanted, limit, chain):
-        request = ClaimRequest(wanted, limit, worker, LEASE, followers=100 * chain, chain=chain)
-        delivered = self.both.claim(request)
+    def claim(self, worker, wanted, limit):
+        delivered = self.both.claim(ClaimRequest(wanted, limit, worker, LEASE))
         ranks = {}
         for delivery in delivered:
             claimed = delivery.claimed[0]
             rank = (claimed.priority, claimed.seq)
-            # Who follows comes in order behind whoever it follows, which was the first before.
-            line = (claimed.domain, claimed.chain if claimed.follows else 0)
-            assert rank > ranks.get(line, (-1, -1)), "out of order"
-            ranks[line] = rank
+            assert rank > ranks.get(claimed.domain, (-1, -1)), "out of order"
+            ranks[claimed.domain] = rank
             self.touched.add(delivery.command_id)
         return multiple(*delivered)
 
-    @rule(
-        target=running,
-        worker=st.sampled_from(["w1", "w2"]),
-        seconds=st.sampled_from([LEASE, 5.0]),
-        chain=st.sampled_from([0, 2]),
-    )
-    def claim_later(self, worker, seconds, chain):
+    @rule(target=running, worker=st.sampled_from(["w1", "w2"]), seconds=st.sampled_from([LEASE, 5.0]))
+    def claim_later(self, worker, seconds):
         """Others may have died meanwhile: what they held comes back with this claim."""
         self.both.clock.advance(seconds)
-        return self.claim(worker, DOMAINS, 2, chain)
+        return self.claim(worker, DOMAINS, 2)
 
     def _settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         self.touched.add(delivery.command_id)

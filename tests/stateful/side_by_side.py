@@ -154,8 +154,7 @@ def _shown(answer: Any, compare: Callable[[Any], Any] | None) -> Any:
 
 
 def _delivered(claimed: Claimed) -> Claimed:
-    chain = 0 if not claimed.chain else 2 if claimed.follows else 1
-    return msgspec.structs.replace(claimed, seq=0, lease_id=0, keyed=False, chain=chain)
+    return msgspec.structs.replace(claimed, seq=0, lease_id=0, keyed=False)
 
 
 def _without_sequences(records: list[CommandRecord]) -> list[CommandRecord]:

@@ -9,7 +9,8 @@ import pytest
 from commandbus.domain.outcome import Released
 from commandbus.errors import StoreUnavailable
 from commandbus.store.records import ClaimReply, SettleReport
-from commandbus.worker.core import BACKOFF_MAX, GRACE, SETTLE_PATIENCE
+from commandbus.store.wakeup import RECONNECT
+from commandbus.worker.core import BACKOFF_MAX, GRACE, SETTLE_GAP, SETTLE_PATIENCE
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
     ClaimFailed,
@@ -117,13 +118,39 @@ def test_an_earlier_due_time_replaces_the_planned_one_and_a_later_does_not() -> 
 def test_a_wakeup_makes_an_idle_worker_claim_at_once() -> None:
     bench = Bench().begun()
     bench.empty()
-    assert bench.tell(Woken("notify")) == [Claim(4, True)]
+    assert bench.tell(Woken("notify")) == [Claim(4, True, hurried=True)]
+
+
+def test_work_that_was_announced_is_claimed_before_things_are_put_in_order() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    bench.tell(Woken("notify"))
+    assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)], "the order is not forgotten"
+
+
+def test_after_a_reconnect_order_comes_first() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    assert bench.tell(Woken(RECONNECT)) == [Claim(4, True)]
+
+
+def test_settles_keep_apart_while_work_waits_for_slots() -> None:
+    bench = Bench(concurrency=1, prefetch=2).begun()
+    bench.claims(4)
+    assert bench.kinds(bench.finish(1), Settle), "the first one is not delayed"
+    bench.tell(Settled(SettleReport([])))
+    assert not bench.kinds(bench.finish(1), Settle)
+    assert bench.core.deadline() == bench.now + SETTLE_GAP
+    bench.now += SETTLE_GAP
+    assert bench.kinds(bench.tell(Tick()), Settle)
+    bench.tell(Settled(SettleReport([])))
+    assert bench.kinds(bench.finish(1), Settle), "nothing waits for the slot any more"
 
 
 def test_a_wakeup_during_a_claim_is_not_lost() -> None:
     bench = Bench().begun()
     assert bench.tell(Woken("notify")) == []
-    assert bench.empty() == [Claim(4, True)]
+    assert bench.empty() == [Claim(4, True, hurried=True)]
     assert bench.empty() == []
 
 
@@ -163,7 +190,7 @@ def test_jitter_spreads_the_claims_after_a_wakeup() -> None:
     assert bench.tell(Woken("notify")) == []
     assert bench.core.deadline() == bench.now + 0.005
     bench.now += 0.005
-    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.tell(Tick()) == [Claim(4, True, hurried=True)]
 
 
 def test_a_shorter_poll_interval_counts_at_once() -> None:
@@ -305,7 +332,7 @@ def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken
     assert {type(s.outcome) for s in settle.batch} == {Released}
     bench.tell(Settled(SettleReport()))
     assert not bench.kinds(bench.tell(Woken("notify")), Claim)
-    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)]
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True, hurried=True)]
 
 
 # Failures of effects.

@@ -5,7 +5,7 @@ from typing import Any
 
 import kit
 
-from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
+from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker, new_event_loop
 from commandbus.sync import SyncCommandBus
 
 DOMAIN, TYPE = "bench", "work"
@@ -53,4 +53,4 @@ class CommandBusPeer(kit.Peer):
 
 
 if __name__ == "__main__":
-    kit.main(CommandBusPeer)
+    kit.main(CommandBusPeer, new_event_loop)

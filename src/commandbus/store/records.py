@@ -70,7 +70,8 @@ def with_pending(
 
 class ClaimRequest(msgspec.Struct, frozen=True):
     """`sweep` asks to promote due work and to take back expired leases before claiming; `idle` says
-    that nothing was found the last time and nobody has called since, so a glance may do."""
+    that nothing was found the last time and nobody has called since, so a glance may do; `hurried`
+    that ready work was announced, so it may be taken before the sweep, and instead of it."""
 
     domains: tuple[str, ...]
     limit: int
@@ -82,6 +83,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     ageing: int | None = None
     """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
+    hurried: bool = False
     followers: int = 0
     """So many members of groups may come along in all, each behind one of its group that was claimed
     (see `Claimed.chain`); divided evenly among these groups."""

@@ -346,6 +346,7 @@ class WorkerBase:
             self.settings.tags,
             self._ageing,
             claim.idle,
+            claim.hurried,
             claim.followers,
             claim.chain,
         )

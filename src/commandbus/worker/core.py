@@ -17,11 +17,11 @@ from math import inf
 from typing import assert_never
 
 from commandbus.domain.outcome import POOL_BACKOFF, Released
-from commandbus.domain.priority import LABELS
 from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import RECONNECT
+from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.chains import Chains
 from commandbus.worker.effects import (
     Claim,
@@ -60,18 +60,9 @@ GRACE = 1.0
 """After interrupting handlers, how long their ends are awaited."""
 SETTLE_PATIENCE = 5.0
 """After that, how long a settle in flight is awaited."""
-SLOW_HANDLER = 0.01
-"""Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
-
-
-URGENT = LABELS["high"]
-URGENT_SHARE = 5
-"""Among urgent commands, so much less is claimed ahead."""
-KEYED_SHARE = 5
-"""Where a command that was claimed ahead holds up others of its group, or one of few places, so much
-less is claimed ahead."""
-CHAINED_SHARE = 20
-"""And where members of groups come along: few groups, and many of each, cost the least."""
+SETTLE_GAP = 0.004
+"""While all slots are busy and more work waits for them, settles begin no closer to each other: each
+costs a commit, and nothing is held up but the moment at which outcomes are known."""
 STOPPING = "the worker is stopping"
 LEASE_GONE = "its lease may be gone"
 HELD_UP = "held up behind a slow command"
@@ -121,9 +112,13 @@ class WorkerCore:
         self._look_source = "start"
         self._claim_at = -inf
         self._settle_at = -inf
+        self._settled_at = -inf
+        """When the last settle began."""
         self._sweep_at = -inf
         self._swept = False
         """The last claim put things in order, too."""
+        self._hurried = False
+        """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
         self._settle_failures = 0
         self._one_by_one = False
@@ -175,7 +170,7 @@ class WorkerCore:
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
-            moments.append(self._settle_at)
+            moments.append(self._next_settle())
         if self._ahead() and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
@@ -239,7 +234,8 @@ class WorkerCore:
             self._held_up = True
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
-        if self.unsettled and not self._settling and now >= self._settle_at:
+        if self.unsettled and not self._settling and now >= self._next_settle():
+            self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
             self._settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
@@ -254,15 +250,22 @@ class WorkerCore:
             self._claiming = True
             self._woken_meanwhile = False
             self._due_meanwhile = inf
-            sweep = now >= self._sweep_at
-            if sweep:
+            sweep, hurried = now >= self._sweep_at, self._hurried
+            self._hurried = False
+            if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle, *self._followers(room)))
+            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room)))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
             self._woken_meanwhile = False
             effects.append(PassOn())
+
+    def _next_settle(self) -> float:
+        """When what is unsettled may be recorded."""
+        if self._startable <= self.concurrency or self.stopping:
+            return self._settle_at
+        return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
     def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
         if self.stopping and (left := self._suspects.give_up()) is not None:
@@ -276,6 +279,11 @@ class WorkerCore:
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
+    @property
+    def _startable(self) -> int:
+        """Commands that are held and wait for no other."""
+        return self.held - self.chains.waiting
+
     def _ahead(self) -> bool:
         """Whether more is held than can run."""
         return self.held > self.concurrency or self.chains.waiting > 0
@@ -283,16 +291,15 @@ class WorkerCore:
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
         most = self.concurrency + self._prefetch() // self._share
-        startable = self.held - self.chains.waiting
-        room = self._at_most(most - startable)
-        return room if startable < self.concurrency or room * 2 >= most else 0
+        room = self._at_most(most - self._startable)
+        return room if self._startable < self.concurrency or room * 2 >= most else 0
 
     def _followers(self, room: int) -> tuple[int, int]:
         """How many members of groups may come along with so many commands, in all and of one group:
         what is claimed ahead for a slot may as well be of one group."""
-        prefetch = self._prefetch()
-        spare = self._at_most(self.concurrency + prefetch - self.held) - room
-        return (spare, prefetch // self.concurrency) if spare > 0 else (0, 0)
+        ahead = self._prefetch()
+        spare = self._at_most(self.concurrency + ahead - self.held) - room
+        return (spare, ahead // self.concurrency) if spare > 0 else (0, 0)
 
     def _at_most(self, wanted: int) -> int:
         """So many, or what is left of those that this worker may take at all."""
@@ -301,18 +308,9 @@ class WorkerCore:
         return max(0, left)
 
     def _prefetch(self) -> int:
-        settings = self._settings
         if self._held_up or self._suspects.around:
             return 0
-        if settings.prefetch is not None:
-            return settings.prefetch
-        seconds = self._handler_seconds
-        if seconds is None or seconds > SLOW_HANDLER:
-            return 0
-        # What is claimed ahead stands before what comes later, however urgent that is.
-        budget = settings.prefetch_budget / (URGENT_SHARE if self._urgent else 1)
-        fitting = self.concurrency * budget / max(seconds, 1e-6)
-        return min(settings.prefetch_max, int(fitting))
+        return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -324,9 +322,7 @@ class WorkerCore:
         self.backlog = taken >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
-            keyed = any(claimed.keyed for claimed in reply.claimed)
-            chained = taken < len(reply.claimed)
-            self._share = CHAINED_SHARE if chained else KEYED_SHARE if keyed else 1
+            self._share = share(reply.claimed)
         else:
             metrics.empty_receives += 1
             self._sweep_at = now
@@ -371,6 +367,7 @@ class WorkerCore:
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
+        self._hurried = event.source != RECONNECT
         self._woken_meanwhile = True
         self._sweep_at = now
         if not self._may_wait and not self._claiming:

@@ -13,6 +13,7 @@ class Claim(msgspec.Struct, frozen=True):
     limit: int
     sweep: bool
     idle: bool = False
+    hurried: bool = False
     followers: int = 0
     chain: int = 0
 

@@ -183,6 +183,7 @@ def _serve_asyncio(
     url: str, domain: str, handle: Callable[[Any], None], concurrency: int
 ) -> Iterator[Any]:
     from commandbus.runtimes.asyncio.bus import CommandBus
+    from commandbus.runtimes.asyncio.loop import new_event_loop
     from commandbus.runtimes.asyncio.worker import Worker
     from commandbus.worker.handlers import HandlerRegistry
 
@@ -191,7 +192,7 @@ def _serve_asyncio(
 
     registry = HandlerRegistry()
     registry.register(domain, TYPE, work)
-    loop = asyncio.new_event_loop()
+    loop = new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from commandbus.interfaces.cli import output, target, text
-from commandbus.interfaces.cli.serving import tell_loop
+from commandbus.interfaces.cli.serving import run_async, tell_loop
 from commandbus.interfaces.cli.signals import Signals
 from commandbus.settings import SHUTDOWN_SECONDS
 
@@ -17,7 +17,7 @@ def serve_router(url: str, declarations: list[Any], concurrency: int, *, threads
     if threads:
         _serve_threads(url, declarations, concurrency)
     else:
-        asyncio.run(_serve_asyncio(url, declarations, concurrency))
+        run_async(_serve_asyncio(url, declarations, concurrency))
 
 
 async def _serve_asyncio(url: str, declarations: list[Any], concurrency: int) -> None:

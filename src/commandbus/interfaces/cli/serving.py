@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -97,11 +97,19 @@ def serve(plan: Plan, registry: HandlerRegistry) -> None:
         if plan.threads:
             _serve_threads(plan, registry)
         else:
-            asyncio.run(_serve_asyncio(plan, registry))
+            run_async(_serve_asyncio(plan, registry))
     except (StoreUnavailable, SchemaOutdated):
         raise
     except ConfigurationError as error:
         raise CliError(str(error), Exit.STORE) from error
+
+
+def run_async(work: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, on the loop that suits workers."""
+    from commandbus import new_event_loop
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work)
 
 
 async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:

@@ -314,6 +314,7 @@ class Worker(RuntimeWorker):
                 self._slots.discard(slot)
                 return
             claimed = self._ready.popleft()
+            resumed = Isolated.resumed
             begun = self._execution.begin(claimed)
             if isinstance(begun, Call):
                 self._calls[slot] = begun
@@ -329,7 +330,9 @@ class Worker(RuntimeWorker):
                 if self._core.chains.waiting:
                     self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
-            if time.perf_counter() >= fair_until:
+            if Isolated.resumed != resumed:
+                fair_until = time.perf_counter() + FAIR_SECONDS
+            elif time.perf_counter() >= fair_until:
                 await asyncio.sleep(0)
                 fair_until = time.perf_counter() + FAIR_SECONDS
 
