@@ -43,7 +43,8 @@ tallied as (
 freed as (
     delete from commandbus.unique_key k
     using unnest($20::text::bigint[], $21::text::bigint[]) as f (proof, seq)
-    where k.seq = f.seq and f.proof in (select lease_id from proof)),
+    where k.seq = f.seq and f.proof in (select lease_id from proof)
+        and (select exists (select 1 from commandbus.unique_key))),
 -- The place of a group stays with others of a chain, as long as there are any.
 handed_over as (
     update commandbus.slot s set seq = h.heir
