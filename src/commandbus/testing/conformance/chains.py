@@ -32,7 +32,8 @@ def send_group(bus: Harness, count: int, key: str = "k", **options: Any) -> list
 def claim(bus: Harness, chain: int = 0, followers: int = 100, limit: int = 10) -> list[Claimed]:
     """What a worker gets that would take so many behind each."""
     request = ClaimRequest((DOMAIN,), limit, "w", LEASE, followers=followers, chain=chain)
-    return bus.run(bus.store.claim(request)).claimed
+    claimed: list[Claimed] = bus.run(bus.store.claim(request)).claimed
+    return claimed
 
 
 def settle(bus: Harness, claimed: Sequence[Claimed], outcome: Outcome | None = None) -> None:
@@ -103,11 +104,10 @@ class ChainsSuite:
     def test_the_end_of_one_and_the_return_of_others_keep_the_order(self, bus: Harness) -> None:
         send_group(bus, 5)
         chain = claim(bus, chain=2)
+        outcomes: list[Outcome] = [Succeeded(), Released("r", 0.0), Released("r", 0.0)]
         batch = [
             Settlement(one.seq, one.lease_id, one.attempt, outcome)
-            for one, outcome in zip(
-                chain, (Succeeded(), Released("r", 0.0), Released("r", 0.0)), strict=True
-            )
+            for one, outcome in zip(chain, outcomes, strict=True)
         ]
         bus.run(bus.store.settle(batch))
         assert numbers(claim(bus, chain=9)) == [1, 2, 3, 4]
@@ -224,7 +224,7 @@ class ChainsSuite:
             [SendRequest(DOMAIN, "ship", [key, n], group_key=key) for n, key in enumerate(keys)]
         )
         registry = registry_of(ship=ship)
-        options = {"concurrency": 2, "prefetch": 12}
+        options: dict[str, Any] = {"concurrency": 2, "prefetch": 12}
         with (
             bus.run_worker(registry, **options),
             bus.run_worker(registry, **options),
