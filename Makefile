@@ -10,6 +10,7 @@ SEEDS ?= 1000
 SEED ?= 1
 EXAMPLES ?= 2000
 SECONDS ?= 60
+HOURS ?= 2
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -83,11 +84,9 @@ CHAOS = $(RUN)/python -m tests.chaos --all --seed $(SEED) --record tests/chaos/r
 
 chaos: $(NEEDS_TEST) ## kill, cut and freeze real processes, then check every promise (SEED=1)
 	@$(CHAOS) --seconds $(SECONDS)
-	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker
-	@$(RUN)/python -m tests.chaos.orchestration schedules batch breaker --sqlite
 
-soak: $(NEEDS_TEST) ## the same for hours (SECONDS=7200)
-	@$(CHAOS) --seconds $(if $(filter 60,$(SECONDS)),7200,$(SECONDS))
+soak: $(NEEDS_TEST) ## the same with one seed after another (HOURS=2)
+	@$(CHAOS) --hours $(HOURS)
 
 fuzz: $(NEEDS_TEST) ## hostile payloads, names, arguments, requests and rows (EXAMPLES=2000)
 	@FUZZ=$(EXAMPLES) FUZZ_SEED=$(SEED) $(RUN)/python -m pytest -q tests/fuzz

@@ -1,12 +1,14 @@
 """`python -m bench.postgres [name …]`: the figures of the PostgreSQL engine, on durable settings.
 
 A private server is started with fsync and synchronous_commit on, and each figure gets a fresh database.
-Names: drain, bulk, single, wake, idle, snapshot, backlog, processes, governor; without any, all.
+Names: drain, bulk, single, wake, idle, snapshot, backlog, processes, governor, memory, million; without
+any, all.
 """
 
 import argparse
 import asyncio
 import multiprocessing
+import resource
 import statistics
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
+from commandbus import BatchCommand, CommandBus, HandlerRegistry, SendRequest, Worker
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
@@ -369,6 +371,58 @@ def bench_governor(fresh: Callable[[], str], seconds: float = 4.0) -> None:
             process.join()
 
 
+def bench_memory(fresh: Callable[[], str], commands: int = 1_000_000) -> None:
+    """The most that a worker process ever held while it drained a deep queue."""
+    for runtime in ("asyncio", "threads"):
+        url = fresh()
+        fill(url, commands, 10_000)
+        rate, megabytes = _in_process(_drain_measured, url, commands, runtime)
+        show(f"worker draining {commands:,}, {runtime}", megabytes, "MB", f"{rate:,.0f} commands/s")
+
+
+def bench_million(fresh: Callable[[], str], commands: int = 1_000_000) -> None:
+    """A bulk send from an iterator, and a batch: each in one transaction."""
+    for what in ("send_many", "create_batch"):
+        rate, megabytes = _in_process(_send_measured, fresh(), commands, what)
+        show(f"{what} of {commands:,}", rate, "commands/s", f"{megabytes:,.0f} MB at most")
+
+
+def _in_process(target: Any, *arguments: Any) -> tuple[float, float]:
+    """What a process of its own reports: a rate, and its peak memory."""
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    process = context.Process(target=target, args=(*arguments, results), daemon=True)
+    process.start()
+    answer: tuple[float, float] = results.get()
+    process.join()
+    return answer
+
+
+def _peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _drain_measured(url: str, commands: int, runtime: str, results: Any) -> None:
+    if runtime == "asyncio":
+        rate, _ = asyncio.run(drain_async(url, commands, 100))
+    else:
+        rate, _ = drain_threads(url, commands, 100)
+    results.put((rate, _peak_megabytes()))
+
+
+def _send_measured(url: str, commands: int, what: str, results: Any) -> None:
+    with SyncCommandBus(url) as bus:
+        began = time.perf_counter()
+        if what == "send_many":
+            sent = len(bus.send_many(SendRequest("bench", "noop", DATA) for _ in range(commands)))
+        else:
+            sent = bus.create_batch(
+                "bench", (BatchCommand("noop", DATA) for _ in range(commands))
+            ).total
+        assert sent == commands
+        results.put((commands / (time.perf_counter() - began), _peak_megabytes()))
+
+
 def _busy_process(url: str, begin: Any) -> None:
     async def main() -> None:
         registry = HandlerRegistry()
@@ -420,6 +474,8 @@ def main() -> None:
         "backlog": lambda: bench_backlog(fresh),
         "processes": lambda: bench_processes(fresh, options.commands),
         "governor": lambda: bench_governor(fresh),
+        "memory": lambda: bench_memory(fresh),
+        "million": lambda: bench_million(fresh),
     }
     with server:
         for _ in range(options.repeat):

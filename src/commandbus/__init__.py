@@ -64,6 +64,10 @@ if TYPE_CHECKING:
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.domain.unique import Unique
     from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.operations.cases import Case
+    from commandbus.operations.checking import CheckReport
+    from commandbus.operations.erasure import EraseReport
+    from commandbus.operations.ledger import LedgerReport
     from commandbus.operations.pgmq import PgmqMessage, PgmqMetrics, PgmqQueue
     from commandbus.operations.processes import ProcessPage, ProcessStart
     from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
@@ -105,6 +109,10 @@ _HOMES = {
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.domain.unique": "Unique",
     "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.operations.cases": "Case",
+    "commandbus.operations.checking": "CheckReport",
+    "commandbus.operations.erasure": "EraseReport",
+    "commandbus.operations.ledger": "LedgerReport",
     "commandbus.operations.pgmq": "PgmqMessage PgmqMetrics PgmqQueue",
     "commandbus.operations.processes": "ProcessPage ProcessStart",
     "commandbus.runtimes.asyncio.bus": "CommandBus TroubleshootingQueue",
@@ -138,6 +146,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "END",
+    "EraseReport",
     "REPLY_TYPE",
     "AuditEvent",
     "AuditEventType",
@@ -150,6 +159,8 @@ __all__ = [
     "BreakerState",
     "BusSettings",
     "BusinessRuleException",
+    "Case",
+    "CheckReport",
     "CircuitBreaker",
     "Command",
     "CommandBus",
@@ -234,6 +245,7 @@ __all__ = [
     "none",
     "plan_connections",
     "step",
+    "LedgerReport",
     "Limit",
     "RateLimited",
     "Unique",

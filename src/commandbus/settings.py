@@ -55,6 +55,10 @@ class BusSettings:
     """OpenTelemetry: "link" links the span of a handler to that of the send, "child" puts it below."""
     retention: Mapping[str, Duration] | None = None
     """How long workers keep commands that ended, by status, such as {"COMPLETED": 7 * 86_400}."""
+    escalate_after: Duration | None = None
+    """After so long a parked command that nobody took care of is put on record and logged, once."""
+    escalate_to: str | None = None
+    """The domain that is sent a command about each of them; None for none."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -68,6 +72,13 @@ class BusSettings:
             if str(status).upper() not in ("COMPLETED", "FAILED", "CANCELED"):
                 problems.append(f"retention is for COMPLETED, FAILED and CANCELED, not {status!r}")
             _collect(problems, partial(as_seconds, seconds, f"retention of {status}", minimum=1.0))
+        if self.escalate_after is not None:
+            after = self.escalate_after
+            _collect(problems, lambda: as_seconds(after, "escalate_after", minimum=1.0))
+        if self.escalate_to is not None:
+            _collect(problems, lambda: as_name(self.escalate_to, "escalate_to"))
+            if self.escalate_after is None:
+                problems.append("escalate_to needs escalate_after, because only then something is sent")
         for label, value in self.priorities.items():
             _collect(problems, partial(as_priority, value, {}), f"priorities[{label!r}]: ")
         default = partial(as_priority, self.default_priority, self.priorities)
@@ -108,6 +119,8 @@ class WorkerSettings:
     seconds after the length of a lease. A declared handler timeout counts instead, however long."""
     jitter: float = 0.0
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""
+    timer_grace: float = 0.0
+    """An idle worker looks this long after a due time: what is due soon after is claimed with it."""
     recycle_after: int | None = None
     """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
     shutdown_timeout: float = SHUTDOWN_SECONDS
@@ -145,6 +158,7 @@ class WorkerSettings:
             ("visibility_timeout", 0.1),
             ("prefetch_budget", 0.0),
             ("jitter", 0.0),
+            ("timer_grace", 0.0),
             ("thread_timeout", 0.1),
             ("shutdown_timeout", 0.0),
             ("statement_timeout", 0.001),

@@ -37,11 +37,22 @@ def main() -> int:
     parser.add_argument("--bugs", nargs="*", metavar="NAME", help="hunt seeded bugs (all, or these)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write what was found as Markdown")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep the totals in a file")
+    parser.add_argument("--hours", type=float, default=0.0, help="again with other seeds, so long")
     options = parser.parse_args()
     unknown = set(options.bugs or ()) - BUGS.keys()
     if unknown:
         parser.error(f"no such bug: {', '.join(sorted(unknown))}")
 
+    began, failed = time.monotonic(), False
+    while True:
+        failed = session(options) or failed
+        if time.monotonic() - began > options.hours * 3600:
+            return 1 if failed else 0
+        options.seed += 1
+
+
+def session(options: argparse.Namespace) -> bool:
+    """All that was asked for, with one seed; whether anything failed."""
     began = time.monotonic()
     book = Book()
     if options.all:
@@ -58,14 +69,14 @@ def main() -> int:
         book.add(catch)
     seconds = time.monotonic() - began
     book.add(Total(options.seed, seconds, options.seconds))
-    verdict = "FAILED" if book.failed else "passed"
-    print(f"\n{verdict} with seed {options.seed} in {seconds / 60:.1f} minutes")
     failed = book.failed
+    verdict = "FAILED" if failed else "passed"
+    print(f"\n{verdict} with seed {options.seed} in {seconds / 60:.1f} minutes", flush=True)
     if options.record:
         book = book.merged_into(options.record)
     if options.write:
         options.write.write_text(document(book), encoding="utf-8")
-    return 1 if failed else 0
+    return failed
 
 
 def hunt_named(names: list[str], seed: int) -> list[Catch]:

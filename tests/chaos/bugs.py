@@ -38,6 +38,8 @@ replace = msgspec.structs.replace
 
 
 def switch_on(name: str) -> None:
+    # Processes that were forked from one would all take the same chances.
+    chance.seed()
     BUGS[name]()
 
 

@@ -120,7 +120,11 @@ def one_lease_at_a_time(case: Case) -> Iterator[Violation]:
             if owners.get(settle.token, settle.pid) != settle.pid:
                 what = "a process settled under a token that another one was given"
                 yield Violation("P6", what, case.story(command_id, "claimed", "settled"))
-            newer = [c for c in claims if c.token > settle.token and c.at < settle.began]
+            newer = [
+                claim
+                for claim in claims
+                if claim.token > settle.token and claim.at < settle.began and not case.forgotten(claim)
+            ]
             if newer:
                 what = "a stale worker's outcome was accepted"
                 yield Violation("P6", what, (str(newer[0]), str(settle)))

@@ -102,5 +102,9 @@ def crew(url: str, folder: Path, processes: int, concurrency: int) -> Iterator[l
                 child.kill()
 
 
-if __name__ == "__main__":
+def main() -> None:
     serve(json.loads(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

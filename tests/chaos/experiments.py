@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -10,31 +11,57 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from commandbus.sync import SyncCommandBus
 from tests.chaos import sagas
+from tests.chaos.backlog import backlog
+from tests.chaos.kinds import KILLERS, POISON
+from tests.chaos.listening import kill_listeners
+from tests.chaos.orchestration import WHOLES
+from tests.chaos.orchestration import store as wholes
 from tests.chaos.reliability import Run
 from tests.chaos.snapshot import held_snapshot
 from tests.chaos.stay import stay_at
 from tests.chaos.storm import storm
-from tests.chaos.trial import Trial
+from tests.chaos.trial import Trial, lanes
 from tests.failpoints.sweep import cases_of, stores, sweep
-from tests.processes.lab import ROOT
+from tests.processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
 
-LANES = 2
+LANES = 3
 """Experiments at a time: most of each is waiting."""
 SECONDS = 60.0
-"""How long a stay lasts by default; what follows is for so many."""
-SWEPT = 40
-"""Cases of the sweep on each store; with other seeds, other cases."""
-FUZZED = 250
+"""How long the mixed stays last by default; what follows is for so many."""
+FUZZED = 100
 """Examples of each property."""
+FLOOD = 1_000_000
 SAGAS = 120
+SNAPSHOT = 600.0
+"""Seconds for which a snapshot is held."""
+BACKLOG = 10_000_000
+LOAD: dict[str, Any] = {
+    "rough": False,
+    "senders": 2,
+    "mix": {"many": 1.0, "one": 1.0},
+    "types": {"note": 930, "transfer": 40, "flaky": 20, "reject": 5, "permanent": 5},
+    "pause": 0.001,
+    "concurrency": 40,
+    "longest": 0.005,
+}
+"""Many ordinary commands."""
+BUSY: dict[str, Any] = {
+    "rough": False,
+    "types": {"note": 500, "slow": 300, "transfer": 200},
+    "pause": 0.06,
+}
+"""Few, of which many take longer than a lease."""
+LINED = {"note": 800.0, "slow": 50.0, "transfer": 150.0}
+POISONED = (*KILLERS, *POISON)
 
 
 @dataclass
@@ -47,47 +74,101 @@ class Size:
         """So many, in proportion."""
         return max(1, round(count * self.seconds / SECONDS))
 
+    def stay(
+        self, place: str, share: float, *, title: str, offset: int = 0, **more: Any
+    ) -> partial[Run | Trial]:
+        """A stay; how much there must be at least is in proportion, too."""
+        for name in {"faults_min", "commands_min"} & more.keys():
+            more[name] = self.of(more[name])
+        return partial(
+            stay_at, place, self.seed + offset, self.seconds * share, self.reports, title=title, **more
+        )
 
-def together(size: Size) -> list[Callable[[], Run | Trial]]:
-    """The long ones first; they do not mind each other."""
-    seed, seconds = size.seed, size.seconds
 
-    def stay(place: str, share: float, offset: int = 0, **more: object) -> Callable[[], Run]:
-        return partial(stay_at, place, seed + offset, seconds * share, size.reports, **more)
+Experiment = Callable[[], "Run | Trial"]
 
-    kills: dict[str, float] = {"kill worker": 1, "kill sender": 1}
-    found: list[Callable[[], Run | Trial]] = [
-        stay("postgres", 1.0, calm=0.2, senders=3, pause=0.012),
-        stay("sqlite", 1.0, calm=0.35, senders=3, pause=0.012),
-        partial(failpoints, "postgres", size),
-        partial(failpoints, "sqlite", size),
+
+def mixed(size: Size) -> list[Experiment]:
+    """Everything that can be done to processes and stores, at random."""
+    found = [
+        size.stay("postgres", 1.0, title="postgres", calm=0.2, senders=3, pause=0.012),
+        size.stay("sqlite", 1.0, title="sqlite", calm=0.3, workers=8, senders=3, pause=0.012),
         # A fail-over happens once in a stay: several short ones are better than a long one.
-        stay("failover", 0.2),
-        stay("failover", 0.2, 1000),
-        stay("postgres", 0.25, title="keys", mix={"key": 1.0}, senders=4, pause=0.002, faults=kills),
-        partial(run_sagas, "postgres", size),
-        partial(run_sagas, "sqlite", size),
-        partial(fuzz, size),
+        size.stay("failover", 0.2, title="failover"),
+        size.stay("failover", 0.2, title="failover", offset=1000),
     ]
     if PROGRAM is not None:
-        found.append(stay("pooler", 0.25))
-    else:
-        missing = ["a pooler: pgbouncer is not installed"]
-        found.append(lambda: Trial("pooler", seed, 0, Counter(), [], "not tried", missing))
+        return [*found, size.stay("pooler", 0.25, title="pooler")]
+    missing = ["a pooler: pgbouncer is not installed"]
+    return [*found, partial(Trial, "pooler", size.seed, 0, Counter(), [], "not tried", missing)]
+
+
+def single(size: Size) -> list[partial[Run | Trial]]:
+    """One kind of fault each, as often as it can be done."""
+    kills = {"kill worker": 20.0, "kill sender": 1.0}
+    lines = {"cut one": 3.0, "freeze one": 1.0, "cut before commit": 3.0, "cut after commit": 3.0}
+    restarts = {"restart server": 3.0, "kill server": 1.0}
+    poison: dict[str, Any] = {
+        "rough": False, "in_turn": True, "mix": {"one": 1.0}, "senders": 1, "pause": 0.25,
+        "types": dict.fromkeys((*POISONED, "note"), 1.0), "only": {"kill sender": 1.0},
+        "calm": 5.0,
+    }  # fmt: skip
+    keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
+    found: list[partial[Run | Trial]] = []
+    for place in ("postgres", "sqlite"):
+        found += [
+            size.stay(
+                place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
+                faults_min=275, commands_min=120_000, **LOAD,
+            ),
+            size.stay(
+                place, 1.0, title=f"stops, {place}", only={"stop worker": 1.0}, calm=0.2, workers=6,
+                faults_min=250, **BUSY,
+            ),
+            size.stay(
+                place, 1.0, title=f"zombies, {place}", only={"freeze worker": 1.0}, calm=0.3,
+                workers=8, faults_min=150, **BUSY,
+            ),
+            size.stay(place, 1.0, title=f"poison, {place}", workers=6, **poison),
+            size.stay(place, 1.0, title=f"keys, {place}", only=kills, calm=1.0, **keys),
+        ]  # fmt: skip
+    found += [
+        size.stay(
+            "postgres", 1.7, title="lines", only=lines, calm=0.08, workers=5, senders=4,
+            faults_min=1_000, types=LINED, pause=0.05,
+        ),
+        size.stay(
+            "postgres", 1.5, title="restarts", only=restarts, calm=1.0, patient=True,
+            faults_min=30, **LOAD | {"pause": 0.004},
+        ),
+        partial(kill_listeners, size.seed, size.of(500)),
+    ]  # fmt: skip
     return found
 
 
-def alone(size: Size) -> list[Callable[[], Trial]]:
-    """They need the machine for themselves."""
-    return [partial(storm, size.seed), partial(held_snapshot, size.seed)]
+def others(size: Size) -> list[Experiment]:
+    seed = size.seed
+    return [
+        partial(backlog, seed, min(BACKLOG, size.of(BACKLOG))),
+        partial(failpoints, "postgres", size),
+        partial(failpoints, "sqlite", size),
+        partial(run_sagas, "postgres", size),
+        partial(run_sagas, "sqlite", size),
+        partial(fuzz, size),
+        partial(hostile, size),
+        *(partial(orchestrated, name, on, size) for name in WHOLES for on in ("postgres", "sqlite")),
+    ]
 
 
 def run_all(size: Size) -> Iterator[Run | Trial]:
-    with ThreadPoolExecutor(LANES) as pool:
-        for future in as_completed([pool.submit(attempted, one, size) for one in together(size)]):
+    """The snapshot is held all the while, in a lane of its own; the storm has the machine alone."""
+    with lanes(LANES + 1) as pool:
+        held = min(SNAPSHOT, SNAPSHOT * size.seconds / SECONDS)
+        lasting = [pool.submit(attempted, partial(held_snapshot, size.seed, held), size)]
+        short = [*single(size), *mixed(size), *others(size)]
+        for future in as_completed([*lasting, *(pool.submit(attempted, one, size) for one in short)]):
             yield future.result()
-    for one in alone(size):
-        yield attempted(one, size)
+    yield attempted(partial(storm, size.seed), size)
 
 
 def attempted(experiment: Callable[[], Run | Trial], size: Size) -> Run | Trial:
@@ -101,10 +182,10 @@ def attempted(experiment: Callable[[], Run | Trial], size: Size) -> Run | Trial:
 
 
 def failpoints(on: str, size: Size, lanes: int = 3) -> Trial:
-    """A part of the sweep that the seed chooses; `python -m tests.failpoints` does all of it."""
+    """All of the sweep, or a part that the seed chooses, as `python -m tests.failpoints` does it."""
     with stores(on, lanes) as urls:
         known = cases_of(urls[0])
-        count = min(len(known), size.of(SWEPT))
+        count = min(len(known), size.of(len(known)))
         chosen = random.Random(size.seed).sample(known, count)
         results = list(sweep(urls, chosen))
     broken = [f"{result.point}: {'; '.join(result.problems)}" for result in results if result.problems]
@@ -137,6 +218,28 @@ def run_sagas(on: str, size: Size) -> Trial:
     return Trial(f"sagas on {on}", size.seed, count, kills, broken, note)
 
 
+def orchestrated(name: str, on: str, size: Size) -> Trial:
+    """A fleet under schedules, with a batch, behind a breaker."""
+    with wholes(on == "sqlite") as (url, folder):
+        with SyncCommandBus(url, migrate=True):
+            pass
+        tried, note, broken = WHOLES[name](url, folder)
+    return Trial(f"{name} on {on}", size.seed, tried, Counter(), broken, note)
+
+
+def hostile(size: Size) -> Trial:
+    """Mostly at the doors, a part through every engine; in a process of its own."""
+    command = [sys.executable, "-m", "tests.fuzz.flood", str(size.of(FLOOD)), "--seed", str(size.seed)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not process.stdout:
+        raise RuntimeError(process.stderr[-2_000:])
+    found = json.loads(process.stdout)
+    note = f"{found['taken']:,} were taken, {found['through']:,} went through engines unaltered"
+    return Trial(
+        "hostile payloads and names", size.seed, size.of(FLOOD), Counter(), found["problems"], note
+    )
+
+
 def fuzz(size: Size) -> Trial:
     """tests/fuzz with more examples."""
     with tempfile.TemporaryDirectory() as folder:
@@ -153,5 +256,10 @@ def fuzz(size: Size) -> Trial:
         tried = int(counts.read_text()) if counts.exists() else 0
     broken = [process.stdout[-2_000:]] if process.returncode else []
     return Trial(
-        "hostile input", size.seed, tried, Counter(), broken, "payloads, names, arguments, rows"
+        "hostile input, searched",
+        size.seed,
+        tried,
+        Counter(),
+        broken,
+        "payloads, names, arguments, rows",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.chaos.bugs import NEED_FREEZES, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
+from tests.chaos.trial import lanes
 
 STAYS_MAX = 4
 PATIENCE = 10.0
@@ -68,7 +68,7 @@ NO_BUG = "no bug at all"
 
 def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch]:
     """In order, several at a time: most of a stay is waiting."""
-    with ThreadPoolExecutor(at_once) as pool:
+    with lanes(at_once) as pool:
         yield from pool.map(partial(hunt, seed=seed), bugs)
 
 

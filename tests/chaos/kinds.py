@@ -34,6 +34,7 @@ POISON = (
     "system_exit",
     "system_exit_async",
     "keyboard_interrupt_async",
+    "generator_exit_async",
     "unprintable",
     "cancelled",
     "swallow",

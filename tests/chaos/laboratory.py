@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.processes.lab import Child, wait_until
 STOP_SECONDS_MAX = 20.0
 """A worker gives its handlers half a second here, what they leave behind one more, and a settle that is
 on its way five; the rest is for a machine that is busy starting processes, and for frozen ones."""
+RESUME_SECONDS_MAX = 20.0
+"""Ten seconds are promised; the rest is for a machine that does much else meanwhile."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
@@ -33,12 +36,17 @@ class Plan:
     senders: int = 2
     lease: float = 1.0
     faults_min: int = 0
+    commands_min: int = 0
     """Harm goes on until there were so many, up to three times as long: a slow machine has few."""
     calm: float = 0.5
     """Mean seconds between two faults."""
     pause: float = 0.02
     """Mean seconds between two sends of a sender, times two."""
-    drain_seconds: float = 90.0
+    concurrency: int = 8
+    longest: float = 0.02
+    """Seconds that an ordinary handler takes at most."""
+    drain_seconds: float = 60.0
+    """How long nothing may end before it is held that nothing more will."""
     bug: str | None = None
     """A mistake that every process makes, see bugs.py."""
     types: dict[str, float] | None = None
@@ -49,6 +57,12 @@ class Plan:
     """How many unique keys there are, if not as usual."""
     faults: dict[str, float] = field(default_factory=lambda: dict(FAULTS))
     """What is done to processes, and how often in proportion."""
+    patient: bool = False
+    """After a fault of the server, wait until every worker has claimed again, and note how long."""
+    in_turn: bool = False
+    """Kinds of commands are sent one after another, not at random."""
+    only: dict[str, float] | None = None
+    """What is done to processes and to the store, if not all of it."""
 
 
 @dataclass
@@ -62,6 +76,8 @@ class Findings:
     """What processes said that ended without being told to."""
     stops: list[float] = field(default_factory=list)
     """How long workers took to end after SIGTERM, in seconds."""
+    resumed: list[float] = field(default_factory=list)
+    """How long it took until the last worker claimed again after the server was back, in seconds."""
 
     @property
     def runtimes(self) -> Counter[str]:
@@ -82,6 +98,7 @@ class Laboratory:
         self._died: list[str] = []
         self._told_to_stop: dict[int, float] = {}
         self._stops: list[float] = []
+        self._resumed: list[float] = []
 
     def run(self) -> Findings:
         plan, began = self.plan, time.monotonic()
@@ -91,7 +108,7 @@ class Laboratory:
                 self._senders = [self._start_sender(number) for number in range(plan.senders)]
                 for child in self._workers + self._senders:
                     assert child.was_ready.wait(30), child.errors
-                self._do_harm(began + plan.seconds)
+                self._do_harm(bus, began + plan.seconds)
                 quiet = time.monotonic()
                 self._drain(bus)
                 drained_in = time.monotonic() - quiet
@@ -100,10 +117,13 @@ class Laboratory:
                 for child in self._workers + self._senders:
                     if child.process.poll() is None:
                         child.kill()
-            case = load(plan.folder, look(bus, plan.place.effects()))
+            case = load(plan.folder, look(bus, plan.place.effects(), plan.place.audited()))
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
-        return Findings(case, self._faults, refused, seconds, drained_in, self._died, self._stops)
+        faults = self._faults - plan.place.spared
+        return Findings(
+            case, faults, refused, seconds, drained_in, self._died, self._stops, self._resumed
+        )
 
     def _start_worker(self) -> Child:
         self._started += 1
@@ -124,24 +144,33 @@ class Laboratory:
             "callers_url": self.plan.place.callers_url or self.plan.place.url,
             "mix": self.plan.mix,
             "keys": self.plan.keys,
+            "in_turn": self.plan.in_turn,
             "bug": self.plan.bug,
             "transactional": self.plan.place.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,
-            "concurrency": 8,
+            "concurrency": self.plan.concurrency,
+            "longest": self.plan.longest,
             "poll_interval": self.plan.place.poll_interval,
             "grace": 0.5,
             "pause": self.plan.pause,
         }
         return Child("tests.chaos.process", config | more)
 
-    def _do_harm(self, until: float) -> None:
+    def _had_enough(self, bus: SyncCommandBus) -> bool:
+        if self._faults.total() < self.plan.faults_min:
+            return False
+        try:
+            ended = sum(stats.completed for stats in map(bus.stats, DOMAINS))
+        except StoreUnavailable:
+            return False
+        return ended >= self.plan.commands_min
+
+    def _do_harm(self, bus: SyncCommandBus, until: float) -> None:
         latest = until + 2 * self.plan.seconds
         half = until - self.plan.seconds / 2
-        while (now := time.monotonic()) < until or (
-            now < latest and self._faults.total() < self.plan.faults_min
-        ):
+        while (now := time.monotonic()) < until or (now < latest and not self._had_enough(bus)):
             next_fault = now + self._chance.expovariate(1 / self.plan.calm)
             while time.monotonic() < min(next_fault, latest):
                 self._thaw()
@@ -153,16 +182,18 @@ class Laboratory:
         self.plan.place.mend(all_of_them=True)
 
     def _harm(self, certain: str | None) -> None:
-        faults = self.plan.faults | self.plan.place.faults
+        faults = self.plan.only or self.plan.faults | self.plan.place.faults
         (fault,) = self._chance.choices(list(faults), list(faults.values()))
         fault = certain or fault
-        if fault in self.plan.place.faults:
+        if fault not in FAULTS:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)
+            if self.plan.patient:
+                self._wait_until_resumed()
             return
         frozen = [child for _, child in self._frozen]
         children = self._senders if "sender" in fault else self._workers
-        candidates = [child for child in children if child not in frozen]
+        candidates = [c for c in children if c not in frozen and c.pid not in self._told_to_stop]
         if not candidates:
             return
         victim = self._chance.choice(candidates)
@@ -171,13 +202,35 @@ class Laboratory:
         self._note(fault, victim.pid)
         if fault == "freeze worker":
             victim.signal(signal.SIGSTOP)
-            thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(1.2, 2.5)
+            thaw_at = time.monotonic() + self.plan.lease * self._chance.uniform(2.0, 2.5)
             self._frozen.append((thaw_at, victim))
         elif fault == "stop worker":
             victim.signal(signal.SIGTERM)
             self._told_to_stop.setdefault(victim.pid, time.monotonic())
         else:
             victim.kill()
+
+    def _wait_until_resumed(self) -> None:
+        """Every worker has claimed something since now."""
+        since = time.monotonic()
+        histories = {worker.config["history"]: 0 for worker in self._workers}
+        for history in histories:
+            histories[history] = Path(history).stat().st_size
+        deaf = set(histories)
+
+        def resumed() -> bool:
+            for history in list(deaf):
+                with Path(history).open("rb") as file:
+                    file.seek(histories[history])
+                    if b'"event": "claimed"' in file.read():
+                        deaf.remove(history)
+            return not deaf
+
+        try:
+            wait_until(resumed, "every worker has claimed again", RESUME_SECONDS_MAX)
+        except AssertionError:
+            self._died.append(f"P15: {len(deaf)} workers had claimed nothing after the server was back")
+        self._resumed.append(time.monotonic() - since)
 
     def _note(self, fault: str, victim: int | None = None) -> None:
         self._faults[fault] += 1
@@ -206,7 +259,9 @@ class Laboratory:
             self._stops.append(took := time.monotonic() - told)
             if took > STOP_SECONDS_MAX:
                 self._died.append(f"P18: a worker took {took:.1f} s to stop")
-        if not child.process.stdout.closed:  # type: ignore[union-attr]
+        if told is None and code == 0:
+            self._died.append(f"process {child.pid} ended, though nobody had told it to")
+        if not child.process.stdout.closed:
             child.wait()
         # 9 and a segmentation fault are the poison's doing, -9 ours, 0 a graceful stop, -15 one that
         # was asked to stop again at its very end.
@@ -226,20 +281,18 @@ class Laboratory:
             sender.wait()
         self._senders = []
 
-        def drained() -> bool:
+        # However long it takes, as long as it goes on; the checker names whatever has not ended.
+        fewest, until = inf, time.monotonic() + self.plan.drain_seconds
+        while fewest and time.monotonic() < until:
+            time.sleep(0.02)
             self._replace_dead()
             try:
-                if closable_batches(bus):
-                    return False
-                left = [bus.stats(domain) for domain in DOMAINS]
+                left = sum(s.ready + s.scheduled + s.running for s in map(bus.stats, DOMAINS))
+                left = left or closable_batches(bus)
             except StoreUnavailable:
-                return False
-            return not sum(stats.ready + stats.scheduled + stats.running for stats in left)
-
-        try:
-            wait_until(drained, "every command has ended", self.plan.drain_seconds)
-        except AssertionError:
-            return  # the checker names every command that has not ended
+                continue
+            if left < fewest:
+                fewest, until = left, time.monotonic() + self.plan.drain_seconds
 
     def _stop_workers(self) -> None:
         for worker in self._workers:

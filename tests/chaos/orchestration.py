@@ -34,12 +34,12 @@ from tests.chaos.crew import COOLDOWN, DOMAIN, PROBES, TARGET, THRESHOLD, crew, 
 from tests.processes import journal
 from tests.processes.lab import wait_until
 
-Verdict = list[str]
-"""What is wrong; nothing, if it went as promised."""
+Verdict = tuple[int, str, list[str]]
+"""How many commands, what came of them, and what is wrong; nothing, if it went as promised."""
 
 
 def schedules(
-    url: str, folder: Path, *, seconds: float = 120, processes: int = 8, kill_every: float = 5
+    url: str, folder: Path, *, seconds: float = 60, processes: int = 8, kill_every: float = 2.5
 ) -> Verdict:
     """Five schedules of one second each, and every few seconds a process is killed: each slot gets
     its command, exactly one."""
@@ -75,7 +75,7 @@ def schedules(
             if page.next is None:
                 break
             page = bus.query_commands(domain=DOMAIN, command_type="tick", limit=1000, after=page.next)
-    wrong: Verdict = []
+    wrong: list[str] = []
     for name, found in slots.items():
         first, last = min(found), max(found)
         wanted = int((last - first) / timedelta(seconds=1)) + 1
@@ -85,8 +85,7 @@ def schedules(
         if len(set(found)) != wanted:
             wrong.append(f"{name}: {wanted - len(set(found))} of {wanted} slots were not sent")
     total = sum(map(len, slots.values()))
-    print(f"schedules: {total} commands for {total} slots wanted once each, {kills} kills")
-    return wrong
+    return total, f"each of {total:,} slots was sent once, {kills} kills", wrong
 
 
 def _moved(bus: SyncCommandBus, name: str, before: datetime | None) -> bool:
@@ -96,7 +95,7 @@ def _moved(bus: SyncCommandBus, name: str, before: datetime | None) -> bool:
 def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) -> Verdict:
     """One in a hundred members is parked: at every moment the counts are those of the members, the
     batch stays open, and after the operator's bulk retry it completes once."""
-    wrong: Verdict = []
+    wrong: list[str] = []
     with SyncCommandBus(url) as bus:
         made = bus.create_batch(
             DOMAIN,
@@ -141,8 +140,8 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
         )
         if any(status is not CommandStatus.COMPLETED for status in members):
             wrong.append(f"a member is {members}")
-    print(f"batch: {size} members, {size // 100} parked, {looks} looks at the counts, {report}")
-    return wrong
+    told = f"{size:,} members, {size // 100:,} parked, {looks:,} looks at the counts, {report}"
+    return size, told, wrong
 
 
 def _is_complete(bus: SyncCommandBus, batch_id: UUID) -> bool:
@@ -154,7 +153,7 @@ def breaker(url: str, folder: Path, *, processes: int = 4, commands: int = 400) 
     """Fifty handlers at once against a target that fails: each process makes no more calls than the
     threshold and what ran already, no attempt is used while it is open, all follow within a second,
     and when the target answers again one round of probes is enough."""
-    concurrency, wrong = 50, Verdict()
+    concurrency, wrong = 50, list[str]()
     path, down = folder / "journal.jsonl", folder / "down"
     down.touch()
     with SyncCommandBus(url) as bus, crew(url, folder, processes, concurrency):
@@ -182,12 +181,12 @@ def breaker(url: str, folder: Path, *, processes: int = 4, commands: int = 400) 
             wrong.append(f"{len(bad)} calls failed after the repair")
         if good[0] > repaired + 2 * COOLDOWN + 1:
             wrong.append(f"the first probe came {good[0] - repaired:.1f} s after the repair")
-    print(
-        f"breaker: {sum(calls.values())} calls of {len(calls)} processes before it opened (at most "
+    told = (
+        f"{sum(calls.values())} calls of {len(calls)} processes before it opened (at most "
         f"{THRESHOLD} + {concurrency} running each), {len(late)} a second later; the first probe after "
         f"{good[0] - repaired:.1f} s, {PROBES} close it, all done after {good[-1] - repaired:.1f} s"
     )
-    return wrong
+    return commands, told, wrong
 
 
 def _state(bus: SyncCommandBus) -> BreakerState | None:
@@ -219,8 +218,9 @@ def share(url: str, folder: Path, *, commands: int = 40_000, processes: int = 10
                 wait_until(lambda b=before: _done(bus) >= b + commands, "all is done", 120)
                 rates[in_batch].append((before + commands - done) / (time.perf_counter() - since))
     plain, batched = median(rates[False]), median(rates[True])
-    print(f"share: {batched:,.0f}/s in one batch, {plain:,.0f}/s without: {batched / plain:.0%}")
-    return [] if batched >= 0.8 * plain else [f"{batched / plain:.0%} is less than 80 %"]
+    told = f"{batched:,.0f}/s in one batch, {plain:,.0f}/s without: {batched / plain:.0%}"
+    wrong = [] if batched >= 0.8 * plain else [f"{batched / plain:.0%} is less than 80 %"]
+    return commands, told, wrong
 
 
 def _done(bus: SyncCommandBus) -> int:
@@ -228,12 +228,12 @@ def _done(bus: SyncCommandBus) -> int:
     return bus.stats(DOMAIN, cap=1).completed
 
 
-RUNS: dict[str, Callable[[str, Path], Verdict]] = {
+WHOLES: dict[str, Callable[[str, Path], Verdict]] = {
     "schedules": schedules,
     "batch": batch,
     "breaker": breaker,
-    "share": share,
 }
+RUNS = WHOLES | {"share": share}
 
 
 @contextmanager
@@ -258,7 +258,8 @@ def main() -> int:
         with store(options.sqlite) as (url, folder):
             with SyncCommandBus(url, migrate=True):
                 pass
-            wrong = RUNS[name](url, folder)
+            _, told, wrong = RUNS[name](url, folder)
+        print(f"{name}: {told}")
         print(f"{name}: {'holds' if not wrong else 'BROKEN'}", *wrong[:20], sep="\n  ", flush=True)
         failed = failed or bool(wrong)
     return int(failed)

@@ -9,6 +9,7 @@ from html import escape
 from tests.chaos.case import Case, Event, Violation
 
 WIDTH, LANE, LEFT, TOP = 1200, 14, 130, 60
+LANES_MAX = 80
 COLOURS = ("#c0392b", "#d35400", "#8e44ad", "#16a085", "#2980b9", "#7f8c8d", "#b7950b", "#2c3e50")
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title>
@@ -21,8 +22,8 @@ pre {{ background: #f6f6f6; padding: 1em; overflow-x: auto }}
 <h1>{title}</h1>
 <pre>{figures}</pre>
 <h2>Timeline</h2>
-<p>A lane per process; a mark is a handler that began. Vertical lines are faults. On top: handlers
-that began in each half second.</p>
+<p>A lane for each of the first {lanes} processes; a mark is a handler that began. Vertical lines are
+faults. On top: handlers that began in each half second.</p>
 {timeline}
 <p class="key">{key}</p>
 <h2>Violations</h2>
@@ -41,6 +42,7 @@ def page(title: str, figures: str, case: Case, violations: list[Violation]) -> s
         figures=escape(figures.strip()),
         timeline=_timeline(case, colours),
         key=key,
+        lanes=LANES_MAX,
         violations=shown or "<p>None.</p>",
     )
 
@@ -51,7 +53,7 @@ def _timeline(case: Case, colours: dict[str, str]) -> str:
         return "<p>Nothing ran.</p>"
     began = min(event["at"] for event in case.events)
     ended = max(event["at"] for event in case.events)
-    lanes = {pid: number for number, pid in enumerate(_in_order(runs))}
+    lanes = {pid: number for number, pid in enumerate(_in_order(runs)[:LANES_MAX])}
     height = TOP + LANE * len(lanes) + 30
 
     def x(moment: float) -> float:
@@ -66,11 +68,11 @@ def _timeline(case: Case, colours: dict[str, str]) -> str:
         parts.append(f'<line {place} stroke="{colour}" opacity="0.7"><title>{title}</title></line>')
     for pid, number in lanes.items():
         parts.append(f'<text x="4" y="{TOP + LANE * number + 11}" font-size="10">process {pid}</text>')
-    for run in runs:
-        y = TOP + LANE * lanes[run["pid"]] + 2
-        parts.append(
-            f'<rect x="{x(run["at"]):.1f}" y="{y}" width="1" height="{LANE - 4}" fill="#555"/>'
-        )
+    # One mark for all that began within the same point of the picture.
+    marks = {(lanes[run["pid"]], round(x(run["at"]))) for run in runs if run["pid"] in lanes}
+    for number, place in sorted(marks):
+        y = TOP + LANE * number + 2
+        parts.append(f'<rect x="{place}" y="{y}" width="1" height="{LANE - 4}" fill="#555"/>')
     step = max(1, round((ended - began) / 12))
     for second in range(0, int(ended - began) + 1, step):
         parts.append(

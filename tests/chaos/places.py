@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +19,7 @@ from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import postgres
 from commandbus.testing.postgres import PostgresServer, PostgresUnavailable, create_database
 from tests.support.pgbouncer import Pooler
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, Trap
 from tests.support.standby import Pair, replicated
 
 
@@ -40,6 +42,8 @@ class Place:
         """What can be done to the store, and how often in proportion."""
         self.certain: str | None = None
         """A fault without which a stay proves little: it is done half-way at the latest."""
+        self.spared: Counter[str] = Counter()
+        """Harm that was prepared and never done, for nothing came by."""
         self.missing: list[str] = []
         """What cannot be done on this machine, and why."""
         self._undo: list[tuple[float, Callable[[], None]]] = []
@@ -67,6 +71,12 @@ class Place:
         with psycopg.connect(self.own_url) as connection:
             found = connection.execute("select id, fence from effect").fetchall()
         return tuple((str(command_id), int(token)) for command_id, token in found)
+
+    def audited(self) -> set[int]:
+        """The commands of which the audit has rows."""
+        with psycopg.connect(self.own_url) as connection:
+            found = connection.execute("select distinct seq from commandbus.audit").fetchall()
+        return {seq for (seq,) in found}
 
     def _prepare(self, url: str) -> None:
         """The schema, and a table for effects, without any rule that would hide a double."""
@@ -114,38 +124,43 @@ class Place:
 class SQLitePlace(Place):
     name = "sqlite"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, rough: bool) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder, self._rough = folder, rough
 
     def _build(self) -> None:
-        disk = self._small_disk(96) or self._folder
-        self.url = self.own_url = f"sqlite:///{disk}/chaos.db"
+        disk = (self._small_disk(96) if self._rough else None) or self._folder
+        self._file = disk / "chaos.db"
+        self.url = self.own_url = f"sqlite:///{self._file}"
+
+    def audited(self) -> set[int]:
+        with contextlib.closing(sqlite3.connect(self._file)) as connection:
+            found = connection.execute("select distinct seq from commandbus_audit").fetchall()
+        return {seq for (seq,) in found}
 
 
 class PostgresPlace(Place):
+    """A server that is stopped and killed, and if `rough` behind a proxy, with a small disk."""
+
     name = "postgres"
     transactional = True
     skews = True
     _look_at = 0.0
 
+    def __init__(self, *, rough: bool) -> None:
+        super().__init__()
+        self._rough = rough
+        self._proxy: Proxy | None = None
+        self._laid: list[tuple[str, Trap]] = []
+
     def _build(self) -> None:
-        disk = self._small_disk(600)
+        disk = self._small_disk(600) if self._rough else None
         settings = {"max_wal_size": "96MB", "min_wal_size": "32MB", "max_connections": "100"}
         data = disk / "data" if disk else None
         self._server = self._stack.enter_context(PostgresServer.start(settings=settings, data_dir=data))
-        self.own_url = create_database(self._server)
+        self.url = self.own_url = create_database(self._server)
         self._prepare(self.own_url)
-        name = self.own_url.partition("?")[0].rpartition("/")[2]
-        self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
-        self.url = self._proxy.url
         self.faults |= {
-            "cut": 2,
-            "cut before commit": 3,
-            "cut after commit": 3,
-            "freeze line": 2,
-            "half open": 1,
-            "slow line": 1,
             "kill backend": 2,
             "kill listener": 3,
             "restart server": 0.7,
@@ -153,29 +168,55 @@ class PostgresPlace(Place):
             "connection storm": 0.7,
             "hold snapshot": 0.7,
         }
+        if self._rough:
+            name = self.own_url.partition("?")[0].rpartition("/")[2]
+            self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
+            self.url = self._proxy.url
+            self.faults |= {
+                "cut": 2,
+                "cut before commit": 3,
+                "cut after commit": 3,
+                "freeze line": 2,
+                "half open": 1,
+                "slow line": 1,
+            }
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None, "only a rough place has a proxy"
+        return self._proxy
 
     def _cut(self, chance: random.Random) -> None:
-        self._proxy.cut(reset=chance.random() < 0.5)
+        self.proxy.cut(reset=chance.random() < 0.5)
+
+    def _cut_one(self, chance: random.Random) -> None:
+        if link := self.proxy.pick(chance):
+            link.cut(reset=chance.random() < 0.5)
+
+    def _freeze_one(self, chance: random.Random) -> None:
+        if link := self.proxy.pick(chance):
+            link.may_pass.clear()
+            self._later(chance.uniform(0.2, 3.0), link.may_pass.set)
 
     def _cut_before_commit(self, chance: random.Random) -> None:
-        self._proxy.on_commit("before", times=chance.randint(1, 5))
+        self._laid.append(("cut before commit", self.proxy.on_commit("before")))
 
     def _cut_after_commit(self, chance: random.Random) -> None:
-        self._proxy.on_commit("after", times=chance.randint(1, 5))
+        self._laid.append(("cut after commit", self.proxy.on_commit("after")))
 
     def _freeze_line(self, chance: random.Random) -> None:
-        self._proxy.freeze()
-        self._later(chance.uniform(0.2, 3.0), self._proxy.thaw)
+        self.proxy.freeze()
+        self._later(chance.uniform(0.2, 3.0), self.proxy.thaw)
 
     def _half_open(self, chance: random.Random) -> None:
-        self._proxy.half_open()
+        self.proxy.half_open()
 
     def _slow_line(self, chance: random.Random) -> None:
         if chance.random() < 0.5:
-            self._proxy.weather(delay=chance.uniform(0.005, 0.05))
+            self.proxy.weather(delay=chance.uniform(0.005, 0.05))
         else:
-            self._proxy.weather(bytes_per_second=50_000)
-        self._later(1.0, self._proxy.weather)
+            self.proxy.weather(bytes_per_second=50_000)
+        self._later(1.0, self.proxy.weather)
 
     def _kill_backend(self, chance: random.Random) -> None:
         self._terminate("application_name like 'commandbus%'", chance)
@@ -221,7 +262,9 @@ class PostgresPlace(Place):
 
     def mend(self, *, all_of_them: bool = False) -> None:
         super().mend(all_of_them=all_of_them)
-        if all_of_them:
+        if all_of_them and self._proxy is not None:
+            self.spared += Counter(fault for fault, trap in self._laid if not trap.count)
+            self._laid = []
             self._proxy.clear_traps()
             self._proxy.thaw()
         if self._undo or (time.monotonic() < self._look_at and not all_of_them):
@@ -290,12 +333,13 @@ class PoolerPlace(Place):
         self._later(chance.uniform(0.1, 1.0), self._pooler.start)
 
 
-def place_named(name: str, folder: Path) -> Place:
+def place_named(name: str, folder: Path, *, rough: bool = True) -> Place:
+    """`rough`: with a small disk, and PostgreSQL behind a proxy; else all is as fast as it can be."""
     match name:
         case "sqlite":
-            return SQLitePlace(folder)
+            return SQLitePlace(folder, rough=rough)
         case "postgres":
-            return PostgresPlace()
+            return PostgresPlace(rough=rough)
         case "failover":
             return FailoverPlace()
         case "pooler":

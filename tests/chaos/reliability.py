@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.hunt import Catch
+from tests.chaos.kinds import KILLERS, POISON
 from tests.chaos.trial import Trial
 
 TEMPLATE = Path(__file__).with_name("reliability.txt")
@@ -32,13 +34,14 @@ class Run:
     missing: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     """What there was to check besides plain commands."""
+    note: str = ""
     text: str = ""
 
     def row(self) -> str:
         cells = [
             self.place, self.seed, f"{self.seconds:.0f} s", f"{self.faults.total():,}",
             f"{self.commands:,}", f"{self.runs:,}", f"{self.again:,}", f"{self.refused:,}",
-            f"{self.drained_in:.1f} s", self.broken or "none",
+            f"{self.drained_in:.1f} s", self.broken or "none", self.note,
         ]  # fmt: skip
         return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -69,6 +72,16 @@ class Book:
     """What was found."""
 
     entries: list[Entry] = field(default_factory=list)
+    """Those of one `make chaos` end with its total."""
+
+    def sessions(self) -> Iterator[list[Entry]]:
+        """The entries of each `make chaos`."""
+        own: list[Entry] = []
+        for entry in self.entries:
+            own.append(entry)
+            if isinstance(entry, Total):
+                yield own
+                own = []
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -118,6 +131,70 @@ def _read(line: str) -> tuple[int, Entry]:
     return session, KINDS[kind](**facts)
 
 
+@dataclass(frozen=True)
+class Goal:
+    """How often something is to be tried in one run, and how it is counted."""
+
+    what: str
+    least: int
+    counts: Callable[[list[Run], list[Trial]], int]
+    trials: bool = True
+    """Whether each is a trial, of which a failure would have been seen."""
+
+
+def _faults(*names: str) -> Callable[[list[Run], list[Trial]], int]:
+    return lambda runs, trials: sum(entry.faults[name] for entry in (*runs, *trials) for name in names)
+
+
+def _kind(name: str) -> Callable[[list[Run], list[Trial]], int]:
+    return lambda runs, trials: sum(run.kinds[name] for run in runs)
+
+
+def _tried(name: str) -> Callable[[list[Run], list[Trial]], int]:
+    return lambda runs, trials: sum(trial.tried for trial in trials if trial.name.endswith(name))
+
+
+def _rarest_poison(runs: list[Run], trials: list[Trial]) -> int:
+    return min(sum(run.kinds[kind] for run in runs) for kind in (*KILLERS, *POISON))
+
+
+LINES = ("cut", "cut one", "freeze line", "freeze one", "half open")
+GOALS = (
+    Goal("kill -9 of workers", 500, _faults("kill worker", "kill worker or router")),
+    Goal(
+        "commands that went through the stays", 250_000, lambda runs, _: sum(r.commands for r in runs)
+    ),
+    Goal(
+        "servers stopped at once or killed", 30, _faults("restart server", "kill server", "fail over")
+    ),
+    Goal(
+        "connections cut, frozen, cut on COMMIT",
+        1_000,
+        _faults(*LINES, "cut before commit", "cut after commit"),
+    ),
+    Goal("listening connections killed", 500, _faults("kill listener")),
+    Goal("workers frozen for twice their lease", 300, _faults("freeze worker")),
+    Goal("workers stopped by SIGTERM", 500, _faults("stop worker")),
+    Goal(f"poison: of each of {len((*KILLERS, *POISON))} kinds at least", 20, _rarest_poison),
+    Goal("sends under shared unique keys, half undone", 100_000, _kind("send under a unique key")),
+    Goal("hostile payloads and names", 1_000_000, _tried("hostile payloads and names")),
+    Goal("commands waiting while claims are timed", 10_000_000, _tried("waiting"), trials=False),
+)
+
+
+def _goal_row(goal: Goal, book: Book) -> str:
+    """The goal is for one run: the least of all runs is compared with it."""
+    counts = [
+        goal.counts([e for e in own if isinstance(e, Run)], [e for e in own if isinstance(e, Trial)])
+        for own in book.sessions()
+    ]
+    least = min(counts, default=0)
+    verdict = "reached" if least >= goal.least else "**missed**"
+    bound = f"1 in {sum(counts) // 3:,}" if goal.trials and sum(counts) >= 3 else ""
+    cells = (goal.what, f"{goal.least:,}", f"{least:,}", verdict, f"{sum(counts):,}", bound)
+    return "| " + " | ".join(cells) + " |"
+
+
 def document(book: Book) -> str:
     runs, trials, catches = book.runs, book.trials, book.catches
     mix: Counter[str] = sum((entry.faults for entry in (*runs, *trials)), Counter())
@@ -128,6 +205,7 @@ def document(book: Book) -> str:
     return TEMPLATE.read_text(encoding="utf-8").format(
         sessions=" ".join(total.sentence() for total in book.totals),
         skipped="".join(f" Not tried there: {missing}." for missing in skipped),
+        goals="\n".join(_goal_row(goal, book) for goal in GOALS),
         runs="\n".join(run.row() for run in runs),
         trials="\n".join(map(_trial_row, trials)),
         mix=_counts(mix),

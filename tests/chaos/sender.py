@@ -6,6 +6,8 @@ life of a sender left without an answer is repeated first.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import sqlite3
@@ -35,6 +37,9 @@ FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3)}
 """How often a command fails before it succeeds, of three attempts."""
 MIX = {"one": 60.0, "bulk": 22.0, "batch": 6.0, "key": 12.0}
 """Ways to send, and how often each."""
+SIZES = {"one": 1, "bulk": 10, "many": 50, "batch": 6}
+AHEAD_MAX, LOOK_EVERY = 3_000, 20
+"""So many commands may wait, which is asked before every so many sends."""
 KEYS = 24
 """So few that sends of one key often meet."""
 
@@ -49,12 +54,15 @@ class Sender:
         self._chance = random.Random(f"{config['seed']}-{config['number']}-{os.getpid()}")
         self._stop = threading.Event()
         self._pause = config["pause"]
+        self._longest: float = config["longest"]
         self._mix: dict[str, float] = config.get("mix") or MIX
         self._keys: int = config.get("keys") or KEYS
         self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
         if not config["transactional"]:
             self._types = {name: n for name, n in self._types.items() if name != "transfer"}
+        self._turns = itertools.cycle(self._types) if config.get("in_turn") else None
+        self._until_look = LOOK_EVERY
         self._open = unanswered(config["history"])
 
     def run(self) -> None:
@@ -68,6 +76,7 @@ class Sender:
                 self._send_key()
                 self._stop.wait(self._chance.random() * self._pause)
                 continue
+            self._wait_for_workers()
             group = self._new_group(how)
             self._send(group)
             if self._chance.random() < 0.05:
@@ -75,9 +84,20 @@ class Sender:
             self._stop.wait(self._chance.random() * self._pause * len(group["commands"]))
         say("sent")
 
+    def _wait_for_workers(self) -> None:
+        """A slow machine gets no more than it can do: whatever is sent has to be carried out."""
+        self._until_look -= 1
+        if self._until_look > 0:
+            return
+        self._until_look = LOOK_EVERY
+        with contextlib.suppress(StoreUnavailable):
+            while sum(self._bus.stats(d).ready for d in DOMAINS) > AHEAD_MAX:
+                if self._stop.wait(0.2):
+                    return
+
     def _new_group(self, how: str) -> Group:
         domain = self._chance.choice(DOMAINS)
-        count = {"one": 1, "bulk": 10, "batch": 6}[how]
+        count = SIZES[how]
         commands = [self._new_command() for _ in range(count)]
         group: Group = {"commands": commands}
         if how == "batch":
@@ -92,8 +112,10 @@ class Sender:
     def _new_command(self) -> dict[str, Any]:
         chance = self._chance
         (command_type,) = chance.choices(list(self._types), list(self._types.values()))
+        if self._turns:
+            command_type = next(self._turns)
         lasting = command_type == "slow" or (command_type == "transfer" and chance.random() < 0.1)
-        seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, 0.02)
+        seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, self._longest)
         return {
             "id": self._new_id(),
             "domain": chance.choice(DOMAINS),

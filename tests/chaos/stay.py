@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,17 @@ SHOWN_MAX = 10
 
 
 def stay_at(
-    name: str, seed: int, seconds: float, reports: Path | None, title: str | None = None, **more: Any
+    name: str,
+    seed: int,
+    seconds: float,
+    reports: Path | None,
+    title: str | None = None,
+    rough: bool = True,
+    **more: Any,
 ) -> Run:
     """`more` is for the plan; with `reports`, a page is left in that folder."""
     folder = Path(tempfile.mkdtemp(prefix="commandbus-chaos-"))
-    with place_named(name, folder) as place:
+    with place_named(name, folder, rough=rough) as place:
         findings = Laboratory(Plan(place, folder, seed, seconds, **more)).run()
         missing = place.missing
     violations = check(findings.case)
@@ -32,7 +40,7 @@ def stay_at(
     heading = f"{title or name}, seed {seed}, {seconds:.0f} s of faults"
     if reports is not None:
         reports.mkdir(parents=True, exist_ok=True)
-        file = reports / f"{title or name}-{seed}.html"
+        file = reports / f"{(title or name).replace(', ', '-')}-{seed}.html"
         file.write_text(page(heading, text, findings.case, violations), encoding="utf-8")
         text += f"\nreport: {file}"
     if violations or findings.died:
@@ -55,8 +63,34 @@ def stay_at(
         len(violations) + len(findings.died),
         missing,
         kinds=kinds_of(findings),
+        note=_note(findings),
         text=text,
     )
+
+
+def _note(findings: Findings) -> str:
+    """What was promised to be quick, and how quick it was at the slowest."""
+    told = []
+    if findings.stops:
+        told.append(f"{len(findings.stops):,} stops, the slowest in {max(findings.stops):.1f} s")
+    if again := sorted(_redelivered(findings)):
+        p50, p99 = again[len(again) // 2], again[int(len(again) * 0.99)]
+        told.append(f"given out again after a kill: p50 {p50:.1f} s, p99 {p99:.1f} s, lease 1 s")
+    if findings.resumed:
+        told.append(f"all workers claimed again within {max(findings.resumed):.1f} s of each restart")
+    return "; ".join(told)
+
+
+def _redelivered(findings: Findings) -> Iterator[float]:
+    """Seconds from the death of a worker until a command that it had was given to another."""
+    case = findings.case
+    deaths = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
+    for command_id, claims in case.claims.items():
+        done = {settle.token for settle in case.settles[command_id]}
+        for claim, following in pairwise(claims):
+            death = deaths.get(claim.pid)
+            if death and claim.token not in done and claim.at <= death <= following.at:
+                yield following.at - death
 
 
 def kinds_of(findings: Findings) -> Counter[str]:
@@ -86,6 +120,9 @@ def report(findings: Findings, violations: list[Violation]) -> str:
     if findings.stops:
         slowest = max(findings.stops)
         lines.append(f"stops       {len(findings.stops):,} by SIGTERM, the slowest in {slowest:.1f} s")
+    if findings.resumed:
+        slowest = max(findings.resumed)
+        lines.append(f"resumed     all workers {slowest:.1f} s after the server was back at the latest")
     innocent = _innocent(findings)
     if innocent:
         lines.append(f"neighbours  {innocent:,} harmless commands parked as WORKER_LOST")

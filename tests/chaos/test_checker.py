@@ -459,3 +459,15 @@ def test_a_killed_process_may_leave_lines_out() -> None:
     for kind in ("settled", "refused"):
         it.events = [event for event in it.events if event["event"] != kind]
     assert check(it.case()) == []
+
+
+def test_a_claim_that_a_crashed_server_forgot_makes_nobody_stale() -> None:
+    """Its number may be higher than that of the next claim: the server forgot the number, too."""
+    it = Good()
+    it.events.append(claimed(T + 0.12, 12, 7, "a"))
+    before = {violation.promise for violation in check(it.case())}
+    it.events.append(
+        {"event": "fault", "at": T + 0.14, "pid": 1, "fault": "kill server", "victim": None}
+    )
+    assert "P6" in before
+    assert check(it.case()) == []

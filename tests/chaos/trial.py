@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 
 @dataclass
@@ -23,3 +25,9 @@ class Trial:
         found += [f"    BROKEN {what}" for what in self.broken[:10]]
         found += [f"!!! SKIPPED: {what}" for what in self.missing]
         return "\n".join(found)
+
+
+def lanes(count: int) -> ProcessPoolExecutor:
+    """So many experiments at a time, each in a process of its own: what one computes or pumps through
+    its proxy holds up no other."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), max_tasks_per_child=1)

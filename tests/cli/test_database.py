@@ -8,7 +8,7 @@ import pytest
 from commandbus.engines.sqlite import doctor
 from commandbus.engines.sqlite.doctor import SqliteAdministration
 from commandbus.sync import SyncCommandBus
-from tests.cli.helpers import Cli
+from tests.cli.helpers import Cli, park
 
 
 def levels(cli: Cli, code: int = 0) -> dict[str, str]:
@@ -84,9 +84,24 @@ def test_doctor_reports_a_broken_file(cli: Cli, url: str) -> None:
     assert "not a healthy SQLite database" in cli("list", code=4).err
 
 
+def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
+    ids = {n: park(bus, data={"account": n}) for n in (42, 43)}
+    order = ("db", "erase", "--subject", "data.account=42", "--yes", "--operator", "ann")
+    assert "1 command not ended" in cli(*order, code=1).err
+    cli("tsq", "cancel", ids[42])
+    assert "would erase 1 command" in cli(*order, "--dry-run").err
+    assert "1 command erased" in cli(*order).err
+    erased, other = (bus.get_command("shop", ids[n]) for n in (42, 43))
+    assert erased is not None
+    assert other is not None
+    assert (erased.data, other.data) == ({"erased": True}, {"account": 43})
+    assert "data.account=42" in cli("db", "erase", "--subject", "account:42", "--yes", code=2).err
+    assert "--yes" in cli("db", "erase", "--subject", "tag=x", code=2).err
+
+
 def test_a_file_of_a_newer_version_is_refused(cli: Cli, bus: SyncCommandBus, url: str) -> None:
     connection = sqlite3.connect(SqliteAdministration(url).path)
-    connection.execute("insert into commandbus_schema values (99, 'later', 'x', 0)")
+    connection.execute("insert into commandbus_schema values (99, 'later', 'x', 0, null)")
     connection.commit()
     connection.close()
     for command in (["db", "verify"], ["db", "upgrade"], ["list"]):

@@ -85,6 +85,7 @@ def test_retry_lets_it_go_on(cli: Cli, sagas: Sagas) -> None:
 def test_cancel_asks_first(cli: Cli, sagas: Sagas) -> None:
     process_id = park(sagas)
     assert "--yes" in cli("process", "cancel", process_id, code=2).err
+    assert "would cancel" in cli("process", "cancel", process_id, "--dry-run").err
     cli("process", "cancel", process_id, "--yes", "--reason", "ill")
     sagas.route()
     document = cli("process", "show", process_id, "--json").document
@@ -98,6 +99,8 @@ def test_skip_lets_a_failed_compensation_be(cli: Cli, sagas: Sagas) -> None:
     sagas.done("book_car", BusinessRuleException("NO"))
     sagas.done("cancel_hotel", BusinessRuleException("NO"))
     assert "process retry" in cli("process", "show", str(process_id)).err
+    tried = cli("process", "skip", str(process_id), "--reason", "by phone", "--dry-run")
+    assert "WAITING_FOR_TROUBLESHOOTING" in tried.err
     cli("process", "skip", str(process_id), "--reason", "by phone")
     sagas.route()
     assert sagas.status(process_id) == "COMPENSATED"

@@ -127,6 +127,22 @@ def test_cancel_and_complete(cli: Cli, bus: SyncCommandBus) -> None:
     assert record.result == {"by": "hand"}
 
 
+def test_comments_and_assignments_are_shown(cli: Cli, bus: SyncCommandBus) -> None:
+    parked, other = park(bus), park(bus)
+    cli("tsq", "comment", parked, "asked the bank", "--operator", "ann")
+    cli("tsq", "assign", parked, "ben", "--operator", "ann")
+    listed = {row[0]: row[-3:] for row in cli("tsq", "list").rows}
+    assert listed == {parked: ["ben", "", "asked the bank"], other: ["", "", ""]}
+    assert [row[0] for row in cli("tsq", "list", "--assignee", "ben").rows] == [parked]
+    shown = cli("tsq", "show", parked).out
+    assert "asked the bank" in shown
+    assert "assignee    ben" in shown
+    assert cli("show", parked, "--json").document["case"]["assignee"] == "ben"
+    cli("tsq", "assign", parked, "--nobody")
+    assert cli("tsq", "list", "--assignee", "ben").rows == []
+    assert "not both" in cli("tsq", "assign", parked, code=2).err
+
+
 def test_several_ids_are_acted_on_and_refusals_are_reported(cli: Cli, bus: SyncCommandBus) -> None:
     parked, done = park(bus), finish(bus)
     ran = cli("tsq", "retry", done, parked, code=1)

@@ -1,6 +1,5 @@
-"""`python -m tests.failpoints.child '{…}'`: a process with a failpoint, started by the sweep."""
+"""A process with a failpoint, started by the sweep."""
 
-from tests.failpoints.sweep import child
+from tests.failpoints.sweep import child as main
 
-if __name__ == "__main__":
-    child()
+__all__ = ["main"]

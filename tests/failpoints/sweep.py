@@ -37,10 +37,10 @@ from commandbus.errors import CommandBusError, DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.processes.journal import Journal, read
+from tests.processes.lab import Child
 from tests.support.failpoints import ACTIONS, Action, Failpoint, Passing, installed, springing
 
 DOMAIN = "points"
-ROOT = Path(__file__).resolve().parents[2]
 LEASE = 0.6
 LIFE_SECONDS = 2.5
 
@@ -187,38 +187,31 @@ def attempt(url: str, when: str, statement: str, action: Action, nth: int = 1) -
         history = Path(folder) / "history.jsonl"
         config = {"url": url, "history": str(history), "when": when, "statement": statement}
         config |= {"action": action, "nth": nth}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.failpoints.child", json.dumps(config)],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = Child("tests.failpoints.child", config)
         frozen = _watch(process)
         _finish(url)
         if frozen:
             # The zombie wakes up when its work was done by another: it must change nothing.
-            process.send_signal(signal.SIGCONT)
+            process.signal(signal.SIGCONT)
         try:
-            _, errors = process.communicate(timeout=20)
+            code = process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            _, errors = process.communicate()
-            result.problems.append(f"the process hangs: {errors[-500:]}")
+            code = process.kill()
+            result.problems.append(f"the process hangs: {process.errors[-500:]}")
         _finish(url)
         events = list(read(history))
         _check(url, events, result)
-        if process.returncode not in (0, -signal.SIGKILL):
-            result.problems.append(f"the process ended with {process.returncode}: {errors[-500:]}")
-        result.reached = process.returncode == -signal.SIGKILL or any(e.get("sprung") for e in events)
+        if code not in (0, -signal.SIGKILL):
+            result.problems.append(f"the process ended with {code}: {process.errors[-500:]}")
+        result.reached = code == -signal.SIGKILL or any(e.get("sprung") for e in events)
     return result
 
 
-def _watch(process: subprocess.Popen[str]) -> bool:
+def _watch(process: Child) -> bool:
     """Wait until the process has ended or stands still; whether it does."""
     until = time.monotonic() + 20
-    while process.poll() is None and time.monotonic() < until:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "T":
+    while process.process.poll() is None and time.monotonic() < until:
+        if process.is_frozen():
             return True
         time.sleep(0.02)
     return False

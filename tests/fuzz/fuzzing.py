@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,19 @@ def fuzzed(**strategies: Any) -> Callable[[Callable[..., None]], Callable[..., N
         return seed(SEED)(bounded(given(**strategies)(counted)))
 
     return decorate
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, all the way down; 0.0 is not -0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return one == other and math.copysign(1, one) == math.copysign(1, other)
+    return bool(one == other)
 
 
 def write_count() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from commandbus import CommandBusError, PayloadError
 from commandbus.domain import payload
 from commandbus.sync import SyncCommandBus, SyncWorker
-from tests.fuzz.fuzzing import fuzzed, json_values, names, texts
+from tests.fuzz.fuzzing import fuzzed, json_values, names, same, texts
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -28,19 +27,6 @@ def bus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             url = empty_url()
     with SyncCommandBus(url) as opened:
         yield opened
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal in value and in type, all the way down; 0.0 is not -0.0."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float):
-        return one == other and math.copysign(1, one) == math.copysign(1, other)
-    return bool(one == other)
 
 
 @fuzzed(value=json_values)

@@ -97,7 +97,7 @@ def test_a_file_of_a_newer_version(runtime: str, tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     open_file(path, runtime).close()
     connection = sqlite3.connect(path)
-    connection.execute("insert into commandbus_schema values (99, 'future', '', 0)")
+    connection.execute("insert into commandbus_schema values (99, 'future', '', 0, 99)")
     connection.commit()
     connection.close()
     with pytest.raises(SchemaOutdated, match=r"version 99.*upgrade this installation"):

@@ -12,6 +12,7 @@ from commandbus import CommandBus, SendRequest
 from commandbus.errors import ConfigurationError, DuplicateCommandError, InvalidOperationError
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import empty_url
+from tests.support.django_site import set_up_django
 
 pytestmark = pytest.mark.postgres
 
@@ -132,14 +133,32 @@ async def test_sqlalchemy_asyncio(url: str, driver: str, commit: bool) -> None:
     assert depth(url) == (2 * (1 + len(MANY)) if commit else 0)
 
 
-def test_django(url: str) -> None:
-    pytest.importorskip("django")
-    from django.conf import settings
-    from django.db.backends.postgresql.base import DatabaseWrapper
-    from django.db.transaction import Atomic
+async def test_a_send_follows_the_commit_of_an_asyncio_session(url: str) -> None:
+    address = sqlalchemy_url(url, "psycopg")
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    engine = create_async_engine(address, connect_args=socket_of(url))
+    async with CommandBus("memory://") as bus, AsyncSession(engine) as session:
+        for end in (session.rollback, session.commit):
+            await session.execute(text("select 1"))
+            send_after_commit(session, bus, "orders", "ship")
+            assert (await bus.stats("orders")).depth == 0
+            await end()
+        assert (await bus.stats("orders")).depth == 1
+    async with CommandBus(url) as bus, AsyncSession(engine) as session:
+        send_after_commit(session, bus, "orders", "ship")
+        await session.commit()
+    await engine.dispose()
+    assert depth(url) == 1
+
+
+def test_django(url: str) -> None:
+    set_up_django()
+    from django.db.backends.postgresql.base import DatabaseWrapper
+
     query = {key: values[0] for key, values in parse_qs(urlsplit(url).query).items()}
     options = {
         "ENGINE": "django.db.backends.postgresql", "NAME": urlsplit(url).path[1:], "USER": "postgres",
@@ -157,7 +176,6 @@ def test_django(url: str) -> None:
         bus.within(wrapper).send("orders", "ship")
         wrapper.commit()
     wrapper.close()
-    assert Atomic is not None
     assert depth(url) == 1
 
 

@@ -16,6 +16,10 @@ from commandbus import (
     InvalidOperationError,
     RetryPolicy,
 )
+from commandbus.domain.outcome import Succeeded
+from commandbus.store.records import ClaimRequest, Settlement
+from commandbus.store.session import Demand
+from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import postgres_configuration
@@ -87,6 +91,34 @@ def test_effects_outcome_and_follow_ups_commit_together(bus: Harness, kind: str)
     assert bus.stats("audit").ready == 20
     assert bus.stats("replies").ready == 20
     assert bus.kinds(ids[0]) == ["SENT", "RECEIVED", "COMPLETED"]
+
+
+def test_each_command_has_a_lease_of_its_own(bus: Harness, kind: str) -> None:
+    ids = [bus.send(data=n) for n in range(20)]
+    with bus.run_worker(registry_of(kind), concurrency=4):
+        for command_id in ids:
+            bus.wait(command_id)
+    with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+        row = connection.execute("select count(distinct fence) from effect").fetchone()
+    assert row == (20,)
+
+
+def test_transactions_of_one_claim_do_not_wait_for_each_other(configuration: Configuration) -> None:
+    with SyncCommandBus(configuration.url) as bus:
+        store, demand = bus.engine.store, Demand(concurrency=2, statement_timeout=10.0)
+        sent = [bus.send("orders", "ship").command_id for _ in range(2)]
+        request = ClaimRequest(("orders",), 2, "worker", 60.0, apart=True)
+        claimed = bus.session.run(store.claim(request)).claimed
+        open_ones = [bus.engine.begin(demand) for _ in claimed]
+        for transaction, one in zip(open_ones, claimed, strict=True):
+            settlement = Settlement(one.seq, one.lease_id, one.attempt, Succeeded("null"), 0)
+            assert not transaction.session.run(store.settle([settlement])).lost
+        for transaction in reversed(open_ones):
+            transaction.commit()
+        for command_id in sent:
+            record = bus.get_command("orders", command_id)
+            assert record is not None
+            assert record.status is CommandStatus.COMPLETED
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), BusinessRuleException("NO")])

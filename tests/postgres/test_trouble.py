@@ -79,6 +79,36 @@ def test_another_form_of_a_migration_is_noticed() -> None:
         verify(url)
 
 
+def test_a_newer_schema_that_declares_itself_compatible_is_worked_with() -> None:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    known = len(MIGRATIONS)
+    add = "insert into commandbus.migration (version, name, checksum, compatible_from)"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"{add} values ({known + 1}, 'a.sql', 'x', {known})".encode())
+        connection.execute("alter table commandbus.command add column mood text")
+        assert len(verify(url)) == known + 1
+        assert upgrade(url) == []
+        with SyncCommandBus(url) as bus:
+            sent = bus.send("shop", "buy")
+            (taken,) = SyncWorker(bus, "shop").receive(1)
+            assert taken.command.command_id == sent.command_id
+        connection.execute(f"{add} values ({known + 2}, 'b.sql', 'x', {known + 1})".encode())
+        for step in (verify, upgrade):
+            with pytest.raises(SchemaOutdated, match="upgrade this installation"):
+                step(url)
+
+
+def test_a_database_from_before_declarations_is_taken_over() -> None:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("alter table commandbus.migration drop column compatible_from")
+        assert verify(url)
+        assert upgrade(url) == []
+        connection.execute("select compatible_from from commandbus.migration")
+
+
 def test_many_upgrades_at_once_apply_each_migration_once() -> None:
     url = create_database(server(os.getpid()))
     applied: list[list[str]] = []

@@ -104,6 +104,11 @@ def add_poison(
         began(command, context)
         raise KeyboardInterrupt
 
+    @registry.handler(domain, "generator_exit_async", retry=ONCE_MORE)
+    async def generator_exit_async(command: Any, context: Any) -> None:
+        began(command, context)
+        raise GeneratorExit
+
     @registry.handler(domain, "unprintable", retry=ONCE_MORE)
     def unprintable(command: Any, context: Any) -> None:
         began(command, context)

@@ -6,8 +6,6 @@ import os
 import queue
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,9 +15,8 @@ from typing import Any, Self
 
 from commandbus import CommandRecord, SendRequest
 from commandbus.sync import SyncCommandBus
-from tests.processes import journal
+from tests.processes import journal, nursery
 
-ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = "work"
 PATIENCE = 60.0
 """Bound of every wait: reached only when something is wrong."""
@@ -39,15 +36,7 @@ class Child:
 
     def __init__(self, module: str, config: dict[str, Any]) -> None:
         self.config = config
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(config)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": ""},
-        )
+        self.process = nursery.shared().start(module, config)
         self.pid = self.process.pid
         self.errors = ""
         self.was_ready = threading.Event()
@@ -60,7 +49,6 @@ class Child:
             thread.start()
 
     def _hear(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             said = json.loads(line)
             if said["event"] == "ready":
@@ -69,7 +57,6 @@ class Child:
         self._said.put(None)
 
     def _hear_errors(self) -> None:
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             self.errors += line
 
@@ -89,7 +76,6 @@ class Child:
         return said
 
     def order(self, word: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
@@ -102,7 +88,11 @@ class Child:
         self.process.send_signal(number)
 
     def is_frozen(self) -> bool:
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False  # it has just ended
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def kill(self) -> int:
         self.process.kill()
@@ -121,7 +111,6 @@ class Child:
         for thread in self._threads:
             thread.join(5)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
             try:
                 pipe.close()
             except BrokenPipeError:

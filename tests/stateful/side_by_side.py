@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -134,10 +133,9 @@ class SideBySide:
 
 
 @contextmanager
-def embedded_engines(folder: Path, clock: FakeClock) -> Iterator[list[Engine]]:
-    """The engines that need no server; the first one is the model."""
-    urls = ["memory://", f"sqlite:///{folder / 'stateful.db'}?synchronous=off"]
-    engines = [create_engine(url, clock=clock) for url in urls]
+def beside_the_model(url: str, clock: FakeClock) -> Iterator[list[Engine]]:
+    """The memory engine, which is the model, and another."""
+    engines = [create_engine(one, clock=clock) for one in ("memory://", url)]
     for engine in engines:
         engine.open()
     try:

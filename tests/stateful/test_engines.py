@@ -1,18 +1,25 @@
-"""Memory and SQLite, side by side through thousands of random steps: P20, and P14 on the way."""
+"""Memory beside SQLite and PostgreSQL, through thousands of random steps: P20, and P14 on the way."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from commandbus.domain.moment import Duration
+from commandbus.engines.postgres.schema import upgrade
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.testing.clock import FakeClock
+from commandbus.testing.postgres import create_database
+from tests.postgres.database import server
 from tests.stateful.machine import Engines
-from tests.stateful.side_by_side import SideBySide, embedded_engines
+from tests.stateful.side_by_side import SideBySide, beside_the_model
 
 RUNS = settings(
     max_examples=80,
@@ -29,12 +36,45 @@ QUICK = settings(RUNS, phases=(Phase.generate,))
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[type[Engines]]:
     clock = FakeClock()
-    with embedded_engines(tmp_path, clock) as engines:
+    url = f"sqlite:///{tmp_path / 'stateful.db'}?synchronous=off"
+    with beside_the_model(url, clock) as engines:
 
         class Embedded(Engines):
             both = SideBySide(engines, clock)
 
         yield Embedded
+
+
+class ServersClock(FakeClock):
+    """A clock that a database follows, because its function is replaced."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        connection.execute("create table clock as select %s::bigint as us", (self(),))
+        connection.execute(
+            "create or replace function commandbus.now_us() returns bigint language sql volatile"
+            " return (select us from public.clock)"
+        )
+
+    def advance(self, duration: Duration) -> datetime:
+        moment = super().advance(duration)
+        self._connection.execute("update clock set us = %s", (self(),))
+        return moment
+
+
+@pytest.mark.postgres
+def test_memory_and_postgresql_cannot_be_told_apart() -> None:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        clock = ServersClock(connection)
+        with beside_the_model(url, clock) as engines:
+
+            class Served(Engines):
+                both = SideBySide(engines, clock)
+
+            run_state_machine_as_test(Served, settings=settings(QUICK, max_examples=20))
 
 
 def test_memory_and_sqlite_cannot_be_told_apart(embedded: type[Engines]) -> None:

@@ -74,19 +74,19 @@ def installed(meet: Callable[[Passing], None]) -> Iterator[None]:
     blocking, awaiting = connections.run_blocking, connections.run_awaiting
     init = lane.Lane.__init__
 
-    def passing(when: When, cursor: Any, statement: Any) -> None:
-        meet(Passing(when, name_of(statement.sql, known), lambda: _cut(cursor), _lost_postgres))
+    def passing(when: When, connection: Any, statement: Any) -> None:
+        meet(Passing(when, name_of(statement.sql, known), lambda: _cut(connection), _lost_postgres))
 
-    def run_blocking(cursor: Any, statement: Any, origin: str) -> Any:
-        passing("before", cursor, statement)
-        rows = blocking(cursor, statement, origin)
-        passing("after", cursor, statement)
+    def run_blocking(connection: Any, statement: Any, origin: str) -> Any:
+        passing("before", connection, statement)
+        rows = blocking(connection, statement, origin)
+        passing("after", connection, statement)
         return rows
 
-    async def run_awaiting(cursor: Any, statement: Any, origin: str) -> Any:
-        passing("before", cursor, statement)
-        rows = await awaiting(cursor, statement, origin)
-        passing("after", cursor, statement)
+    async def run_awaiting(connection: Any, statement: Any, origin: str) -> Any:
+        passing("before", connection, statement)
+        rows = await awaiting(connection, statement, origin)
+        passing("after", connection, statement)
         return rows
 
     def with_points(self: Any, name: str, connect: Any, *rest: Any) -> None:
@@ -154,8 +154,8 @@ def springing(point: Failpoint, cancel: Callable[[], None]) -> Callable[[Passing
     return meet
 
 
-def _cut(cursor: Any) -> None:
-    with socket.socket(fileno=os.dup(cursor.connection.pgconn.socket)) as end:
+def _cut(connection: Any) -> None:
+    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 

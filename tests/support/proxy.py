@@ -20,6 +20,7 @@ Connections are pumped by two threads each. Everything may be called from any th
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import socket
 import struct
@@ -217,6 +218,11 @@ class Proxy:
     def cut(self, *, reset: bool = True) -> int:
         """Cut every connection; returns how many."""
         return self._each(lambda link: link.cut(reset=reset))
+
+    def pick(self, chance: random.Random) -> Link | None:
+        """One of the connections, if there is any."""
+        with self._lock:
+            return chance.choice(list(self._links)) if self._links else None
 
     def half_open(self) -> int:
         """The server loses every client, and none of them is told; new connections work."""

@@ -16,6 +16,8 @@ from commandbus import (
     HandlerRegistry,
     PermanentCommandError,
     RetryPolicy,
+    Schedule,
+    SendRequest,
     TransientCommandError,
     Worker,
     none,
@@ -51,7 +53,11 @@ async def exposed() -> str:
             await bus.send("orders", "ship", data)
         await worker.run()
         server._server.server_close()
+        await bus.send_many([SendRequest("mail", "welcome")] * 4)
         await bus.open_breaker("bank", 60)
+        await bus.put_schedule(
+            Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
+        )
         transport = httpx.ASGITransport(app=create_dashboard(bus))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answer = await client.get("/metrics")
@@ -75,11 +81,21 @@ async def test_runs_are_counted_by_type_and_outcome() -> None:
     assert found[f'commandbus_tsq_moves_total{{{labels},reason="PERMANENT"}}'] == 1
     assert found[f"commandbus_command_duration_seconds_count{{{labels}}}"] == 6
     assert found[f'commandbus_command_duration_seconds_bucket{{{labels},le="+Inf"}}'] == 6
+    assert found[f"commandbus_command_queue_seconds_count{{{labels}}}"] == 5
     assert found[f"commandbus_command_end_to_end_seconds_count{{{labels}}}"] == 3
     assert found['commandbus_tsq_depth{domain="orders"}'] == 2
     assert found['commandbus_queue_oldest_age_seconds{domain="orders"}'] == 0
     assert found['commandbus_commands_ended_total{domain="orders",outcome="completed"}'] == 3
+
+
+async def test_depth_age_and_breakers_are_told_for_the_whole_fleet() -> None:
+    found = values(await exposed())
+    assert found['commandbus_queue_depth{domain="mail",state="ready"}'] == 4
+    assert found['commandbus_queue_depth{domain="orders",state="ready"}'] == 0
+    assert found['commandbus_queue_oldest_age_seconds{domain="mail"}'] > 0
     assert found['commandbus_breaker_state{breaker="bank",state="open"}'] == 1
+    assert found['commandbus_breaker_state{breaker="bank",state="closed"}'] == 0
+    assert found['commandbus_schedule_lag_seconds{schedule="nightly"}'] == 0
 
 
 async def test_every_metric_of_the_dashboard_and_the_alerts_exists() -> None:

@@ -142,7 +142,7 @@ async def test_a_trace_from_elsewhere_that_is_not_sampled_makes_no_spans(
         other = await bus.send("orders", "pass-on", headers={"traceparent": f"00-{1:032x}-{1:016x}-01"})
         wrong = await bus.send("orders", "pass-on", headers={"traceparent": "nonsense"})
         worker = Worker(bus, "orders", registry, recycle_after=3)
-        worker.wrap_handlers(tracing.traced("child"))
+        worker._execution.trace(tracing.Traced("child"))
         await worker.run()
         results = [await bus.get_command("orders", s.command_id) for s in (sent, other, wrong)]
     assert [r.result[1] for r in results if r is not None] == [False, True, False]

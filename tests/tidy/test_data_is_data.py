@@ -5,7 +5,7 @@ import ast
 from tests.tidy.project import SOURCE, files_below, report, syntax
 
 CODE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelve"}
-CODE_CALLS = {"__import__", "eval", "exec", "import_module"}
+CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
 # this package exports, the commands of the command line, and the app that its caller names.

@@ -193,6 +193,32 @@ def test_jitter_spreads_the_claims_after_a_wakeup() -> None:
     assert bench.tell(Tick()) == [Claim(4, True, hurried=True)]
 
 
+def test_a_grace_lets_a_timer_look_a_little_late() -> None:
+    bench = Bench(poll_interval=60, timer_grace=0.05).begun()
+    bench.tell(Woken("notify", 8))
+    bench.empty(next_due_in=5)
+    assert bench.core.deadline() == bench.now + 5 + 0.05
+    bench.tell(Woken("notify", 3))
+    assert bench.core.deadline() == bench.now + 3 + 0.05
+    bench.now += 3
+    assert bench.tell(Tick()) == []
+    bench.now += 0.05
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
+def test_what_a_timer_asked_for_in_vain_is_asked_again() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=5)
+    bench.now += 5
+    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.tell(ClaimFailed(DOWN)) == []
+    deadline = bench.core.deadline()
+    assert deadline is not None
+    assert deadline < bench.now + 55
+    bench.now = deadline
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
 def test_a_shorter_poll_interval_counts_at_once() -> None:
     bench = Bench(poll_interval=60).begun()
     bench.empty()

@@ -54,6 +54,7 @@ shapes = st.fixed_dictionaries(
         "prefetch": st.sampled_from([None, 0, 3]),
         "poll_interval": st.sampled_from([0.1, 60.0]),
         "jitter": st.sampled_from([0.0, 0.01]),
+        "timer_grace": st.sampled_from([0.0, 0.05]),
         "uniform": st.sampled_from([0.0, 0.5, 1.0]),
     }
 )

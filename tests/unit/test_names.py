@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,15 @@ def test_free_text_is_bounded_and_storable(wrong: object) -> None:
 @pytest.mark.parametrize("text", ["x" * 255, "a'b\"c;--", "\N{SNOWMAN}", " "])
 def test_any_other_text_is_kept(text: str) -> None:
     assert as_text(text, "unique_key") == text
+
+
+class Shop(str, Enum):  # noqa: UP042 - its members do not print as their text
+    ORDERS = "orders"
+
+
+def test_a_member_of_an_enumeration_is_its_text() -> None:
+    for plain in (as_name(Shop.ORDERS, "domain"), as_text(Shop.ORDERS, "unique_key")):
+        assert (type(plain), f"{plain}") == (str, "orders")
 
 
 def test_tags_keep_their_order_and_lose_their_doubles() -> None:

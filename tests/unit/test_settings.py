@@ -37,6 +37,7 @@ def test_the_defaults_are_valid_and_documented() -> None:
         ("visibility_timeout", "30"),
         ("thread_timeout", 0),
         ("jitter", -0.1),
+        ("timer_grace", -0.1),
         ("prefetch_budget", -1),
         ("shutdown_timeout", float("inf")),
         ("retry_policy", 5),

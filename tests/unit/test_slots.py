@@ -53,7 +53,12 @@ def slots_of(size: int, work: Callable[[Any], Any]) -> Iterator[tuple[Slots, Cou
         return work(taken)
 
     slots = Slots(
-        "slot", run, finished=counts.told.set, given_up=counts.gave_up, returned=counts.came_back
+        "slot",
+        run,
+        begun=lambda: None,
+        finished=counts.told.set,
+        given_up=counts.gave_up,
+        returned=counts.came_back,
     )
     slots._changed = CountingCondition()
     slots.resize(size)

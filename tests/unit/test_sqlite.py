@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from commandbus.engines.sqlite import SqliteEngine, location
+from commandbus.engines.sqlite.doctor import SqliteAdministration
 from commandbus.engines.sqlite.lane import WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
+from commandbus.engines.sqlite.schema import MIGRATIONS
 from commandbus.errors import (
     ConfigurationError,
     DuplicateCommandError,
@@ -24,6 +26,7 @@ from commandbus.errors import (
     StoreUnavailable,
 )
 from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.versions import compatible_from
 from commandbus.sync import SyncCommandBus, SyncWorker
 
 
@@ -151,7 +154,7 @@ def edit(tmp_path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "insert into commandbus_schema values (999, 'future.sql', 'x', 0)",
+            "insert into commandbus_schema values (999, 'future.sql', 'x', 0, 999)",
             "newer durable-commandbus; upgrade",
         ),
         (
@@ -173,6 +176,44 @@ def test_a_file_of_another_version_is_refused_and_left_alone(
     rows = sqlite3.connect(tmp_path / "test.db")
     assert rows.execute("select count(*) from commandbus_command").fetchone() == (1,)
     rows.close()
+
+
+def test_a_newer_file_that_declares_itself_compatible_is_worked_with(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    SyncCommandBus(url).open().close()
+    known = len(MIGRATIONS)
+    edit(tmp_path, f"insert into commandbus_schema values ({known + 1}, 'a.sql', 'x', 0, {known})")
+    edit(tmp_path, "alter table commandbus_command add column mood text")
+    assert SqliteAdministration(url).verify().startswith(f"version {known + 1}")
+    with SyncCommandBus(url) as bus:
+        sent = bus.send("shop", "Order")
+        (taken,) = SyncWorker(bus, "shop").receive(1)
+        assert taken.command.command_id == sent.command_id
+    edit(tmp_path, f"insert into commandbus_schema values ({known + 2}, 'b.sql', 'x', 0, {known + 1})")
+    for step in (SyncCommandBus(url).open, SqliteAdministration(url).verify):
+        with pytest.raises(SchemaOutdated, match="upgrade this installation"):
+            step()
+
+
+def test_a_file_from_before_declarations_is_taken_over(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    SyncCommandBus(url).open().close()
+    edit(tmp_path, "alter table commandbus_schema drop column compatible_from")
+    assert SqliteAdministration(url).verify()
+    SyncCommandBus(url).open().close()
+    edit(tmp_path, "update commandbus_schema set compatible_from = version")
+
+
+@pytest.mark.parametrize(
+    ("script", "lowest"),
+    [
+        ("-- Adds a table.\n-- compatible from: 3\ncreate table t (n integer)", 3),
+        ("-- Adds a table.\ncreate table t (n integer)", 5),
+        ("-- compatible from: 9\n", 5),
+    ],
+)
+def test_a_migration_declares_which_programs_it_is_for(script: str, lowest: int) -> None:
+    assert compatible_from(script, 5) == lowest
 
 
 def test_a_table_that_vanished_is_named(tmp_path: Path, bus: SyncCommandBus) -> None:
@@ -226,6 +267,27 @@ def test_a_lock_held_for_too_long_is_told_in_words_of_the_bus(
     other.close()
     assert "database is locked" not in str(caught.value)
     assert bus.send("shop", "Order").command_id
+
+
+def whereabouts() -> Op[int]:
+    yield Statement("select 1")
+    return threading.get_ident()
+
+
+def test_a_thread_that_finds_a_lane_free_runs_its_op_itself(bus: SyncCommandBus) -> None:
+    assert bus.session.run(whereabouts()) == threading.get_ident()
+    assert bus.session.run(whereabouts(), read=True) == threading.get_ident()
+
+
+def test_while_another_process_writes_the_lane_waits_for_it(
+    tmp_path: Path, bus: SyncCommandBus
+) -> None:
+    writer = bus.engine._writer  # type: ignore[attr-defined]
+    op = whereabouts()
+    with WriteLock(tmp_path / "test.db.lock"):
+        assert writer.run(op) is None
+        waiting = writer.submit(op)
+    assert waiting.result(30) != threading.get_ident()
 
 
 class Held:

@@ -60,9 +60,14 @@ async def reserve(command: Any, context: Any) -> str:
 
 
 @handlers.handler("stock", "release")
+async def release(command: Any, context: Any) -> None:
+    if command.data["reservation"] == "R-piano":
+        raise BusinessRuleException("SOLD", "it stands in somebody's house")
+
+
 @handlers.handler("stock", "dispatch")
 async def move(command: Any, context: Any) -> None:
-    if command.data.get("article") == "piano":
+    if command.data["article"] == "piano":
         raise PermanentCommandError("TOO_HEAVY", "no van carries a piano")
 
 
@@ -72,17 +77,14 @@ async def charge(command: Any, context: Any) -> None:
         raise BusinessRuleException("NO_MONEY", "the account is empty")
 
 
-async def drive(bus: CommandBus) -> dict[str, UUID]:
-    """The ids of three processes, each as far as it goes by itself."""
+async def drive(bus: CommandBus, **more: Order) -> dict[str, UUID]:
+    """The ids of three processes and more, each as far as it goes by itself."""
     worker = Worker(bus, ["stock", "bank"], handlers)
     router = ProcessReplyRouter(bus, PlaceOrder)
     running = [asyncio.create_task(worker.run()), asyncio.create_task(router.run())]
     manager = ProcessManager(bus, PlaceOrder)
-    ids = {
-        "good": await manager.start(Order("pen", 2)),
-        "undone": await manager.start(Order("car", 20_000)),
-        "stuck": await manager.start(Order("piano", 900)),
-    }
+    orders = {"good": Order("pen", 2), "undone": Order("car", 20_000), "stuck": Order("piano", 900)}
+    ids = {name: await manager.start(order) for name, order in (orders | more).items()}
     for process_id in ids.values():
         await manager.wait(process_id, timeout=20)
     await router.stop()

@@ -48,6 +48,23 @@ async def api(bus: CommandBus) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def test_comments_and_assignments(bus: CommandBus, api: httpx.AsyncClient) -> None:
+    one = (await api.get("/troubleshooting")).json()["commands"][0]
+    place = f"/commands/{one['domain']}/{one['command_id']}"
+    assert (await api.post(f"{place}/comment", json={"text": "<b>asked</b>"})).status_code == 200
+    assert (await api.post(f"{place}/assign", json={"assignee": "ben"})).status_code == 200
+    assert (await api.post(f"{place}/comment", json={"text": ""})).status_code == 422
+    trouble = (await api.get("/troubleshooting")).json()
+    case = trouble["cases"][[c["command_id"] for c in trouble["commands"]].index(one["command_id"])]
+    assert (case["assignee"], case["comment"], case["comments"]) == ("ben", "<b>asked</b>", 1)
+    assert (await api.get(place)).json()["case"] == case
+    for page in (place, "/troubleshooting"):
+        shown = (await api.get(f"http://localhost{page}")).text
+        assert "&lt;b&gt;asked&lt;/b&gt;" in shown
+        assert "ben" in shown
+    assert (await api.post(f"{place}/assign", json={})).json() == {"done": "assigned to nobody"}
+
+
 async def test_reads_and_actions(bus: CommandBus, api: httpx.AsyncClient) -> None:
     overview = (await api.get("/overview")).json()
     assert {d["domain"]: d["health"] for d in overview["domains"]} == {

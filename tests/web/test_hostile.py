@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -10,9 +11,19 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from commandbus import CommandBus, PermanentCommandError, SendRequest, TroubleshootingQueue, Worker
+from commandbus import (
+    BatchCommand,
+    CommandBus,
+    PermanentCommandError,
+    Schedule,
+    SendRequest,
+    TroubleshootingQueue,
+    Worker,
+)
+from commandbus.domain.presence import WorkerInfo
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
+from commandbus.operations.insight import report_worker
 from tests.web import scene
 
 CORPUS = [
@@ -33,7 +44,7 @@ PAGES = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/process
 
 async def fill(bus: CommandBus, text: str) -> str:
     """The text in every place that takes any text; returns the page of a command with it."""
-    from commandbus import BatchCommand, HandlerRegistry
+    from commandbus import HandlerRegistry
 
     registry = HandlerRegistry()
 
@@ -48,6 +59,11 @@ async def fill(bus: CommandBus, text: str) -> str:
         await worker.fail(received, PermanentCommandError(text, text, {"text": text}))
     await bus.create_batch("orders", [BatchCommand("ship", text)], name=text, custom_data={text: text})
     await bus.pause("orders", text, actor=text)
+    now = datetime.now(UTC)
+    info = WorkerInfo(name=text, host=text, pid=7, runtime=text, domains=(text,), concurrency=1,
+                      command_types=((text, text),), started_at=now, seen_at=now, version=text,
+                      tags=(text,))  # fmt: skip
+    await bus.session.run(report_worker(bus.scope, info, 0))
     await bus.open_breaker("bank", 60, operator=text, reason=text)
     return f"/commands/orders/{sent.command_id}"
 
@@ -101,11 +117,17 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
         worker = Worker(bus, ["mail"], scene.registry)
         (received,) = await worker.receive(batch_size=1)
         await worker.fail(received, PermanentCommandError("NO", "no", {"token": "t-2"}))
+        members = [BatchCommand("welcome", {"password": "s3cret-2"})]
+        batch = await bus.create_batch("mail", members, name="all", custom_data={"secret": "s3cret-3"})
+        await bus.put_schedule(
+            Schedule(name="often", domain="mail", command_type="x", cron="* * * * *", data=data)
+        )
         app = create_dashboard(bus)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             place = f"/commands/mail/{sent.command_id}"
-            pages = ("/commands", "/troubleshooting", place, "/audit")
+            pages = (*(p for p in PAGES if p != "/" and "?" not in p), place,
+                     f"/batches/mail/{batch.batch_id}")  # fmt: skip
             for path in (*pages, *(PREFIX + page for page in pages)):
                 told = (await client.get(path)).text
                 assert not re.search("s3cret|k-1|t-1|t-2", told), path

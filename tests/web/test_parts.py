@@ -10,17 +10,17 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from commandbus import CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
+from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import MASK, Redaction
-from commandbus.interfaces.web.search import parse_search
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 
 
 def conditions(text: str) -> dict[str, Any]:
-    return parse_search(text, Redaction(), NOW).conditions
+    return parse_search(text, Redaction().is_secret, NOW).conditions
 
 
 def test_a_filter_becomes_conditions() -> None:
@@ -43,7 +43,7 @@ def test_a_filter_becomes_conditions() -> None:
 
 
 def test_a_word_alone_is_an_id_a_status_or_a_type() -> None:
-    assert parse_search(ID, Redaction()).command_id == UUID(ID)
+    assert parse_search(ID).command_id == UUID(ID)
     assert conditions("failed") == {"status": CommandStatus.FAILED}
     assert conditions("ship") == {"command_type": "ship"}
 

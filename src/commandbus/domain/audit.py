@@ -25,6 +25,11 @@ class AuditEventType(StrEnum):
     OPERATOR_RETRY = "OPERATOR_RETRY"
     OPERATOR_CANCEL = "OPERATOR_CANCEL"
     OPERATOR_COMPLETE = "OPERATOR_COMPLETE"
+    COMMENTED = "COMMENTED"
+    ASSIGNED = "ASSIGNED"
+    ESCALATED = "ESCALATED"
+    ERASED = "ERASED"
+    MOVED = "MOVED"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

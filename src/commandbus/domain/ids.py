@@ -33,10 +33,11 @@ def new_id() -> UUID:
     # What the constructor does, without its checks: every send makes an id.
     made = _blank(UUID)
     _put(made, "int", value)
-    _put(made, "is_safe", SafeUUID.unknown)
+    _put(made, "is_safe", _UNKNOWN)
     return made
 
 
+_UNKNOWN = SafeUUID.unknown
 _blank, _put = object.__new__, object.__setattr__
 
 

@@ -10,14 +10,23 @@ from commandbus.errors import InvalidArgumentError
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
 _is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
 
+KNOWN_MAX = 1_000
+_known: set[str] = set()
+"""Names that were found to be valid: a program has few, and every send looks at two."""
+
 
 def as_name(value: object, what: str) -> str:
     """A name of at most 63 characters: a letter or underscore, then letters, digits and `_ . : -`.
 
     The alphabet is narrow on purpose: names become channels, metric labels, thread names and URLs.
     """
-    if isinstance(value, str) and _is_name(value):
+    if type(value) is str and value in _known:
         return value
+    if isinstance(value, str) and _is_name(value):
+        name = str.__str__(value)  # of an enumeration's member the text, whatever it calls itself
+        if len(_known) < KNOWN_MAX:
+            _known.add(name)
+        return name
     raise InvalidArgumentError(
         f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "
         "beginning with a letter or underscore."
@@ -32,7 +41,7 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
         )
     if "\0" in value or not _is_unicode(value):
         raise InvalidArgumentError(f"{what} contains a NUL character or a lone surrogate.")
-    return value
+    return str.__str__(value)
 
 
 def as_queue(value: object) -> str:

@@ -37,10 +37,11 @@ _encoder = msgspec.json.Encoder()
 
 def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
     """`value` as JSON text, or PayloadError with the path of what cannot be kept."""
-    if isinstance(value, _ALTERED):
-        raise _altered(value, what)
-    if not isinstance(value, _JSON):
-        value = _as_plain(value, what)
+    if type(value) not in _JSON:
+        if isinstance(value, _ALTERED):
+            raise _altered(value, what)
+        if not isinstance(value, _JSON):
+            value = _as_plain(value, what)
     _check(value, what, DEPTH_MAX)
     try:
         encoded = _encoder.encode(value)
@@ -99,14 +100,7 @@ def _check(value: object, path: _Path, depth: int) -> None:
     elif depth == 0:
         raise PayloadError(f"{_render(path)} is nested deeper than {DEPTH_MAX} levels; flatten it.")
     elif isinstance(value, dict):
-        for key, item in value.items():
-            if type(key) is not str:
-                raise PayloadError(
-                    f"{_render(path)} has the key {key!r} of type {type(key).__name__}; "
-                    "JSON keys are text."
-                )
-            _check_text(key, path)
-            _check(item, (path, key), depth - 1)
+        _check_dict(value, path, depth)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _check(item, (path, index), depth - 1)
@@ -114,6 +108,18 @@ def _check(value: object, path: _Path, depth: int) -> None:
         raise _altered(value, _render(path))
     else:
         _check(_as_plain(value, _render(path)), path, depth - 1)
+
+
+def _check_dict(value: dict[Any, Any], path: _Path, depth: int) -> None:
+    for key, item in value.items():
+        if type(key) is not str:
+            raise PayloadError(
+                f"{_render(path)} has the key {key!r} of type {type(key).__name__}; JSON keys are text."
+            )
+        if not key.isascii() or "\0" in key:
+            _check_text(key, path)
+        if type(item) is not str or not item.isascii() or "\0" in item:
+            _check(item, (path, key), depth - 1)
 
 
 def _check_text(text: str, path: _Path) -> None:

@@ -28,7 +28,7 @@ def as_priority(priority: Priority, labels: Mapping[str, int] = LABELS) -> int:
         raise InvalidArgumentError(f"priority must be a label or a whole number, not {priority!r}.")
     if not HIGHEST <= priority <= LOWEST:
         raise InvalidArgumentError(f"priority must be between {HIGHEST} and {LOWEST}, not {priority}.")
-    return priority
+    return int(priority)
 
 
 def rank(priority: int, due_at: int, ageing: int) -> int:

@@ -33,7 +33,7 @@ WORDS: dict[type, str] = {
     Released: "released",
 }
 ENDS = frozenset({"completed", "failed", "canceled"})
-NOTED_MAX = 256
+NOTED_MAX = 1_024
 OTHER = "other"
 TYPES_MAX = 500
 """Further types are counted together, so that names from outside cannot grow a worker."""
@@ -70,6 +70,7 @@ class _Kind:
     outcomes: Counter[str] = field(default_factory=Counter[str])
     reasons: Counter[str] = field(default_factory=Counter[str])
     ran: _Distribution = field(default_factory=_Distribution)
+    waited: _Distribution = field(default_factory=_Distribution)
     lasted: _Distribution = field(default_factory=_Distribution)
 
 
@@ -77,11 +78,12 @@ class _Noted:
     """What runs of one type that ended in one way took, not yet added up. Plain numbers: commands that
     were kept here would be in the garbage collector's way."""
 
-    __slots__ = ("ends", "kind", "lasted", "ran", "word")
+    __slots__ = ("ends", "kind", "lasted", "ran", "waited", "word")
 
     def __init__(self, kind: _Kind, word: str) -> None:
         self.kind, self.word, self.ends = kind, word, word in ENDS
         self.ran: list[int] = []
+        self.waited: list[int] = []
         self.lasted: list[float] = []
 
     def add_up(self) -> None:
@@ -90,9 +92,10 @@ class _Noted:
             del self.ran[: len(ran)]
             self.kind.outcomes[self.word] += len(ran)
             self.kind.ran.add(ran)
-        if lasted := self.lasted[:]:
-            del self.lasted[: len(lasted)]
-            self.kind.lasted.add(lasted)
+        for noted, added in ((self.waited, self.kind.waited), (self.lasted, self.kind.lasted)):
+            if taken := noted[:]:
+                del noted[: len(taken)]
+                added.add(taken)
 
 
 class CommandFigures:
@@ -105,10 +108,13 @@ class CommandFigures:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        noted = self._noted.get((claimed.domain, claimed.command_type, type(outcome)))
-        if noted is None:
+        try:
+            noted = self._noted[claimed.domain, claimed.command_type, type(outcome)]
+        except KeyError:
             noted = self._begin(claimed.domain, claimed.command_type, type(outcome))
         noted.ran.append(ran)
+        if claimed.attempt == 1:
+            noted.waited.append(claimed.age)
         if noted.ends:
             noted.lasted.append(time() * 1_000_000 - claimed.created_at)
         elif isinstance(outcome, Parked):
@@ -185,6 +191,12 @@ class CommandFigures:
                 "How long handlers ran.",
                 BOUNDS,
                 *((labels, kind.ran.counts, kind.ran.seconds) for labels, kind in kinds),
+            )
+            exposition.histograms(
+                "command_queue_seconds",
+                "From when it was due until it was first claimed.",
+                BOUNDS,
+                *((labels, kind.waited.counts, kind.waited.seconds) for labels, kind in kinds),
             )
             exposition.histograms(
                 "command_end_to_end_seconds",

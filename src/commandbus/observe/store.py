@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.schedule import ScheduleRecord
 from commandbus.observe.text import Exposition
 from commandbus.operations.history import Sample
 from commandbus.settings import VERSION
@@ -15,6 +17,7 @@ def render_store(
     samples: Mapping[str, Sample],
     breakers: Iterable[BreakerSnapshot],
     workers: Iterable[WorkerInfo],
+    schedules: Iterable[ScheduleRecord],
     engine: str,
 ) -> str:
     """Depths, ages and counts by domain; the oldest age is the one to alert on."""
@@ -53,7 +56,7 @@ def render_store(
         ),
     )
     out.add(
-        "command_queue_seconds",
+        "queue_wait_seconds",
         "gauge",
         "How long the newest commands waited after they were due: the 95th percentile.",
         *(
@@ -63,6 +66,17 @@ def render_store(
         ),
     )
     _write_fleet(out, [name for name, _ in domains], breakers, workers)
+    now = datetime.now(UTC)
+    out.add(
+        "schedule_lag_seconds",
+        "gauge",
+        "How late a schedule is; 0 while it waits for its time.",
+        *(
+            ({"schedule": record.schedule.name}, max(0.0, (now - record.next_run).total_seconds()))
+            for record in schedules
+            if record.next_run is not None
+        ),
+    )
     out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": engine}, 1))
     return out.text()
 

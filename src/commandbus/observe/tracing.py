@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from random import getrandbits
 from typing import Any
 
@@ -113,32 +112,29 @@ def carry(request: SendRequest) -> dict[str, Any]:
     return headers | carrier
 
 
-def traced(mode: str) -> Callable[[Handler], Handler]:
+class Traced:
     """Wraps handlers in spans `process …`: linked to the span of the send, or with mode "child" below
-    it. Each attempt has a span of its own."""
+    it. Each attempt has a span of its own. A command without headers carries no trace, so its handler
+    needs no wrapper: what slots enter says so to all of them at once."""
 
-    def wrap(handler: Handler) -> Handler:
-        function, runs = handler.function, _Runs(handler, mode)
+    def __init__(self, mode: str) -> None:
+        self._is_child = mode == "child"
+
+    def enter(self) -> None:
+        attach(DROPPED_NOWHERE)
+
+    def wrap(self, handler: Handler) -> Handler:
+        runs = _Runs(handler, self._is_child)
         spanned = runs.awaited if handler.is_async else runs.called
-
-        @wraps(function)
-        def run(command: Any, context: Any) -> Any:
-            # The runtimes give every run a context of its own: what is attached ends with it.
-            if not command.headers:
-                attach(DROPPED_NOWHERE)
-                return function(command, context)
-            return spanned(function, command, context)
-
-        return replace(handler, function=run)
-
-    return wrap
+        return replace(handler, function=spanned)
 
 
 class _Runs:
-    """Begins the spans of one handler's runs."""
+    """One handler's runs. Each has a context of its own, so what is attached ends with it."""
 
-    def __init__(self, handler: Handler, mode: str) -> None:
-        self._is_child = mode == "child"
+    def __init__(self, handler: Handler, is_child: bool) -> None:
+        self._function = handler.function
+        self._is_child = is_child
         self._name = f"process {handler.domain}"
         self._attributes = {
             "messaging.system": "commandbus",
@@ -148,20 +144,20 @@ class _Runs:
             "commandbus.command.type": handler.command_type,
         }
 
-    async def awaited(self, function: Callable[..., Any], command: Any, context: Any) -> Any:
+    async def awaited(self, command: Any, context: Any) -> Any:
         span = self._begin(command, context)
         try:
-            return await function(command, context)
+            return await self._function(command, context)
         except BaseException as error:
             _failed(span, error)
             raise
         finally:
             span.end()
 
-    def called(self, function: Callable[..., Any], command: Any, context: Any) -> Any:
+    def called(self, command: Any, context: Any) -> Any:
         span = self._begin(command, context)
         try:
-            return function(command, context)
+            return self._function(command, context)
         except BaseException as error:
             _failed(span, error)
             raise

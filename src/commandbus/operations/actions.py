@@ -13,12 +13,12 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.names import as_text
 from commandbus.errors import InvalidArgumentError
+from commandbus.operations.ledger import ACTION as KIND
+from commandbus.operations.ledger import link
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import AuditEntry, AuditFilter
-
-KIND = "action"
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
@@ -58,13 +58,18 @@ def record_action(
     record = ActionRecord(by, action, subject[:500], because, as_datetime(now))
     key = f"{now:016x}-{scope.new_id()}"
     body = msgspec.json.encode(record).decode()
+    yield TOGETHER
     yield from scope.store.put_document(Document(KIND, key, 0, action, None, body))
+    yield from link(scope, record.at, KIND, key, KIND, body.encode())
 
 
 def list_actions(
     scope: Scope, *, action: str | None = None, after: str | None = None, limit: int = 100
 ) -> Op[ActionPage]:
     """What people did to domains, schedules and breakers, newest first, a page at a time."""
+    for value in (action, after):
+        if value is not None:
+            as_text(value, "action" if value is action else "after")
     page = yield from scope.store.list_documents(
         KIND, status=action, after=after, limit=limit, backwards=True
     )

@@ -72,12 +72,12 @@ def create_batch(
     """
     as_name(domain, "domain")
     key = as_optional_id(batch_id, "batch_id") or scope.new_id()
-    requests = [_member(command, domain) for command in as_items(commands, "commands")]
-    if not requests:
-        raise InvalidArgumentError("A batch needs at least one command.")
     members = [
-        msgspec.structs.replace(encode_request(scope, request), batch_id=key) for request in requests
+        msgspec.structs.replace(encode_request(scope, _member(command, domain)), batch_id=key)
+        for command in as_items(commands, "commands")
     ]
+    if not members:
+        raise InvalidArgumentError("A batch needs at least one command.")
     payload.encode(custom_data, what="custom_data")
     body = BatchBody(
         len(members),

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
@@ -29,6 +29,7 @@ from commandbus.errors import (
     InvalidOperationError,
     RateLimited,
 )
+from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.uniqueness import insert_unique
@@ -101,17 +102,24 @@ def send(
         sender,
         retry,
     )
+    if unique is None and sender is None and batch_id is None:
+        return _insert_one(scope, encode_request(scope, request))
     return _first(send_many(scope, [request]))
 
 
 def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResult]]:
     """Send any number of commands, to any domains: all of them or, on any error, none.
 
-    Results come in the order of the requests. Each domain is woken once.
+    Results come in the order of the requests. Each domain is woken once, or once for every so many
+    thousand commands. The requests of an iterator are not kept, so a million of them may come.
     """
-    wanted = list(as_items(requests, "requests"))
-    commands = [encode_request(scope, request) for request in wanted]
-    insert = _insert(scope, commands, Extras.of(wanted))
+    commands: list[NewCommand] = []
+    special: dict[int, SendRequest] = {}
+    for request in as_items(requests, "requests"):
+        commands.append(encode_request(scope, request))
+        if request.unique is not None or request.sender is not None:
+            special[len(commands) - 1] = request
+    insert = _insert(scope, commands, Extras.of(special, len(commands)) if special else None)
     if any(command.batch_id is not None for command in commands):
         return join_batches(scope, commands, insert)
     return insert
@@ -125,15 +133,16 @@ class Extras(msgspec.Struct, frozen=True):
     """How many commands each sender sends to a domain."""
 
     @classmethod
-    def of(cls, requests: list[SendRequest]) -> Extras | None:
-        if all(request.unique is None and request.sender is None for request in requests):
-            return None
+    def of(cls, requests: Mapping[int, SendRequest], count: int) -> Extras:
+        """Of those among `count` requests that have any, by position."""
         senders: dict[tuple[str, str], int] = {}
-        for request in requests:
+        uniques: list[Unique | None] = [None] * count
+        for position, request in requests.items():
             if request.sender is not None:
                 key = (request.domain, as_text(request.sender, "sender"))
                 senders[key] = senders.get(key, 0) + 1
-        uniques = [r.unique.checked(r.unique_key) if r.unique else None for r in requests]
+            if request.unique is not None:
+                uniques[position] = request.unique.checked(request.unique_key)
         return cls(uniques if any(uniques) else [], senders)
 
 
@@ -160,6 +169,16 @@ def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> 
         SendResult(row.command_id, command.domain, row.duplicate)
         for command, row in zip(commands, inserted, strict=True)
     ]
+
+
+def _insert_one(scope: Scope, command: NewCommand) -> Op[SendResult]:
+    """What `_insert` does, for most sends."""
+    settings = scope.settings
+    inserted = yield from scope.store.insert([command], Capacity(settings.max_pending))
+    row = inserted[0]
+    if settings.warn_depth is not None:
+        scope.watch_depth(command.domain, row.pending)
+    return SendResult(row.command_id, command.domain, row.duplicate)
 
 
 def _first(op: Op[list[SendResult]]) -> Op[SendResult]:
@@ -245,6 +264,7 @@ def query_commands(
     created_before: datetime | None = None,
     error: str | None = None,
     data: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     after: str | None = None,
     scan: int | None = None,
     limit: int = 100,
@@ -252,7 +272,8 @@ def query_commands(
     """Commands that meet all conditions, newest first, a page at a time.
 
     `error` is a code, or the name of an exception, with which they ended or are parked; `data` maps
-    paths into the payload, keys with dots between, to the text of the value there. `after` is the
+    paths into the payload, keys with dots between, to the text of the value there, and `headers`
+    paths into the headers. `after` is the
     `next` of the page before; pages neither repeat nor skip a command that was there when the first
     page was read, however many are added meanwhile. With `scan`, no more than so many commands are
     looked at, and `next` goes on where the look ended.
@@ -272,7 +293,8 @@ def query_commands(
         if created_before is None
         else as_microseconds(created_before, "created_before"),
         error=error,
-        data=tuple((as_path(path), text) for path, text in (data or {}).items()),
+        data=_values(data),
+        headers=_values(headers),
         before=_cursor(after),
         limit=limit + 1,
     )
@@ -284,6 +306,10 @@ def query_commands(
     if len(records) > limit:
         return CommandPage(page, str(page[-1].sequence))
     return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
+
+
+def _values(wanted: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((as_path(path), str(text)) for path, text in (wanted or {}).items())
 
 
 def as_path(path: str) -> str:
@@ -336,6 +362,8 @@ def cancel(
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    if actor is not None:
+        yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
     yield from reply_to_sender(scope, domain, wanted)
 
 

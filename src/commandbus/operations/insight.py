@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -173,4 +173,4 @@ def _why_not_waiting(record: CommandRecord) -> Reason:
 
 
 def _moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,10 +6,12 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain import payload
+from commandbus.domain.audit import AuditEventType
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_name, as_text
 from commandbus.operations.commands import query_commands, reply_to_sender
+from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import CommandPage, OperatorAction
@@ -60,7 +62,10 @@ def operator_retry(
         edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
         yield from _check_edited(scope, domain, command_id, edited)
     action = OperatorAction("retry", operator, _reason(reason), data=edited)
-    yield from scope.store.resolve(as_name(domain, "domain"), as_id(command_id, "command_id"), action)
+    wanted = as_id(command_id, "command_id")
+    yield TOGETHER
+    yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
+    yield from link_event(scope, domain, wanted, AuditEventType.OPERATOR_RETRY)
 
 
 def _check_edited(scope: Scope, domain: str, command_id: UUID | str, data: str) -> Op[None]:
@@ -105,6 +110,7 @@ def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorActi
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
+    yield from link_event(scope, domain, wanted, AuditEventType(f"OPERATOR_{action.kind.upper()}"))
     yield from reply_to_sender(scope, domain, wanted)
 
 

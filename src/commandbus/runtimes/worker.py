@@ -65,6 +65,7 @@ class RuntimeWorker(WorkerBase):
         min_concurrency: int | None = None,
         max_concurrency: int | None = None,
         ageing: Duration | None = None,
+        timer_grace: Duration = 0.0,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         settings = settings_from(
@@ -83,6 +84,7 @@ class RuntimeWorker(WorkerBase):
             min_concurrency,
             max_concurrency,
             ageing,
+            timer_grace,
         )
         self._bus = bus
         super().__init__(
@@ -97,7 +99,7 @@ class RuntimeWorker(WorkerBase):
         )
         self._closer = BatchCloser(self.domains)
         if bus.settings.tracing is not None:
-            self.wrap_handlers(tracing_module().traced(bus.settings.tracing))
+            self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
         self._set_up()
 
@@ -147,7 +149,7 @@ class RuntimeWorker(WorkerBase):
             Cancellations(self.domains, self._on_cancel_requests),
             self._restarts,
             self.settings.visibility_timeout,
-            self._bus.settings.retention,
+            self._bus.settings,
         )
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
         if low is not None and high is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commandbus.domain.presence import WorkerInfo
+from commandbus.operations.cases import forget_cases
 from commandbus.operations.insight import HEARTBEAT, forget_dead_workers, report_worker
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import forget_windows
@@ -26,5 +27,6 @@ class Presence:
         if self._reports % SWEEP_EVERY == 0:
             yield from forget_dead_workers(scope)
             yield from forget_windows(scope)
+            yield from forget_cases(scope)
         self._reports += 1
         return HEARTBEAT

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from commandbus.domain.gates import Gates
-from commandbus.domain.moment import Duration
+from commandbus.domain.moment import as_seconds
 from commandbus.domain.presence import WorkerInfo
 from commandbus.operations.retention import check_retention
 from commandbus.services.base import Service
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.breakers import BreakerSharing
 from commandbus.services.cancellations import Cancellations
+from commandbus.services.escalator import Escalator
 from commandbus.services.historian import Historian
 from commandbus.services.presence import Presence
 from commandbus.services.pruner import Pruner
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.scheduler import Scheduler
+from commandbus.settings import BusSettings
 
 
 def standard_services(
@@ -27,11 +27,16 @@ def standard_services(
     cancellations: Cancellations,
     restarts: Restarts,
     lease_seconds: float,
-    retention: Mapping[str, Duration] | None = None,
+    settings: BusSettings,
 ) -> list[Service]:
+    retention, after = settings.retention, settings.escalate_after
     pruning = [] if not retention else [Pruner(check_retention(retention))]
+    escalating = (
+        [] if after is None else [Escalator(as_seconds(after, "escalate_after"), settings.escalate_to)]
+    )
     return [
         *pruning,
+        *escalating,
         Historian(),
         Presence(info),
         Scheduler(),

@@ -6,6 +6,7 @@ each change by the version that the writer has seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -30,6 +31,10 @@ class DocumentStore(Protocol):
         ...
 
     def get_document(self, kind: str, key: str) -> Op[Document | None]: ...
+
+    def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
+        """Those of these keys that exist, in any order."""
+        ...
 
     def put_document(self, document: Document) -> Op[bool]:
         """Write a document whose `version` is the one that was read, or 0 for a new one. False, and

@@ -9,10 +9,10 @@ Every command is in exactly one place: waiting (ready or scheduled), under one l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
@@ -31,6 +31,7 @@ from commandbus.store.records import (
     Inserted,
     NewCommand,
     OperatorAction,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -99,6 +100,19 @@ class CommandStore(Protocol):
         InvalidOperationError when it is not parked (any more)."""
         ...
 
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        *,
+        parked: bool = False,
+    ) -> Op[bool]:
+        """Add to a command's trail; with `parked`, only while it is. False when there is no such
+        command."""
+        ...
+
 
 class ReadStore(Protocol):
     """Reads for people; none of them changes anything or takes a lock that workers feel."""
@@ -112,6 +126,11 @@ class ReadStore(Protocol):
         ...
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]: ...
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        """Commands that have been parked for longer and were not escalated since; oldest sequence
+        first."""
+        ...
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         """Everything that happened to a command, in order."""
@@ -174,6 +193,13 @@ class PruneStore(Protocol):
         ...
 
 
+class EraseStore(Protocol):
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        """Replace what commands carried by a marker, wherever it is kept, as store/erasing.py says.
+        Only of those that have ended: returns their sequences."""
+        ...
+
+
 class AdoptingStore(Protocol):
     """What a store with the capability `adopted_queues` does beside; the others need not have it."""
 
@@ -185,6 +211,7 @@ class AdoptingStore(Protocol):
 
 class Store(
     PruneStore,
+    EraseStore,
     CommandStore,
     ReadStore,
     QueueStore,

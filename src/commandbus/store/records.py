@@ -84,6 +84,9 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
     hurried: bool = False
+    apart: bool = False
+    """Each command under a lease of its own where transactions that end commands would wait for each
+    other to change the one they share."""
     followers: int = 0
     """So many members of groups may come along in all, each behind one of its group that was claimed
     (see `Claimed.chain`); divided evenly among these groups."""
@@ -183,6 +186,8 @@ class CommandFilter(msgspec.Struct, frozen=True):
     """The code, or the exception's name, with which the command ended or is parked."""
     data: tuple[tuple[str, str], ...] = ()
     """(path, text): the payload has this value there; paths are keys with dots between."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """The same for the headers."""
     before: int | None = None
     lowest: int | None = None
     """The lowest sequence to look at, so that a rare condition does not read a whole table."""
@@ -219,6 +224,16 @@ class Run(msgspec.Struct, frozen=True):
     due_at: int
     started_at: int | None
     finished_at: int
+
+
+class Overdue(msgspec.Struct, frozen=True):
+    """A command that nobody has taken care of since it was parked, in microseconds."""
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    parked_at: int
+    error_code: str | None
 
 
 class Pruned(msgspec.Struct, frozen=True):

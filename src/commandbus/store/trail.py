@@ -49,6 +49,16 @@ _ATTEMPTS = frozenset(
     }
 )
 
+NOTES = frozenset(
+    {
+        AuditEventType.COMMENTED,
+        AuditEventType.ASSIGNED,
+        AuditEventType.ESCALATED,
+        AuditEventType.ERASED,
+    }
+)
+"""What may happen to a command that has ended, too."""
+
 
 def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
     """All events of a command in order of time; equal times keep the order of writing."""
@@ -57,8 +67,14 @@ def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
     def add(kind: AuditEventType, at: int, details: dict[str, Any]) -> None:
         events.append(AuditEvent(facts.domain, facts.command_id, kind, as_datetime(at), details))
 
+    rows = list(kept)
+    late = [
+        row for row in rows if facts.completed and row.kind in NOTES and row.at >= facts.completed[1]
+    ]
     add(AuditEventType.SENT, facts.created_at, _sent(facts))
-    for row in kept:
+    for row in rows:
+        if row in late:
+            continue
         details = dict(row.details)
         received_at = details.pop("received_at", None)
         if row.kind in _ATTEMPTS and received_at is not None:
@@ -79,6 +95,8 @@ def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
             finished_at,
             {"attempt": attempt, "worker": worker, "ran": finished_at - started_at},
         )
+    for row in late:
+        add(row.kind, row.at, row.details)
     if facts.running:
         claimed_at, worker, attempt = facts.running
         add(AuditEventType.RECEIVED, claimed_at, {"attempt": attempt, "worker": worker})

@@ -72,6 +72,8 @@ class WakeHub:
         """Wake one armed waiter of the domain, or `everyone`, `besides` the one who says so; news of a
         later due time goes to all of them, since each keeps its own timer. Returns whether anyone
         was told."""
+        if not self._waiters and not self._subscribers:
+            return False  # whoever comes now claims first
         chosen: list[Waiter] = []
         with self._lock:
             for position, waiter in enumerate(self._waiters):
@@ -158,6 +160,8 @@ class WakeHub:
 
     def committed(self) -> None:
         """Something was committed in this process or seen to be committed by another."""
+        if not self._observers:
+            return  # whoever comes now looks first
         with self._lock:
             observers = tuple(self._observers)
         for callback in observers:

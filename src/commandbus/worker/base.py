@@ -347,6 +347,7 @@ class WorkerBase:
             self._ageing,
             claim.idle,
             claim.hurried,
+            any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,
             claim.chain,
         )
@@ -429,6 +430,7 @@ def settings_from(
     min_concurrency: int | None = None,
     max_concurrency: int | None = None,
     ageing: Duration | None = None,
+    timer_grace: Duration = 0.0,
 ) -> WorkerSettings:
     """The arguments of both workers as checked settings."""
     return WorkerSettings(
@@ -447,6 +449,7 @@ def settings_from(
         min_concurrency=min_concurrency,
         max_concurrency=max_concurrency,
         ageing=None if ageing is None else _in_seconds(ageing),
+        timer_grace=_in_seconds(timer_grace),
     )
 
 

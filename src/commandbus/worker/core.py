@@ -330,7 +330,7 @@ class WorkerCore:
             self._look_at = now + self.poll_interval
             self._look_source = "fallback"
             if reply.next_due_in is not None:
-                self._look(now + reply.next_due_in, "timer")
+                self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
             return
         metrics.batches_processed += 1
@@ -359,9 +359,10 @@ class WorkerCore:
 
     def _woken(self, event: Woken, now: float) -> None:
         if event.due_in is not None:
-            self._look(now + event.due_in, "timer")
-            self._due_meanwhile = min(self._due_meanwhile, now + event.due_in)
-            self._sweep_at = min(self._sweep_at, now + event.due_in)
+            due_at = now + event.due_in + self._settings.timer_grace
+            self._look(due_at, "timer")
+            self._due_meanwhile = min(self._due_meanwhile, due_at)
+            self._sweep_at = min(self._sweep_at, due_at)
             return
         self.metrics.woken(event.source)
         if event.source == RECONNECT:

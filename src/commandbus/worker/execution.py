@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
@@ -53,7 +53,21 @@ logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
 
-Observer = Callable[[Claimed, Outcome, int], None]
+
+class Observer(Protocol):
+    """Told of every run that ended, and its microseconds."""
+
+    def __call__(self, claimed: Claimed, outcome: Outcome, ran: int, /) -> None: ...
+
+
+class Tracing(Protocol):
+    """What follows the traces that commands carry in their headers."""
+
+    def enter(self) -> None:
+        """Called once for every slot, in the context of which each run gets a copy."""
+
+    def wrap(self, handler: Handler) -> Handler:
+        """The same handler, for a command that has headers."""
 
 
 class CaughtException(msgspec.Struct, frozen=True):
@@ -109,22 +123,46 @@ class Execution:
         self._policy = policy
         self._max_attempts = max_attempts
         self._gates = gates
-        self.observer: Observer | None = None
-        """Told of every run that ended, by whoever wants to count."""
+        self._observer: Observer | None = None
+        self._note: Observer | None = None
+        self._tracing: Tracing | None = None
         self._wraps: list[Callable[[Handler], Handler]] = []
-        self._wrapped: dict[tuple[str, str], Handler] = {}
+        self._wrapped: dict[tuple[str, str, bool], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
+
+    @property
+    def observer(self) -> Observer | None:
+        """Told of every run that ended, by whoever wants to count."""
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._observer = observer
+        # A bound method is called faster than an object that can be called.
+        self._note = None if observer is None else observer.__call__
+
+    def trace(self, tracing: Tracing) -> None:
+        """Follow the traces that commands carry, from the next run on."""
+        self._tracing = tracing
+        self._wrapped.clear()
+
+    def enter_slot(self) -> None:
+        """To be called by each slot in its own context, before its first run."""
+        if self._tracing is not None:
+            self._tracing.enter()
 
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
         self._wraps.append(wrap)
         self._wrapped.clear()
 
-    def _around(self, handler: Handler) -> Handler:
-        key = (handler.domain, handler.command_type)
+    def _around(self, handler: Handler, traced: bool) -> Handler:
+        key = (handler.domain, handler.command_type, traced)
         found = self._wrapped.get(key)
         if found is None:
             found = handler
+            if traced and self._tracing is not None:
+                found = self._tracing.wrap(found)
             for wrap in self._wraps:
                 found = wrap(found)
             self._wrapped[key] = found
@@ -169,8 +207,9 @@ class Execution:
             timeout = left if timeout is None else min(timeout, left)
         if handler.transactional or self._middleware or self._registry.layers:
             handler = self._dress(handler)
-        if self._wraps:
-            handler = self._around(handler)
+        traced = self._tracing is not None and claimed.headers is not None
+        if traced or self._wraps:
+            handler = self._around(handler, traced)
         if handler.breaker is not None:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
@@ -365,8 +404,8 @@ class Execution:
             request = self.requests.get(claimed.seq)
             if request is not None:
                 outcome = Canceled(request.reason, request.actor)
-        if self.observer is not None:
-            self.observer(claimed, outcome, ran)
+        if self._note is not None:
+            self._note(claimed, outcome, ran)
         return settlement_of(claimed, outcome, ran)
 
 

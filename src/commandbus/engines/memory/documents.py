@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from commandbus.domain.moment import Clock
@@ -21,6 +23,11 @@ class MemoryDocuments:
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         yield from ()
         return self._state.documents.get((kind, key))
+
+    def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
+        yield from ()
+        found = (self._state.documents.get((kind, key)) for key in keys)
+        return [document for document in found if document is not None]
 
     def put_document(self, document: Document) -> Op[bool]:
         yield from ()

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
-from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
+from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -63,6 +65,10 @@ class MemoryReads:
             and (wanted.status is None or self._status(stored) is wanted.status)
             and (wanted.error is None or self._failed_with(stored, wanted.error))
             and all(value_at(payload.decode(stored.data), path) == text for path, text in wanted.data)
+            and all(
+                value_at(payload.decode(command.headers or "{}"), path) == text
+                for path, text in wanted.headers
+            )
         )
 
     def _failed_with(self, stored: Stored, wanted: str) -> bool:
@@ -129,6 +135,31 @@ class MemoryReads:
                     del self._state.by_id[command.command_id]
         return pruned(rows, cutoffs, limit)
 
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        yield from ()
+        erased: list[int] = []
+        for seq in seqs:
+            stored = self._state.commands.get(seq)
+            outcome = stored.outcome if stored else None
+            if stored is None or outcome is None or outcome.status not in FINAL:
+                continue
+            nothing = dict.fromkeys(("headers", "tags", "unique_key", "group_key"))
+            stored.command = msgspec.structs.replace(stored.command, data=MARKER, **nothing)
+            stored.data, stored.progress = MARKER, None
+            stored.outcome = msgspec.structs.replace(
+                outcome,
+                result=None if outcome.result is None else MARKER,
+                error=None if outcome.error is None else erased_failure(outcome.error),
+                reason=erased_reason(outcome.reason),
+            )
+            stored.audit = [
+                msgspec.structs.replace(kept, details=erased_details(kept.details))
+                for kept in stored.audit
+            ]
+            self._state.recorded.pop(seq, None)
+            erased.append(seq)
+        return erased
+
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         yield from ()
         return sum(
@@ -139,6 +170,27 @@ class MemoryReads:
             and domain in (None, stored.command.domain)
             and command_type in (None, stored.command.command_type)
         )
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        yield from ()
+        cutoff = self._clock() - int(seconds * SECOND)
+        return [
+            Overdue(
+                stored.command.domain,
+                stored.command.command_id,
+                stored.command.command_type,
+                stored.finished_at,
+                stored.outcome.error.code if stored.outcome.error else None,
+            )
+            for stored in self._state.commands.values()
+            if stored.outcome is not None
+            and stored.outcome.status is PARKED
+            and stored.finished_at <= cutoff
+            and not any(
+                kept.kind is AuditEventType.ESCALATED and kept.at >= stored.finished_at
+                for kept in stored.audit
+            )
+        ][:limit]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         yield from ()

@@ -6,8 +6,9 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
-from commandbus.domain.lifecycle import FINAL, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, Transition, after, refuse_cancel
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
@@ -374,6 +375,22 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
                 ),
                 now,
             )
+
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        *,
+        parked: bool = False,
+    ) -> Op[bool]:
+        yield from ()
+        for stored in self._stored(command_id, domain):
+            if not parked or self._status(stored) is PARKED:
+                stored.audit.append(Kept(kind, self._clock(), dict(details)))
+                return True
+        return False
 
     def _require(self, domain: str, command_id: UUID) -> Stored:
         seq = self._state.by_id.get(command_id, {}).get(domain)

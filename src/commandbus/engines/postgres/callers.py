@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8Dumper
 
 from commandbus.engines.postgres.conduct import Steps, conduct
-from commandbus.engines.postgres.connections import run_awaiting, run_blocking
+from commandbus.engines.postgres.connections import execute_awaiting, execute_blocking
 from commandbus.engines.postgres.failures import sqlstate_of, translate
 from commandbus.engines.postgres.statements import Copy, Shared, bind
 from commandbus.errors import ConfigurationError, InvalidOperationError
@@ -70,7 +70,7 @@ class _BlockingCaller:
             statement = next(steps)
             while True:
                 try:
-                    rows = run_blocking(cursor, statement, NOBODY)
+                    rows = execute_blocking(cursor, statement, NOBODY)
                 except psycopg.Error as error:
                     statement = steps.throw(translate(error))
                 else:
@@ -126,7 +126,7 @@ def _performer(connection: Any) -> Any:
         cursor.adapters.register_dumper(int, Int8Dumper)
 
         async def by_psycopg(statement: Statement) -> Rows:
-            return await run_awaiting(cursor, statement, NOBODY)
+            return await execute_awaiting(cursor, statement, NOBODY)
 
         return by_psycopg
     if not connection.is_in_transaction():

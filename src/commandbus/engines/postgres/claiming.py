@@ -120,9 +120,11 @@ class PostgresClaiming(PostgresSettling):
                 aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
                     chosen = self._bounds.ranges_after(place, began, aged)
-            followers = max(0, request.followers - sum(one.follows for one in claimed))
-            chained = (duration, domain, followers, request.chain)
-            rows = yield Atomic(self._sql.claim, (place, wanted, request.worker, *chosen, *chained))
+            # A chain needs one lease for all of it.
+            most = 0 if request.apart else request.followers - sum(one.follows for one in claimed)
+            chained = (duration, domain, max(0, most), request.chain)
+            sql = self._sql.claim_apart if request.apart else self._sql.claim
+            rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))
             if ranges is None:
                 now = self._monotonic()
                 self._bounds.walked(place, now, now - began)
@@ -135,9 +137,10 @@ class PostgresClaiming(PostgresSettling):
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
-            if ended:
-                yield from self._end_unclaimable(domain, request.worker, rows[0], ended)
-            else:
+            for lease_id in dict.fromkeys(row[1] for row, _ in ended):
+                refused = [pair for pair in ended if pair[0][1] == lease_id]
+                yield from self._end_unclaimable(domain, request.worker, lease_id, refused)
+            if not ended:
                 return
 
     def _admit(
@@ -145,7 +148,7 @@ class PostgresClaiming(PostgresSettling):
     ) -> list[tuple[Any, str]]:
         """Rows of the query `claim` as commands under lease; returns those that are none: expired,
         or without their command."""
-        seats: dict[int, Seat] = {}
+        leases: dict[int, dict[int, Seat]] = {}
         refused: list[tuple[Any, str]] = []
         leaders = {row[_LEADER] for row in rows} if rows[-1][_LEADER] else ()
         chains: dict[int, int] = {}
@@ -155,7 +158,9 @@ class PostgresClaiming(PostgresSettling):
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
                 tags, headers, batch_id, expired, age, leader,
             ) = row  # fmt: skip
-            seats[seq] = (attempts + 1, crashes, releases, keyed, priority)
+            if lease_id not in leases:
+                leases[lease_id] = {}
+            leases[lease_id][seq] = (attempts + 1, crashes, releases, keyed, priority)
             chain = seq if seq in leaders else leader
             if chain:
                 chains[seq] = chain
@@ -170,11 +175,12 @@ class PostgresClaiming(PostgresSettling):
                 releases, batch_id, age, keyed, chain,
             )  # fmt: skip
             claimed.append(command)
-        self._leases.keep(Held(rows[0][1], domain, worker, rows[0][2], 0, seats, chains))
+        for lease_id, seats in leases.items():
+            self._leases.keep(Held(lease_id, domain, worker, rows[0][2], 0, seats, chains))
         return refused
 
     def _end_unclaimable(
-        self, domain: str, worker: str, first: Any, refused: list[tuple[Any, str]]
+        self, domain: str, worker: str, lease_id: int, refused: list[tuple[Any, str]]
     ) -> Op[None]:
         """End expired commands as CANCELED. A queue row without a command is only noted, for
         operators: the tables were changed by hand, and it must not be in a worker's way."""
@@ -194,7 +200,7 @@ class PostgresClaiming(PostgresSettling):
                     f"Queue row {seq} of domain {domain!r} has no command; it was changed by hand.",
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
-        held = self._leases.get(first[1])
+        held = self._leases.get(lease_id)
         assert held is not None
         replies = [_reply_to_expired(domain, row) for row, _ in refused if row[13] is not None]
         try:

@@ -34,14 +34,18 @@ def conduct(op: Op[T], wakes: list[Wake], *, own: bool = True) -> Steps[T]:
                 step = op.send(())
                 continue
             try:
-                rows = yield from transaction.perform(step)
+                if isinstance(step, Atomic) and transaction.untouched:
+                    rows = yield step  # what `perform` would do, for most sends
+                else:
+                    rows = yield from transaction.perform(step)
             except Exception as error:  # the op decides; unhandled, it comes straight back
                 yield from transaction.undo(error)
                 step = op.throw(error)
             else:
                 step = op.send(rows)
     except StopIteration as done:
-        yield from transaction.commit()
+        if not transaction.untouched:
+            yield from transaction.commit()
         return done.value  # type: ignore[no-any-return]
     except Exception as error:
         yield from transaction.undo(error)
@@ -62,8 +66,11 @@ class _Transaction:
         self._begun = False
         self._together = False
         self._doom: Exception | None = None
+        self.untouched = True
+        """Nothing was said yet that matters for what follows."""
 
     def perform(self, step: Statement | Together) -> Steps[Rows]:
+        self.untouched = False
         if isinstance(step, Together):
             self._together = True
             return ()
@@ -86,6 +93,7 @@ class _Transaction:
             yield COMMIT
 
     def undo(self, error: Exception) -> Steps[None]:
+        self.untouched = False
         if self._together or not self._own:
             self._doom = error
         if self._begun:

@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import PoolClosed, PoolTimeout
 from psycopg_pool.base import BasePool
 
+from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
 from commandbus.engines.postgres.pools import AsyncReserve, AsyncSource, Source
@@ -155,7 +156,7 @@ class Line(_Line):
                 self.take()
             connection: Any = self.connection
             self._watch.begin(connection, statement)
-            return run_blocking(connection.cursor(), statement, self._origin)
+            return run_blocking(connection, statement, self._origin)
         except CommandBusError:
             raise
         except BaseException as error:  # also a cancellation: is the connection still good?
@@ -210,7 +211,7 @@ class AsyncLine(_Line):
                 await self.take()
             connection: Any = self.connection
             self._watch.begin(connection, statement)
-            return await run_awaiting(connection.cursor(), statement, self._origin)
+            return await run_awaiting(connection, statement, self._origin)
         except CommandBusError:
             raise
         except BaseException as error:  # also a cancellation: is the connection still good?
@@ -241,8 +242,26 @@ class AsyncLine(_Line):
                 await asyncio.shield(self.source.putconn(connection))
 
 
-def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
+def run_blocking(connection: psycopg.Connection[Any], statement: Statement, origin: str) -> Rows:
     """Execute one statement; rows come as tuples."""
+    if isinstance(statement, Shared) and isinstance(connection, wire.Connection):
+        sql, params = statement.plain()
+        if sql in connection.names or connection.takes_more:
+            return connection.ask(sql, params, origin)
+    return execute_blocking(connection.cursor(), statement, origin)
+
+
+async def run_awaiting(
+    connection: psycopg.AsyncConnection[Any], statement: Statement, origin: str
+) -> Rows:
+    if isinstance(statement, Shared) and isinstance(connection, wire.AsyncConnection):
+        sql, params = statement.plain()
+        if sql in connection.names or connection.takes_more:
+            return await connection.ask(sql, params, origin)
+    return await execute_awaiting(connection.cursor(), statement, origin)
+
+
+def execute_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
     if isinstance(statement, Copy):
         with cursor.copy(statement.sql.encode()) as copy:
             for block in statement.blocks():
@@ -252,7 +271,7 @@ def run_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str)
     return cursor.fetchall() if _has_rows(cursor) else ()
 
 
-async def run_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, origin: str) -> Rows:
+async def execute_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, origin: str) -> Rows:
     if isinstance(statement, Copy):
         async with cursor.copy(statement.sql.encode()) as copy:
             for block in statement.blocks():
@@ -286,7 +305,7 @@ def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    return connection.info.transaction_status is TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _breaks(error: BaseException) -> bool:

@@ -8,7 +8,17 @@ Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
 
 _NULL = "\\N"
+_NOTHING = (None,) * 11
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def is_plain(c: NewCommand) -> bool:
+    """Whether a command is due at once and has nothing beyond its payload and priority, as most."""
+    more = (
+        c.due_at, c.causation_id, c.reply_to, c.expires_at, c.max_attempts, c.unique_key, c.tags,
+        c.headers, c.batch_id, c.group_key, c.requires,
+    )  # fmt: skip
+    return more == _NOTHING and c.delay == 0 and c.correlation_id is c.command_id
 
 
 def command_line(row: Row) -> str:
@@ -32,6 +42,16 @@ def command_line(row: Row) -> str:
     )
 
 
+def plain_line(row: Row) -> str:
+    """The same of a plain command, for `copy_plain`."""
+    seq, c, now, _ = row
+    command_id = c.command_id.hex
+    return (
+        f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}\t{command_id}"
+        f"\t{c.priority}\t{now}\t{now}"
+    )
+
+
 def queue_line(row: Row) -> str:
     seq, command, _, due_at = row
     keyed = command.unique_key is not None
@@ -43,7 +63,7 @@ def held_line(item: tuple[str, Row]) -> str:
     return f"{command.domain}\t{escaped(gate)}\t{command.priority}\t{seq}\t{due_at}"
 
 
-def plain_line(row: tuple[str, str, int]) -> str:
+def touch_line(row: tuple[str, str, int]) -> str:
     domain, gate, at = row
     return f"{domain}\t{escaped(gate)}\t{at}"
 

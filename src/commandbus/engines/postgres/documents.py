@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.store.documents import Document
@@ -16,6 +19,10 @@ class PostgresDocuments(PostgresBase):
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Atomic(self._sql.get_document, (kind, key))
         return Document(*rows[0]) if rows else None
+
+    def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
+        rows = yield Atomic(self._sql.get_documents, (kind, texts(keys)))
+        return [Document(*row) for row in rows]
 
     def put_document(self, document: Document) -> Op[bool]:
         place = (document.kind, document.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.rows import as_failure
-from commandbus.engines.postgres.settling import Known, PostgresSettling
+from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
@@ -76,6 +77,18 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
             )
         known = Known({seq: priority}, {seq}, {seq: row[12]})
         yield from self._write(domain, None, writes, known)
+
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        *,
+        parked: bool = False,
+    ) -> Op[bool]:
+        params = (command_id, domain, str(kind), as_json(details), parked)
+        return bool((yield Statement(self._sql.note, params)))
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
         rows = yield Statement(self._sql.standing, (command_id, domain))

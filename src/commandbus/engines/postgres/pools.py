@@ -20,6 +20,7 @@ from psycopg import AsyncRawCursor, RawCursor, adapt
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.location import Location, with_statement_timeout
 
 LIFETIME_SECONDS = 3600.0
@@ -164,7 +165,7 @@ class Reserve(_Idle):
         pauses = self.pauses()
         while True:
             try:
-                return psycopg.Connection.connect(
+                return wire.Connection.connect(
                     self.location.conninfo, cursor_factory=RawCursor, **self.settings
                 )
             except psycopg.OperationalError:
@@ -193,7 +194,7 @@ class AsyncReserve(_Idle):
         pauses = self.pauses()
         while True:
             try:
-                return await psycopg.AsyncConnection.connect(
+                return await wire.AsyncConnection.connect(
                     self.location.conninfo, cursor_factory=AsyncRawCursor, **self.settings
                 )
             except psycopg.OperationalError:

@@ -21,6 +21,7 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -92,6 +93,10 @@ class PostgresReads(PostgresBase):
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         rows = yield Atomic(self._sql.parked, (domain, command_type))
         return int(rows[0][0])
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        rows = yield Atomic(self._sql.overdue, (int(seconds * SECOND), limit))
+        return [Overdue(*row) for row in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         running = yield from self._running()
@@ -211,8 +216,9 @@ def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list
         " or right(o.error::jsonb ->> 'exception', length($::text) + 1) = '.' || $::text)",
         wanted.error,
     )
-    for path, text in wanted.data:
+    found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
+    for column, path, text in found:
         params += [path, text]
         place = f"string_to_array(${len(params) - 1}::text, '.')"
-        conditions.append(f"c.data::jsonb #>> {place} = ${len(params)}::text")
+        conditions.append(f"c.{column}::jsonb #>> {place} = ${len(params)}::text")
     return conditions, params

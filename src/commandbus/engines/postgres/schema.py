@@ -15,8 +15,15 @@ from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.statements import PACKAGE, in_schema
 from commandbus.errors import SchemaOutdated
 from commandbus.store.sql_files import read_text
+from commandbus.store.versions import accepts, compatible_from
 
-MIGRATIONS = ("0001_schema.sql", "0002_processes.sql", "0003_limits.sql", "0004_ageing.sql")
+MIGRATIONS = (
+    "0001_schema.sql",
+    "0002_processes.sql",
+    "0003_limits.sql",
+    "0004_ageing.sql",
+    "0005_plain_sends.sql",
+)
 
 _REGISTER = """
 create schema if not exists "{schema}";
@@ -26,6 +33,13 @@ create table if not exists commandbus.migration (
     checksum   text not null,
     applied_at timestamptz not null default clock_timestamp()
 );
+alter table commandbus.migration add column if not exists compatible_from integer;
+"""
+_ADD = "insert into commandbus.migration (version, name, checksum, compatible_from)"
+# Also where no upgrade has added the column yet.
+_APPLIED = """
+select version, name, checksum, (to_jsonb(m) ->> 'compatible_from')::integer
+from commandbus.migration m order by 1
 """
 
 _CURE = "run `commandbus db upgrade`, or open the bus with migrate=True"
@@ -37,6 +51,8 @@ class Applied(msgspec.Struct, frozen=True):
     version: int
     name: str
     checksum: str
+    compatible_from: int | None = None
+    """The lowest version of programs that work with it, too."""
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.name.removesuffix('.sql')})"
@@ -46,7 +62,8 @@ def upgrade(dsn: str, schema: str | None = None) -> list[str]:
     """Bring a database to this version; returns the names of the migrations that were applied.
 
     Safe to run from many places at once: an advisory lock lets one of them work. All migrations are
-    applied in one transaction. Raises SchemaOutdated when the database is newer than this program.
+    applied in one transaction. Raises SchemaOutdated when the database is newer than this program, and
+    does not declare itself compatible with it.
     """
     place = _located(dsn, schema)
     with connect(place) as connection, connection.transaction():
@@ -63,11 +80,8 @@ def upgrade(dsn: str, schema: str | None = None) -> list[str]:
                 continue
             connection.execute(_script(read_text(PACKAGE, name), place.schema))
             connection.execute(
-                _script(
-                    "insert into commandbus.migration (version, name, checksum) values ($1, $2, $3)",
-                    place.schema,
-                ),
-                [version, name, checksum_of(name)],
+                _script(f"{_ADD} values ($1, $2, $3, $4)", place.schema),
+                [version, name, checksum_of(name), _compatible_from(name, version)],
             )
             fresh.append(name)
         return fresh
@@ -75,7 +89,7 @@ def upgrade(dsn: str, schema: str | None = None) -> list[str]:
 
 def verify(dsn: str, schema: str | None = None) -> list[Applied]:
     """The migrations that a database has; raises SchemaOutdated, naming the cure, when they are not
-    exactly those of this version."""
+    those of this version, and newer ones that are compatible with it."""
     place = _located(dsn, schema)
     with connect(place) as connection:
         applied = _applied(connection, place.schema)
@@ -90,8 +104,8 @@ def migration_sql(schema: str = locations.DEFAULT_SCHEMA) -> str:
     for version, migration in enumerate(MIGRATIONS, 1):
         parts.append(read_text(PACKAGE, migration).strip())
         parts.append(
-            "insert into commandbus.migration (version, name, checksum) "
-            f"values ({version}, '{migration}', '{checksum_of(migration)}');"
+            f"{_ADD} values ({version}, '{migration}', '{checksum_of(migration)}', "
+            f"{_compatible_from(migration, version)});"
         )
     parts.append("commit;")
     return in_schema("\n\n".join(parts), name) + "\n"
@@ -99,6 +113,10 @@ def migration_sql(schema: str = locations.DEFAULT_SCHEMA) -> str:
 
 def checksum_of(name: str) -> str:
     return hashlib.sha256(read_text(PACKAGE, name).encode()).hexdigest()
+
+
+def _compatible_from(name: str, version: int) -> int:
+    return compatible_from(read_text(PACKAGE, name), version)
 
 
 def _located(dsn: str, schema: str | None) -> Location:
@@ -117,7 +135,7 @@ def connect(place: Location) -> psycopg.Connection[Any]:
 
 
 def _applied(connection: psycopg.Connection[Any], schema: str) -> dict[int, Applied]:
-    sql = _script("select version, name, checksum from commandbus.migration order by 1", schema)
+    sql = _script(_APPLIED, schema)
     try:
         return {row[0]: Applied(*row) for row in connection.execute(sql).fetchall()}
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -128,7 +146,7 @@ def _applied(connection: psycopg.Connection[Any], schema: str) -> dict[int, Appl
 
 def _check(applied: dict[int, Applied], *, complete: bool) -> None:
     newest = max(applied, default=0)
-    if newest > len(MIGRATIONS):
+    if not accepts(len(MIGRATIONS), {row.version: row.compatible_from for row in applied.values()}):
         raise SchemaOutdated(
             f"The database has schema version {newest}, this program knows {len(MIGRATIONS)}: it was "
             "upgraded by a newer durable-commandbus; upgrade this installation."

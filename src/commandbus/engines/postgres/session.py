@@ -39,7 +39,8 @@ class PostgresSession:
         try:
             result = self._perform(conduct(op, wakes), line)
         finally:
-            line.release()
+            if line.in_use:
+                line.release()
         self._engine.told(wakes, read)
         return result
 
@@ -94,7 +95,8 @@ class AsyncPostgresSession:
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
-            await line.release()
+            if line.in_use:
+                await line.release()
         self._engine.told(wakes, read)
         return result
 

@@ -52,18 +52,23 @@ class SharedLane:
         self._moving = False
 
     def run(self, statement: Shared) -> Rows:
-        seat = _Seat(statement)
         with self._lock:
-            self._waiting.append(seat)
-            if not self._moving:
-                self._moving = seat.leads = True
+            seat = _Seat(statement) if self._moving else None
+            if seat is not None:
+                self._waiting.append(seat)
+            self._moving = True
+        if seat is None:  # alone: what the rest does for many, in fewer steps
+            try:
+                return self._execute(statement)
+            finally:
+                self._hand_over()
         try:
-            if not seat.leads:
-                seat.turn.acquire()
+            seat.turn.acquire()
             if seat.leads:
                 self._lead()
-        finally:
-            self._leave(seat)
+        except BaseException:
+            self._give_up(seat)
+            raise
         return seat.result()
 
     def _lead(self) -> None:
@@ -72,20 +77,26 @@ class SharedLane:
         try:
             self._carry(group)
         finally:
+            # The next leader first: the server has work again while the others wake up.
+            self._hand_over()
             for seat in group:
                 seat.turn.release()
 
-    def _leave(self, seat: _Seat) -> None:
-        """Done, or interrupted: it waits no more, and another one leads."""
+    def _hand_over(self) -> None:
         with self._lock:
-            if seat in self._waiting:
+            self._moving = bool(self._waiting)
+            for seat in self._waiting[:1]:
+                seat.leads = True
+                seat.turn.release()
+
+    def _give_up(self, seat: _Seat) -> None:
+        """Interrupted while it waited: it waits no more, and leads nobody."""
+        with self._lock:
+            waited = seat in self._waiting
+            if waited:
                 self._waiting.remove(seat)
-            if seat.leads:
-                following = self._waiting[:1]
-                self._moving = bool(following)
-                for other in following:
-                    other.leads = True
-                    other.turn.release()
+        if waited and seat.leads:
+            self._hand_over()
 
     def _carry(self, group: list[_Seat]) -> None:
         try:
@@ -120,16 +131,15 @@ class AsyncSharedLane:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, statement: Shared) -> Rows:
-        seat = _Seat(statement)
         if not self._moving and self._crowd == 1:
             self._moving = True
             try:
-                await self._carry([seat])
+                return await self._execute(statement)
             finally:
                 self._moving = bool(self._waiting)
                 if self._waiting:
                     self._task = asyncio.ensure_future(self._move())
-            return seat.result()
+        seat = _Seat(statement)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((seat, done))
         if not self._moving:

@@ -48,6 +48,7 @@ class SqliteAdministration:
                 if found
                 else None
             )
+            compatible = newest is not None and schema.is_compatible(connection)
         if newest is None:
             raise SchemaOutdated(
                 f"{self.path} has no tables of the bus; create them with `commandbus db upgrade`."
@@ -57,7 +58,7 @@ class SqliteAdministration:
                 f"{self.path} has schema version {newest}, this program needs "
                 f"{len(schema.MIGRATIONS)}; run `commandbus db upgrade`."
             )
-        if newest > len(schema.MIGRATIONS):
+        if not compatible:
             raise SchemaOutdated(
                 f"{self.path} has schema version {newest}, this program knows "
                 f"{len(schema.MIGRATIONS)}; upgrade this installation of durable-commandbus."
@@ -173,7 +174,8 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
 
 
 def _version(number: int) -> str:
-    return f"version {number} ({schema.MIGRATIONS[number - 1].removesuffix('.sql')})"
+    names = schema.MIGRATIONS[number - 1 : number] or ("newer, and compatible",)
+    return f"version {number} ({names[0].removesuffix('.sql')})"
 
 
 def _size(path: Path) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from commandbus.domain.moment import Clock
+from commandbus.engines.sqlite.rows import as_json
 from commandbus.store.documents import Document
 from commandbus.store.op import Op, Statement
 from commandbus.store.sql_files import load
@@ -20,6 +23,10 @@ class SqliteDocuments:
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Statement(SQL.get, (kind, key))
         return Document(*rows[0]) if rows else None
+
+    def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
+        rows = yield Statement(SQL.get_many, (kind, as_json(keys)))
+        return [Document(*row) for row in rows]
 
     def put_document(self, document: Document) -> Op[bool]:
         place = (document.kind, document.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import threading
 from concurrent.futures import Future
@@ -140,7 +141,8 @@ class SqliteSession:
         self._engine = engine
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
-        future = self._engine.lane(read).submit(op)
+        lane = self._engine.lane(read)
+        future = lane.run(op) or lane.submit(op)
         try:
             return future.result(LOCK_SECONDS_MAX)
         except FutureTimeout:
@@ -223,14 +225,32 @@ def _busy() -> StoreUnavailable:
 
 
 def _unwrap(connection: Any) -> sqlite3.Connection:
-    """The sqlite3 connection inside what the caller has: its own, SQLAlchemy's or Django's."""
+    """The sqlite3 connection inside what the caller has: its own, SQLAlchemy's or Django's. Their
+    transaction is begun where they would not commit it otherwise."""
+    if hasattr(connection, "ensure_connection") and connection.get_autocommit():
+        raise InvalidOperationError(
+            "Django's connection is in autocommit mode, so there is nothing to be part of; send inside "
+            "transaction.atomic(), or use the bus itself."
+        )
     for _ in range(4):
         if isinstance(connection, sqlite3.Connection):
             return connection
-        inner = getattr(connection, "driver_connection", None) or getattr(
-            connection, "connection", None
-        )
-        connection = inner() if callable(inner) else inner
+        connection = _inside(connection)
     raise ConfigurationError(
-        "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus."
+        "within() needs a sqlite3 connection (or SQLAlchemy's or Django's around one) for this bus; "
+        "there are no asyncio connections to SQLite here."
     )
+
+
+def _inside(wrapper: Any) -> Any:
+    """What a wrapper holds, by the names that SQLAlchemy and Django have for it."""
+    asked = getattr(wrapper, "in_transaction", None)
+    if callable(asked) and not asked():
+        wrapper.begin()
+    held: Any = getattr(wrapper, "driver_connection", None) or getattr(wrapper, "connection", None)
+    # A connection of sqlite3 can be called, too, and what an asyncio session gives is a coroutine.
+    if callable(held) and not isinstance(held, sqlite3.Connection):
+        held = held()
+    if inspect.iscoroutine(held):
+        held.close()
+    return held

@@ -32,6 +32,15 @@ class WriteLock:
                 "file must be writable for this user."
             ) from error
 
+    def take_if_free(self) -> bool:
+        """Take it without waiting; a `with` that follows has it already, and lets go of it."""
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
     def __enter__(self) -> None:
         if fcntl is not None:
             fcntl.flock(self._file, fcntl.LOCK_EX)

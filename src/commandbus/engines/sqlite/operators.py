@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -74,6 +74,21 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
             reason=action.reason,
         )
         yield from self._end_one(domain, outcome, now)
+
+    def note(
+        self,
+        domain: str,
+        command_id: UUID,
+        kind: AuditEventType,
+        details: Mapping[str, Any],
+        *,
+        parked: bool = False,
+    ) -> Op[bool]:
+        rows = yield Statement(SQL.standing, (command_id.bytes, domain))
+        if not rows or (parked and _status_of(rows[0]) is not PARKED):
+            return False
+        yield from self._audit([AuditRow(rows[0][0], kind, dict(details))], self._clock())
+        return True
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
         rows = yield Statement(SQL.standing, (command_id.bytes, domain))

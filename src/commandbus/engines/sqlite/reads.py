@@ -19,6 +19,7 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Overdue,
     Pruned,
     QueueStats,
     Run,
@@ -96,6 +97,11 @@ class SqliteReads:
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         rows = yield Statement(SQL.parked, {"domain": domain, "command_type": command_type})
         return int(rows[0][0])
+
+    def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
+        cutoff = self._clock() - int(seconds * SECOND)
+        rows = yield Statement(SQL.overdue, (cutoff, limit))
+        return [Overdue(row[0], as_id(row[1]), *row[2:]) for row in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         rows = yield Statement(
@@ -209,11 +215,12 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
             " or json_extract(o.error, '$.exception') like ? escape '\\')"
         )
         params += [wanted.error, wanted.error, "%." + escaped_like(wanted.error)]
-    for path, text in wanted.data:
+    found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
+    for column, path, text in found:
         place = "$" + "".join(f'."{key}"' for key in path.split("."))
         conditions.append(
-            "case json_type(c.data, ?) when 'true' then 'true' when 'false' then 'false'"
-            " else cast(json_extract(c.data, ?) as text) end = ?"
+            f"case json_type(c.{column}, ?) when 'true' then 'true' when 'false' then 'false'"
+            f" else cast(json_extract(c.{column}, ?) as text) end = ?"
         )
         params += [place, place, text]
     return conditions, params

@@ -8,6 +8,7 @@ import time
 
 from commandbus.errors import SchemaOutdated
 from commandbus.store.sql_files import read_text
+from commandbus.store.versions import accepts, compatible_from
 
 MIGRATIONS = (
     "0001_schema.sql",
@@ -19,7 +20,8 @@ MIGRATIONS = (
 
 _TABLE = (
     "create table if not exists commandbus_schema "
-    "(version integer primary key, name text not null, checksum text not null, applied_at integer)"
+    "(version integer primary key, name text not null, checksum text not null, applied_at integer, "
+    "compatible_from integer)"
 )
 
 
@@ -28,13 +30,16 @@ def upgrade(connection: sqlite3.Connection) -> None:
     connection.execute("begin immediate")
     try:
         connection.execute(_TABLE)
+        if not _declares(connection):
+            connection.execute("alter table commandbus_schema add column compatible_from integer")
         applied = dict(connection.execute("select version, checksum from commandbus_schema"))
         newest = max(applied, default=0)
-        if newest > len(MIGRATIONS):
+        if not is_compatible(connection):
             raise SchemaOutdated(
                 f"The file has schema version {newest}, this program knows {len(MIGRATIONS)}: it was "
                 "written by a newer durable-commandbus; upgrade this installation."
             )
+        now = time.time_ns() // 1000
         for version, name in enumerate(MIGRATIONS, 1):
             script = read_text("commandbus.engines.sqlite.sql", name)
             checksum = hashlib.sha256(script.encode()).hexdigest()
@@ -42,8 +47,8 @@ def upgrade(connection: sqlite3.Connection) -> None:
                 for statement in _statements(script):
                     connection.execute(statement)
                 connection.execute(
-                    "insert into commandbus_schema values (?, ?, ?, ?)",
-                    (version, name, checksum, time.time_ns() // 1000),
+                    "insert into commandbus_schema values (?, ?, ?, ?, ?)",
+                    (version, name, checksum, now, compatible_from(script, version)),
                 )
             elif applied[version] != checksum:
                 raise SchemaOutdated(
@@ -54,6 +59,18 @@ def upgrade(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("rollback")
         raise
+
+
+def is_compatible(connection: sqlite3.Connection) -> bool:
+    """Whether this program works with the migrations that a file has."""
+    column = "compatible_from" if _declares(connection) else "null"
+    found = connection.execute(f"select version, {column} from commandbus_schema")
+    return accepts(len(MIGRATIONS), dict(found.fetchall()))
+
+
+def _declares(connection: sqlite3.Connection) -> bool:
+    columns = connection.execute("select name from pragma_table_info('commandbus_schema')")
+    return ("compatible_from",) in columns.fetchall()
 
 
 def _statements(script: str) -> list[str]:

@@ -18,10 +18,11 @@ from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.domain.priority import rank
+from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
+from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.gates import Waiting
-from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
     as_claimed,
@@ -68,7 +69,7 @@ _PROMOTE_MAX = 10_000
 """Due commands promoted per claim and domain, so that a flood does not hold the lock for seconds."""
 
 
-class SqliteStore(SqliteOperators, SqliteDocuments, SqliteProcesses):
+class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcesses):
     capabilities = Capabilities(
         durable=True, many_processes=True, caller_transactions=True, needs_migration=False
     )

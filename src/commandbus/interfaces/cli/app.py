@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "list": "List commands, newest first.",
         "show": "Show a command: record, payload, error, timeline.",
         "watch": "Wait for a command's outcome.",
-        "audit": "Show what happened to a command, in order, or which workers were restarted.",
+        "audit": "Show what happened to a command or to all, what people did, who was restarted.",
         "why": "Say why a command is not running, in words.",
         "cancel": "Cancel a command that waits, or ask one that runs to stop.",
         "batch": "Commands that belong together: progress, cancel.",
@@ -51,6 +51,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "top": "Watch all domains live.",
         "health": "Probe: is the store reachable, is work stuck?",
         "db": "The store itself: create, check, diagnose.",
+        "check": "Check what waits or is parked against the handlers of new code.",
+        "promote": "Move what waits or is parked from an SQLite file to a PostgreSQL server.",
     },
 }
 """What `commandbus --help` shows. The texts are those of the commands; a test compares them."""
@@ -74,6 +76,8 @@ FILES = {
     "queue": "queues",
     "db": "database",
     "version": "versions",
+    "promote": "promotion",
+    "check": "checking",
 }
 """Where a command is, when its file has another name."""
 
@@ -81,11 +85,11 @@ GROUPS = {
     "batch": ("list", "show", "commands", "cancel"),
     "process": ("list", "show", "audit", "draw", "route", "signal", "cancel", "retry", "skip"),
     "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
-    "tsq": ("list", "show", "count", "retry", "cancel", "complete"),
+    "tsq": ("list", "show", "count", "retry", "cancel", "complete", "comment", "assign"),
     "queue": ("list", "stats", "pause", "resume", "purge"),
     "breaker": ("list", "open", "reset"),
     "limit": ("list", "set", "clear"),
-    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "install-pgmq"),
+    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "erase", "install-pgmq"),
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(

@@ -1,13 +1,13 @@
-"""`audit`: the trail of a command, and the restarts of workers."""
+"""`audit`: the trail of a command, what happened to all of them, what people did, and restarts."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from commandbus.interfaces.cli import options, output, target, text
-from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
 COLUMNS = (
@@ -17,6 +17,26 @@ COLUMNS = (
     Column("details", lambda event: text.compact_json(event.details)),
 )
 
+EVENTS = (
+    Column(
+        "time",
+        lambda entry: text.moment(entry.event.timestamp),
+        lambda entry: text.age(entry.event.timestamp),
+    ),
+    Column("event", lambda entry: entry.event.event_type),
+    Column("domain", lambda entry: entry.event.domain),
+    Column("type", field_of("command_type")),
+    Column("id", lambda entry: entry.event.command_id, keep=True),
+    Column("details", lambda entry: text.compact_json(entry.event.details), wide=True),
+)
+
+ACTIONS = (
+    Column("time", lambda action: text.moment(action.at), lambda action: text.age(action.at)),
+    Column("who", field_of("actor"), keep=True),
+    Column("action", field_of("action")),
+    Column("on", field_of("subject")),
+    Column("reason", field_of("reason")),
+)
 
 RESTARTS = (
     Column("time", lambda restart: text.moment(restart.at)),
@@ -36,29 +56,98 @@ def _show_restarts(url: str | None, json: bool) -> None:
         output.table(found, RESTARTS, empty="no worker was restarted within the last month")
 
 
+PROBLEMS = (
+    Column("what", field_of("what"), style="red"),
+    Column("link", field_of("number"), right=True),
+    Column("entry", field_of("entry")),
+)
+
+
+def _verify(url: str | None, json: bool, expect: str | None) -> None:
+    with target.opened(url) as bus:
+        report = bus.verify_audit(expect=expect)
+    if json:
+        output.json_document(report)
+    elif report.problems:
+        output.table(report.problems, PROBLEMS)
+    else:
+        told = f"{text.plural(report.links, 'action')} as recorded"
+        output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention")
+        output.write(report.hash)
+    if report.problems:
+        output.error(f"{text.plural(len(report.problems), 'entry', 'entries')} not as recorded")
+        raise typer.Exit(Exit.FAILURE)
+
+
 def audit(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")] = "",
+    command_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see below.")
+    ] = "",
     domain: options.Domain = None,
+    event: Annotated[
+        str | None, typer.Option("--event", metavar="EVENT", help="Only these: FAILED, OPERATOR_RETRY.")
+    ] = None,
+    who: Annotated[str | None, typer.Option("--who", help="Only by this operator or worker.")] = None,
+    people: Annotated[
+        bool, typer.Option("--people", help="What people did to domains, schedules and breakers.")
+    ] = False,
     restarts: Annotated[
         bool, typer.Option("--restarts", help="Restarts of ill workers instead.")
     ] = False,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="HASH", help="With verify: told before.")
+    ] = None,
+    limit: options.Limit = 20,
+    after: options.After = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Show what happened to a command, in order, or which workers were restarted."""
-    if restarts:
+    """Show what happened to a command or to all, what people did, who was restarted.
+
+    One command's events come in order. Of all commands, failures, lost workers and operators' actions
+    come newest first; that a command was sent, received and completed is in its own trail.
+
+    `commandbus audit verify` checks the chain over what operators did: exit code 1, with a list, when
+    an entry was changed, removed or inserted; else the hash of the last one, to be kept elsewhere.
+    """
+    if command_id == "verify":
+        _verify(url, json, expect)
+    elif restarts:
         _show_restarts(url, json)
+    elif people:
+        with target.opened(url) as bus:
+            done = bus.list_actions(after=after, limit=limit)
+        _print(done, done.actions, ACTIONS, done.next, json, "nobody has done anything yet")
+    elif command_id:
+        _show_trail(command_id, domain, url, json)
+    else:
+        kind = None if event is None else event.upper().replace("-", "_")
+        with target.opened(url) as bus:
+            found = bus.search_audit(
+                domain=domain, event_type=kind, actor=who, after=after, limit=limit
+            )
+        _print(found, found.entries, EVENTS, found.next, json, "no event matches")
+
+
+def _print(page: Any, rows: list[Any], columns: Any, after: str | None, json: bool, empty: str) -> None:
+    if json:
+        output.json_document(page)
         return
-    if not command_id:
-        raise CliError("Name a command by its id, or ask for --restarts.", Exit.USAGE)
-    from commandbus.domain.ids import as_id
+    output.table(rows, columns, empty=empty)
+    if after is not None:
+        output.note(f"more with --after {after}")
+
+
+def _show_trail(command_id: str, domain: str | None, url: str | None, json: bool) -> None:
     from commandbus.errors import CommandNotFoundError
+    from commandbus.interfaces.cli.commands import whole_id
     from commandbus.interfaces.cli.details import print_events
 
     with target.opened(url) as bus:
-        trail = bus.get_audit_trail(command_id, domain)
-    if not trail:
-        raise CommandNotFoundError(domain, as_id(command_id, "ID"))
+        wanted = whole_id(bus, command_id, domain)
+        trail = bus.get_audit_trail(wanted, domain)
+        if not trail:
+            raise CommandNotFoundError(domain, wanted)
     if json:
         output.json_document(trail)
     elif output.is_terminal():

@@ -257,7 +257,7 @@ def commands(
             after=after,
             limit=limit,
         )
-    print_page(page, json)
+    print_page(page.commands, page.next, json)
 
 
 def cancel(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,12 +12,16 @@ from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from commandbus.domain.audit import AuditEvent
     from commandbus.domain.command import CommandRecord
-    from commandbus.store.records import CommandPage
     from commandbus.sync import SyncCommandBus
 
 OWN_DOMAIN = "The command's domain, where several domains have this id."
+
+NEWEST = 1_000
+"""Part of an id is looked for among so many."""
 
 COLUMNS = (
     Column("id", field_of("command_id"), keep=True),
@@ -36,6 +41,14 @@ COLUMNS = (
 
 
 def list_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILTER",
+            help="As in the dashboard: status:parked error:TIMEOUT 'age:<2h' data.account:42",
+            show_default=False,
+        ),
+    ] = None,
     domain: options.Domain = None,
     command_type: options.Type = None,
     status: Annotated[
@@ -50,27 +63,39 @@ def list_(
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """List commands, newest first."""
+    """List commands, newest first.
+
+    A search that takes long tells what it has found so far, and where to go on.
+    """
+    from commandbus.interfaces.search import Look, parse_search
+
+    search = parse_search(" ".join(words or ()))
+    named = {"domain": domain, "command_type": command_type, "status": as_status(status), "tag": tag}
+    conditions = search.conditions | {name: value for name, value in named.items() if value is not None}
+    look = Look(conditions, limit, after)
     with target.opened(url) as bus:
-        page = bus.query_commands(
-            domain=domain,
-            command_type=command_type,
-            status=as_status(status),
-            tag=tag,
-            limit=limit,
-            after=after,
-        )
-    print_page(page, json)
+        if search.command_id is not None:
+            found = [find(bus, str(search.command_id), conditions.get("domain"))]
+            print_page(found, None, json)
+            return
+        while (asked := look.asked()) is not None:
+            look.add(bus.query_commands(**asked))
+    print_page(look.found, look.next, json, exhausted=look.exhausted)
 
 
-def print_page(page: CommandPage, json: bool) -> None:
+def print_page(
+    commands: list[CommandRecord], after: str | None, json: bool, *, exhausted: bool = True
+) -> None:
     """A page of commands, and how to get the next."""
     if json:
+        page: dict[str, Any] = {"commands": commands, "next": after, "exhausted": exhausted}
         output.json_document(page)
         return
-    output.table(page.commands, COLUMNS, empty="no command matches")
-    if page.next is not None:
-        output.note(f"more with --after {page.next}")
+    output.table(commands, COLUMNS, empty="no command matches" + ("" if exhausted else " so far"))
+    if not exhausted:
+        output.note(f"not everything was looked at yet; go on with --after {after}")
+    elif after is not None:
+        output.note(f"more with --after {after}")
 
 
 def as_status(name: str | None) -> str | None:
@@ -82,18 +107,11 @@ def as_status(name: str | None) -> str | None:
 
 
 def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRecord:
-    """The command with this id, whatever its domain. Raises CommandNotFoundError, and CliError when
-    several domains have one."""
-    from commandbus.domain.ids import as_id
-    from commandbus.errors import CommandNotFoundError, InvalidArgumentError
+    """The command with this id, or the only one of the newest whose id begins or ends like this;
+    whatever its domain. Raises CommandNotFoundError, and CliError when there are several."""
+    from commandbus.errors import CommandNotFoundError
 
-    try:
-        wanted = as_id(command_id, "ID")
-    except InvalidArgumentError:
-        raise CliError(
-            f"{command_id!r} is not the UUID of a command; give the whole of it, as `list` shows it.",
-            Exit.USAGE,
-        ) from None
+    wanted = whole_id(bus, command_id, domain)
     domains = {event.domain for event in bus.get_audit_trail(wanted, domain)}
     if len(domains) > 1:
         names = ", ".join(sorted(domains))
@@ -106,6 +124,35 @@ def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRec
     return record
 
 
+def whole_id(bus: SyncCommandBus, given: str, domain: str | None) -> UUID:
+    """An id, of which a few digits from its beginning or its end will do."""
+    from commandbus.domain.ids import as_id
+    from commandbus.errors import InvalidArgumentError
+
+    try:
+        return as_id(given, "ID")
+    except InvalidArgumentError:
+        part = given.strip("… ").replace("-", "").lower()
+    if not re.fullmatch("[0-9a-f]{4,31}", part):
+        raise CliError(
+            f"{given!r} is not the id of a command; `list` shows ids, and four digits or more from the "
+            "beginning or the end of one will do.",
+            Exit.USAGE,
+        )
+    newest = {record.command_id for record in bus.query_commands(domain=domain, limit=NEWEST).commands}
+    found = sorted(one for one in newest if one.hex.startswith(part) or one.hex.endswith(part))
+    if not found:
+        raise CliError(
+            f"None of the newest {NEWEST:,} commands has an id that begins or ends with {given!r}; "
+            "give the whole id.",
+            Exit.NOT_FOUND,
+        )
+    if len(found) > 1:
+        some = ", ".join(map(str, found[:3])) + (", …" if len(found) > 3 else "")
+        raise CliError(f"{given!r} may be any of {len(found)} commands: {some}.", Exit.USAGE)
+    return found[0]
+
+
 def show(
     command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
     domain: Annotated[str | None, typer.Option("--domain", "-d", help=OWN_DOMAIN)] = None,
@@ -113,15 +160,20 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a command: record, payload, error, timeline."""
+    from commandbus.sync import SyncTroubleshootingQueue
+
     with target.opened(url) as bus:
         record = find(bus, command_id, domain)
         trail = bus.get_audit_trail(record.command_id, record.domain)
+        (case,) = SyncTroubleshootingQueue(bus).list_cases([record])
     if json:
-        output.json_document(text.as_plain(record) | {"audit": text.as_plain(trail)})
+        output.json_document(
+            text.as_plain(record) | {"audit": text.as_plain(trail), "case": text.as_plain(case)}
+        )
         return
     from commandbus.interfaces.cli.details import print_record
 
-    print_record(record, trail)
+    print_record(record, trail, case)
 
 
 def watch(

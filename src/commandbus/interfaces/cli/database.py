@@ -8,13 +8,14 @@ import typer
 
 from commandbus.errors import SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.erasure import erase
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from commandbus.store.administration import Administration
+
+__all__ = ["doctor", "erase", "install_pgmq", "prune", "roles", "sql", "upgrade", "verify"]
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 
@@ -151,13 +152,14 @@ def prune(
         output.done(f"{text.plural(report.gone, 'command')} forgotten")
 
 
-def _lines(finding: Any) -> list[Text]:
+def _lines(finding: Any) -> list[Any]:
+    from rich.padding import Padding
     from rich.text import Text
 
     mark, style = _MARKS[str(finding.level)]
-    shown = [
+    shown: list[Any] = [
         Text.assemble((mark, style), f" {text.line(finding.subject):<12}", text.line(finding.value))
     ]
     if finding.advice:
-        shown.append(Text(f"  {'':<12}{text.line(finding.advice)}", style))
+        shown.append(Padding(Text(text.line(finding.advice), style), (0, 0, 0, 14)))
     return shown

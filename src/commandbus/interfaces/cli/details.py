@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
     from commandbus.domain.command import CommandRecord
     from commandbus.domain.failure import Failure
+    from commandbus.operations.cases import Case
 
 EVENT_STYLES = {
     "SENT": "cyan",
@@ -26,12 +27,14 @@ EVENT_STYLES = {
     "MOVED_TO_TSQ": "yellow",
     "OPERATOR_RETRY": "cyan",
     "OPERATOR_COMPLETE": "green",
+    "COMMENTED": "cyan",
+    "ESCALATED": "yellow",
 }
 LABEL = 12
 """Width of the labels on the left."""
 
 
-def print_record(record: CommandRecord, trail: list[AuditEvent]) -> None:
+def print_record(record: CommandRecord, trail: list[AuditEvent], case: Case) -> None:
     """A command for a person, or for a pager."""
     from rich.text import Text
 
@@ -45,6 +48,10 @@ def print_record(record: CommandRecord, trail: list[AuditEvent]) -> None:
     )
     for label, value in _facts(record):
         out.print(labelled(label, value), soft_wrap=True)
+    if case.assignee:
+        out.print(labelled("assignee", case.assignee), soft_wrap=True)
+    if case.escalated_at:
+        out.print(labelled("escalated", ago(case.escalated_at)), soft_wrap=True)
     document("data", record.data)
     if record.result is not None:
         document("result", record.result)

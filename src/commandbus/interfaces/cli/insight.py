@@ -32,6 +32,9 @@ COLUMNS = (
 )
 
 
+REASONS = (Column("code", field_of("code")), Column("text", field_of("text")))
+
+
 def why(
     command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
     domain: options.Domain = None,
@@ -47,8 +50,11 @@ def why(
     if json:
         output.json_document(answer)
         return
+    if not output.is_terminal():
+        output.tsv(answer.reasons, REASONS)
+        return
     for reason in answer.reasons:
-        output.write(f"{text.line(reason.code)}: {text.line(reason.text)}")
+        output.write(text.line(reason.text))
 
 
 def workers(url: options.Url = None, json: options.Json = False) -> None:

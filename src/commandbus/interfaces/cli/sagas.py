@@ -244,11 +244,17 @@ def cancel(
     ),
     operator: options.Operator = None,
     yes: options.Yes = False,
+    dry_run: options.DryRun = False,
     url: options.Url = None,
 ) -> None:
     """Call a process off; what it did is undone, step by step."""
     with target.opened(url) as bus:
         record = _find(bus, process_id)
+        if dry_run:
+            output.note(
+                f"would cancel {record.process_type} {record.process_id}, which is {record.status}"
+            )
+            return
         options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
         bus.cancel_process(record.process_id, reason, actor=options.acting(operator))
     output.done(f"asked process {record.process_id} to undo what it did; a router does it")
@@ -265,10 +271,15 @@ def skip(
     process_id: Id,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")],
     operator: options.Operator = None,
+    dry_run: options.DryRun = False,
     url: options.Url = None,
 ) -> None:
     """Let a process go on without the compensation that failed."""
     with target.opened(url) as bus:
+        if dry_run:
+            record = _find(bus, process_id)
+            output.note(f"would let {record.process_type} {process_id} go on, which is {record.status}")
+            return
         bus.skip_compensation(process_id, reason, operator=options.acting(operator))
     output.done(f"process {process_id} goes on without it")
 

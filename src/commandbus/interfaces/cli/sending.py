@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli.commands import whole_id
 from commandbus.interfaces.cli.exits import CliError, Exit
 
 GroupKey = Annotated[
@@ -113,13 +114,14 @@ def cancel(
     One that has ended stays as it is (exit code 1); for a parked one use `tsq cancel`.
     """
     with target.opened(url) as bus:
+        wanted = whole_id(bus, command_id, domain)
         if dry_run:
-            record = bus.get_command(domain, command_id)
+            record = bus.get_command(domain, wanted)
             state = "does not exist" if record is None else f"is {record.status}"
-            output.note(f"would cancel {domain}/{command_id}, which {state}")
+            output.note(f"would cancel {domain}/{wanted}, which {state}")
             return
-        status = bus.cancel(domain, command_id, reason, actor=options.acting(operator))
+        status = bus.cancel(domain, wanted, reason, actor=options.acting(operator))
     if status == "CANCELED":
-        output.done(f"canceled {domain}/{command_id}")
+        output.done(f"canceled {domain}/{wanted}")
     else:
-        output.done(f"asked {domain}/{command_id} to stop; it runs, and `commandbus show` tells")
+        output.done(f"asked {domain}/{wanted} to stop; it runs, and `commandbus show` tells")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
-from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
+from commandbus.interfaces.cli.exits import CliError, Exit, exit_code
 from commandbus.settings import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -39,11 +39,16 @@ def find_url(flag: str | None) -> str:
 
 def find_app(argument: str | None) -> str:
     """The app: the argument, else COMMANDBUS_APP, else `[tool.commandbus] app`."""
-    configured = argument or os.environ.get("COMMANDBUS_APP") or _project()[1].get("app")
+    if named := argument or os.environ.get("COMMANDBUS_APP"):
+        return named
+    folder, settings = _project()
+    configured = settings.get("app")
     if not isinstance(configured, str) or not configured:
+        file = folder / "pyproject.toml"
         raise CliError(
             "Which app? Give it as `commandbus worker module:registry`, as COMMANDBUS_APP, or as "
-            "`app` under [tool.commandbus] in pyproject.toml.",
+            f"`app` under [tool.commandbus] in pyproject.toml; {file} "
+            f"{'has none' if file.is_file() else 'is not there, nor is one above it'}.",
             Exit.USAGE,
         )
     return configured
@@ -79,7 +84,8 @@ def _beside(folder: Path, url: str) -> str:
 def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus]:
     """An open bus for one command. Without `create`, an SQLite file that is not there is an error
     rather than a new, empty file in whatever folder one happens to be."""
-    from commandbus.sync import SyncCommandBus
+    # Not by way of commandbus.sync, which brings the workers along: whoever looks needs none.
+    from commandbus.runtimes.threads.bus import SyncCommandBus
 
     bus = SyncCommandBus(find_url(flag))
     check_store(bus.engine, create=create)
@@ -91,6 +97,10 @@ def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus
         raise CliError(str(error), Exit.STORE) from error
     try:
         yield bus
+    except CommandBusError as error:
+        if exit_code(error) is Exit.NOT_FOUND:
+            raise CliError(f"{error} Looked in {shown_url(bus.url)}.", Exit.NOT_FOUND) from error
+        raise
     finally:
         bus.close()
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.cli import commands, options, output, target, text
+from commandbus.interfaces.cli import cases, commands, options, output, target, text
+from commandbus.interfaces.cli.cases import assign, comment
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from commandbus.operations.redrive import FailureGroup
     from commandbus.sync import SyncTroubleshootingQueue
     from commandbus.worker.handlers import HandlerRegistry
+
+__all__ = ["assign", "cancel", "comment", "complete", "count", "list_", "retry", "show"]
 
 PAGE = 500
 
@@ -80,6 +83,13 @@ class Choice:
             if self.code in (None, group.error_code) and self.group in (None, group.fingerprint)
         ]
 
+    def fits(self, record: CommandRecord) -> bool:
+        return (
+            self.domain in (None, record.domain)
+            and self.command_type in (None, record.command_type)
+            and self.code in (None, record.error_code)
+        )
+
     def records(self, queue: SyncTroubleshootingQueue) -> Iterator[CommandRecord]:
         """What is meant, newest first, read as far as it is asked for."""
         after = None
@@ -96,13 +106,16 @@ def list_(
     command_type: options.Type = None,
     code: Code = None,
     groups: Annotated[bool, typer.Option("--groups", "-g", help="Count by error instead.")] = False,
+    assignee: Annotated[
+        str | None, typer.Option("--assignee", help="Only those that somebody takes care of.")
+    ] = None,
     limit: options.Limit = 20,
     after: options.After = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """List parked commands, newest first."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     chosen, following = Choice(domain, command_type, code), None
     with target.opened(url) as bus:
@@ -110,15 +123,18 @@ def list_(
         if groups:
             _print_groups(chosen.groups(queue), json)
             return
-        if code is not None:
+        if assignee is not None:
+            records = [r for r in queue.list_assigned(assignee, limit=limit) if chosen.fits(r)]
+        elif code is not None:
             records = list(islice(chosen.records(queue), limit))
         else:
             page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
             records, following = page.commands, page.next
+        known = queue.list_cases(records)
     if json:
-        output.json_document({"commands": records, "next": following})
+        output.json_document({"commands": records, "cases": known, "next": following})
         return
-    output.table(records, COLUMNS, empty=EMPTY)
+    output.table(records, COLUMNS + cases.columns(records, known), empty=EMPTY)
     if following is not None:
         output.note(f"more with --after {following}, or by error with --groups")
 
@@ -149,7 +165,7 @@ def count(
     json: options.Json = False,
 ) -> None:
     """Count parked commands."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     with target.opened(url) as bus:
         number = SyncTroubleshootingQueue(bus).count(domain, command_type)
@@ -282,7 +298,7 @@ def carry_out(
     registry: HandlerRegistry | None = None,
 ) -> None:
     """Act on the commands named, or on all that are chosen; never both, never neither."""
-    from commandbus.sync import SyncTroubleshootingQueue
+    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
     if everything == bool(ids):
         raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)

@@ -85,6 +85,16 @@ class Desk(Reads):
         )
         return self._done("completed")
 
+    async def comment(self, domain: str, command_id: UUID, body: v.CommentBody, who: Account) -> v.Done:
+        queue = TroubleshootingQueue(await self.stores.acting())
+        await queue.comment(domain, command_id, body.text, operator=who.name)
+        return self._done("commented on")
+
+    async def assign(self, domain: str, command_id: UUID, body: v.AssignBody, who: Account) -> v.Done:
+        queue = TroubleshootingQueue(await self.stores.acting())
+        await queue.assign(domain, command_id, body.assignee or None, operator=who.name)
+        return self._done(f"assigned to {body.assignee or 'nobody'}")
+
     async def bulk(self, body: v.BulkBody, who: Account) -> v.BulkAnswer:
         """With preview, only a count; without, a reason is needed."""
         if not body.preview and not body.reason:

@@ -95,13 +95,19 @@ class Forms:
                     retry = v.RetryBody(reason, _document(form["data"], "The payload"))
                 done = await self._desk.retry(domain, command_id, retry, who)
             case "cancel":
-                body = v.CancelBody(reason or "canceled in the dashboard")
-                done = await self._desk.cancel(domain, command_id, body, who)
+                because = v.CancelBody(reason or "canceled in the dashboard")
+                done = await self._desk.cancel(domain, command_id, because, who)
             case "complete":
                 result = _document(form.get("result") or "null", "The result")
                 done = await self._desk.complete(
                     domain, command_id, v.CompleteBody(result, reason), who
                 )
+            case "comment":
+                body = v.CommentBody(form.get("text", "").strip())
+                done = await self._desk.comment(domain, command_id, body, who)
+            case "assign":
+                to = v.AssignBody(_optional(form, "assignee"))
+                done = await self._desk.assign(domain, command_id, to, who)
             case other:
                 raise Refused(404, f"A command cannot be asked to {other[:40]}.")
         place = f"/commands/{segment(domain)}/{command_id}"

@@ -16,6 +16,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
@@ -26,7 +27,6 @@ from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, status_of
-from commandbus.interfaces.web.search import QUALIFIERS
 from commandbus.interfaces.web.views import Links, environment
 from commandbus.settings import VERSION
 
@@ -214,10 +214,11 @@ class Pages:
         if chosen := request.query_params.getlist("command_ids"):
             given["command_ids"] = chosen
         body = msgspec.convert(given, v.BulkBody, strict=False)
+        query = v.TroubleQuery(body.domain, body.command_type)
         return "bulk.html", {
             "body": body,
             "answer": await self.desk.bulk(body, who),
-            "groups": await self.desk.groups(v.TroubleQuery(body.domain, body.command_type)),
+            "groups": (await self.desk.groups(query)).groups if body.group else [],
         }
 
     async def batches(self, request: Request, who: Account) -> Content:

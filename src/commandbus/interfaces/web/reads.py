@@ -25,20 +25,17 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.interfaces.cli.target import shown_url
+from commandbus.interfaces.search import Look, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import Redaction
-from commandbus.interfaces.web.search import parse_search
 from commandbus.interfaces.web.stores import Stores
 from commandbus.operations.history import COUNT_MAX
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
 
-SEARCH_SECONDS = 0.12
-"""A search that has not filled its page by then says how far it looked."""
-SCAN_FIRST, SCAN_MAX = 2_000, 100_000
 GROUPED_MAX = 1_000
 NEIGHBOURS = 5_000
 """Related commands are looked for among so many sent before and after."""
@@ -82,27 +79,17 @@ class Reads:
         return v.History(await self.figures.points(query.span, query.domain))
 
     async def commands(self, query: v.CommandsQuery) -> v.SearchPage:
-        """Looks further and further back until the page is full or the time is up."""
         bus = await self.stores.reading()
-        search = parse_search(query.q, self.redaction)
+        search = parse_search(query.q, self.redaction.is_secret)
         if search.command_id is not None:
             record = await self._find(search.command_id, search.conditions.get("domain"))
             return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
-        found: list[CommandRecord] = []
-        after, scan, began = query.after, SCAN_FIRST, time.monotonic()
-        while True:
-            page = await bus.query_commands(
-                **search.conditions, after=after, limit=query.limit - len(found), scan=scan
-            )
-            found += page.commands
-            after = page.next
-            spent = time.monotonic() - began
-            if after is None or len(found) >= query.limit or spent > SEARCH_SECONDS:
-                break
-            # What fits into the time that is left, by the speed so far.
-            scan = min(SCAN_MAX, 4 * scan, int(scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001))))
-        full = after is None or len(found) >= query.limit
-        return v.SearchPage([self.redaction.record(r) for r in found], after, full)
+        look = Look(search.conditions, query.limit, query.after)
+        while (asked := look.asked()) is not None:
+            look.add(await bus.query_commands(**asked))
+        return v.SearchPage(
+            [self.redaction.record(record) for record in look.found], look.next, look.exhausted
+        )
 
     async def _find(self, command_id: UUID, domain: str | None) -> CommandRecord | None:
         """The command with an id, whose domain need not be known."""
@@ -138,6 +125,7 @@ class Reads:
             [self.redaction.event(event) for event in trail],
             why,
             await self._related(record),
+            (await TroubleshootingQueue(bus).list_cases([record]))[0],
         )
 
     async def _related(self, record: CommandRecord) -> list[v.Related]:
@@ -168,7 +156,8 @@ class Reads:
             query.domain, query.command_type, after=query.after, limit=query.limit
         )
         count = await self._parked(query.domain)
-        return v.Trouble([self.redaction.record(r) for r in page], page.next, count)
+        cases = await queue.list_cases(page)
+        return v.Trouble([self.redaction.record(r) for r in page], cases, page.next, count)
 
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""

@@ -47,9 +47,10 @@ class Sides:
     async def metrics(self, request: Request) -> Response:
         await admit(self._doorkeeper, request, Role.VIEWER)
         breakers, workers = await self._desk.breakers(), await self._desk.workers()
+        schedules = (await self._desk.schedules()).schedules
         engine = self._desk.stores.url.partition(":")[0]
         samples = await self._desk.figures.now()
-        text = render_store(samples, breakers.breakers, workers.workers, engine)
+        text = render_store(samples, breakers.breakers, workers.workers, schedules, engine)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def nowhere(self, request: Request, error: Exception | None = None) -> Response:

@@ -17,6 +17,7 @@ from commandbus.domain.presence import Why, WorkerInfo
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.interfaces.web.figures import Point
+from commandbus.operations.cases import Case
 from commandbus.operations.redrive import FailureGroup
 from commandbus.store.administration import Finding
 from commandbus.store.records import QueueStats
@@ -85,6 +86,16 @@ class ReasonBody(Struct, frozen=True):
 
 class CancelBody(Struct, frozen=True):
     reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class CommentBody(Struct, frozen=True):
+    text: Annotated[str, Meta(min_length=1, max_length=2000)]
+
+
+class AssignBody(Struct, frozen=True):
+    """None, or nothing at all, means nobody."""
+
+    assignee: Annotated[str, Meta(max_length=200)] | None = None
 
 
 class RetryBody(Struct, frozen=True):
@@ -215,10 +226,14 @@ class CommandDetail(Struct, frozen=True):
     trail: list[AuditEvent]
     why: Why
     related: list[Related]
+    case: Case
 
 
 class Trouble(Struct, frozen=True):
+    """`cases` are what people said and arranged about the commands, in their order."""
+
     commands: list[CommandRecord]
+    cases: list[Case]
     next: str | None
     count: int
 

@@ -50,6 +50,7 @@ EVENTS = {
     "OPERATOR_RETRY": "retried by hand",
     "OPERATOR_CANCEL": "canceled by hand",
     "OPERATOR_COMPLETE": "completed by hand",
+    "COMMENTED": "comment",
 }
 
 

@@ -10,9 +10,13 @@ from commandbus.operations import (
     batches,
     breakers,
     cancelling,
+    cases,
+    checking,
     commands,
+    erasure,
     history,
     insight,
+    ledger,
     limits,
     processes,
     queues,
@@ -97,7 +101,10 @@ class CommandBus(BusBase, _Sending):
     get_history = awaiting(history.get_history, read=True)
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)
+    erase = awaiting_flow(erasure.erase)
+    check_payloads = awaiting_flow(checking.check_payloads)
     search_audit = awaiting(actions.search_audit, read=True)
+    verify_audit = awaiting_flow(ledger.verify_audit)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)
     list_restarts = awaiting(restarts.list_restarts, read=True)
@@ -147,5 +154,9 @@ class TroubleshootingQueue:
     operator_retry = awaiting(troubleshooting.operator_retry)
     operator_cancel = awaiting(troubleshooting.operator_cancel)
     operator_complete = awaiting(troubleshooting.operator_complete)
+    comment = awaiting(cases.comment)
+    assign = awaiting(cases.assign)
+    list_cases = awaiting(cases.list_cases, read=True)
+    list_assigned = awaiting(cases.list_assigned, read=True)
     group_failures = awaiting_flow(redrive.group_failures)
     bulk = awaiting_flow(redrive.bulk)

@@ -303,6 +303,7 @@ class Worker(RuntimeWorker):
         slot = asyncio.current_task()
         assert slot is not None
         assert self._loop is not None
+        self._execution.enter_slot()
         fair_until = time.perf_counter() + FAIR_SECONDS
         while True:
             while not self._ready and len(self._slots) <= self._core.concurrency:

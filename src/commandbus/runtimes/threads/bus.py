@@ -10,9 +10,13 @@ from commandbus.operations import (
     batches,
     breakers,
     cancelling,
+    cases,
+    checking,
     commands,
+    erasure,
     history,
     insight,
+    ledger,
     limits,
     processes,
     queues,
@@ -97,7 +101,10 @@ class SyncCommandBus(BusBase, _Sending):
     get_history = blocking(history.get_history, read=True)
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)
+    erase = blocking_flow(erasure.erase)
+    check_payloads = blocking_flow(checking.check_payloads)
     search_audit = blocking(actions.search_audit, read=True)
+    verify_audit = blocking_flow(ledger.verify_audit)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)
     list_restarts = blocking(restarts.list_restarts, read=True)
@@ -147,5 +154,9 @@ class SyncTroubleshootingQueue:
     operator_retry = blocking(troubleshooting.operator_retry)
     operator_cancel = blocking(troubleshooting.operator_cancel)
     operator_complete = blocking(troubleshooting.operator_complete)
+    comment = blocking(cases.comment)
+    assign = blocking(cases.assign)
+    list_cases = blocking(cases.list_cases, read=True)
+    list_assigned = blocking(cases.list_assigned, read=True)
     group_failures = blocking_flow(redrive.group_failures)
     bulk = blocking_flow(redrive.bulk)

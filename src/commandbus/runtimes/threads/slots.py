@@ -46,12 +46,14 @@ class Slots:
         name: str,
         work: Callable[[Slot, Claimed], Settlement],
         *,
+        begun: Callable[[], None],
         finished: Callable[[], None],
         given_up: Callable[[], None],
         returned: Callable[[], None],
     ) -> None:
         self._name = name
         self._work = work
+        self._on_begun = begun
         self._on_finished = finished
         self._on_given_up = given_up
         self._on_returned = returned
@@ -146,6 +148,7 @@ class Slots:
         slot.thread.start()
 
     def _run(self, slot: Slot) -> None:
+        self._on_begun()
         while (claimed := self._take(slot)) is not None:
             settlement = self._work(slot, claimed)
             if slot.runs:

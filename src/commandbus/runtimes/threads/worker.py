@@ -92,6 +92,7 @@ class SyncWorker(RuntimeWorker):
         self._slots = Slots(
             f"worker-{self.domains[0]}",
             self._work,
+            begun=self._execution.enter_slot,
             finished=lambda: self._inbox.put(None),
             given_up=self.health_status.record_stuck_thread,
             returned=self.health_status.record_thread_back,

@@ -78,7 +78,7 @@ class SchedulingSuite:
         assert bus.receive(bus.worker()) == []
         record = bus.get(command_id)
         assert (record.status, record.reason) == (CommandStatus.CANCELED, "EXPIRED")
-        assert record.attempts == 0
+        assert (record.attempts, record.started_at) == (0, None)
         assert record.finished_at is not None
 
     def test_a_command_runs_until_it_expires(self, bus: Harness) -> None:

@@ -175,7 +175,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         assert held is not None
         self._leases.keep(with_places(held, held.seats, places))
         if ended:
-            yield from self._end_unclaimable(domain, worker, rows[0], ended)
+            yield from self._end_unclaimable(domain, worker, rows[0][1], ended)
         return bool(ended)
 
     def _refuse(self, domain: str, refused: list[tuple[Any, str]]) -> Op[None]:

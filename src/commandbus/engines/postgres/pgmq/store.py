@@ -16,7 +16,8 @@ from commandbus.engines.postgres.reads import FEW
 from commandbus.engines.postgres.rows import Running, is_running
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.engines.postgres.store import PostgresStore
-from commandbus.errors import InvalidArgumentError
+from commandbus.errors import ConfigurationError, InvalidArgumentError
+from commandbus.store.moving import Moving
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Pruned
 
@@ -127,6 +128,20 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             last = 2**63 - 1 if pruned.last is None else pruned.last
             yield Atomic(self._plain.forget_pruned, (after, last))
         return pruned
+
+    def arrive(self, commands: Sequence[Moving]) -> Op[int]:
+        raise ConfigurationError(
+            "Leave out transport=pgmq in the target: workers over PGMQ take over what arrives in the "
+            "tables of the bus."
+        )
+
+    def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        erased = yield from super().erase(seqs)
+        if erased:
+            yield from self._look_up(None)
+            for queue in self._queues.all():
+                yield Statement(self._texts.of_one("erase_archived", queue), (integers(erased),))
+        return erased
 
     def purge(self, domain: str | None) -> Op[int]:
         yield from self._look_up(None)

@@ -3,6 +3,10 @@ select seq, due_in from commandbus.add($1::uuid, $2::text, $3::text, $4::text, $
     $7::text, $8::bigint::integer, $9::bigint::integer, $10::bigint, $11::bigint, $12::bigint,
     $13::text, $14::text, $15::text, $16::uuid, $17::text, $18::text, $19::text, $20::boolean)
 
+-- name: insert_plain
+select commandbus.add_plain($1::uuid, $2::text, $3::text, $4::text, $5::bigint::integer, $6::text,
+    $7::boolean), 0::bigint
+
 -- name: insert_commands
 -- One statement, so one round trip and one commit, for the commands of many senders.
 -- Sequences are drawn in the order of the rows. A row whose unique key is taken is left out of
@@ -115,6 +119,12 @@ select commandbus.now_us(), array(
 copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, causation_id,
     reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
     batch_id, group_key, requires)
+from stdin
+
+-- name: copy_plain
+-- The same for commands that have nothing else.
+copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, priority,
+    created_at, due_at)
 from stdin
 
 -- name: copy_queue

@@ -5,6 +5,10 @@ select commandbus.now_us()
 select kind, key, version, status, due_at, body from commandbus.document
 where kind = $1::text and key = $2::text
 
+-- name: get_documents
+select kind, key, version, status, due_at, body from commandbus.document
+where kind = $1::text and key = any ($2::text::text[])
+
 -- name: add_document
 -- Only if nobody was first.
 insert into commandbus.document (kind, key, version, status, due_at, body)

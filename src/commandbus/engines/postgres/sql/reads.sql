@@ -47,6 +47,14 @@ tallied as (insert into commandbus.tally (domain, status, n)
     select $2::text, 'IN_TROUBLESHOOTING_QUEUE', -1 from gone)
 select seq from gone
 
+-- name: note
+-- Takes no lock: a worker notes, too, and may only add to the audit.
+insert into commandbus.audit (seq, kind, at, details)
+select c.seq, $3::text, commandbus.now_us(), $4::text
+from commandbus.command c left join commandbus.outcome o on o.seq = c.seq
+where c.command_id = $1::uuid and c.domain = $2::text and (not $5::boolean or o.status = 'IN_TROUBLESHOOTING_QUEUE')
+returning seq
+
 -- name: edit_data
 update commandbus.command set data = $2::text where seq = $1::bigint
 
@@ -58,6 +66,15 @@ select worker, claimed_at, seqs, unusual from commandbus.lease
 select count(*) from commandbus.outcome o join commandbus.command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = $1::text)
     and ($2::text is null or c.command_type = $2::text)
+
+-- name: overdue
+-- Parked for long, and nobody was told since.
+select c.domain, c.command_id, c.command_type, o.finished_at, o.error::jsonb ->> 'code'
+from commandbus.outcome o join commandbus.command c on c.seq = o.seq
+where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= commandbus.now_us() - $1::bigint
+    and not exists (select 1 from commandbus.audit a
+        where a.seq = o.seq and a.kind = 'ESCALATED' and a.at >= o.finished_at)
+order by o.seq limit $2::bigint
 
 -- name: audit
 select kind, at, details from commandbus.audit where seq = $1::bigint order by id

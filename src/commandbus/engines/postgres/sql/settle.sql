@@ -27,8 +27,9 @@ ended as (
     insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
         finished_at, result, error, reason)
     select o.seq, coalesce(o.status, 'COMPLETED'), coalesce(o.attempts, 1), coalesce(o.crashes, 0),
-        nullif(o.proof, 0), $7::text, case when o.proof <> 0 then m.now - o.ran end, m.now, o.result,
-        o.error, o.reason
+        nullif(o.proof, 0), $7::text,
+        case when o.proof <> 0 and o.reason is distinct from 'EXPIRED' then m.now - o.ran end, m.now,
+        o.result, o.error, o.reason
     from moment m, rows from (
         unnest($8::text::bigint[]), unnest($9::text::bigint[]), unnest($10::text::text[]),
         unnest($11::text::smallint[]), unnest($12::text::smallint[]), unnest($13::text::bigint[]),

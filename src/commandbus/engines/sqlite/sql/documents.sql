@@ -1,6 +1,10 @@
 -- name: get
 select kind, key, version, status, due_at, body from commandbus_document where kind = ? and key = ?
 
+-- name: get_many
+select kind, key, version, status, due_at, body from commandbus_document
+where kind = ? and key in (select value from json_each(?))
+
 -- name: add
 -- Only if nobody was first.
 insert into commandbus_document (kind, key, version, status, due_at, body) values (?, ?, 1, ?, ?, ?)

@@ -26,6 +26,15 @@ select count(*) from commandbus_outcome o join commandbus_command c on c.seq = o
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :domain)
     and (:command_type is null or c.command_type = :command_type)
 
+-- name: overdue
+-- Parked for long, and nobody was told since.
+select c.domain, c.command_id, c.command_type, o.finished_at, json_extract(o.error, '$.code')
+from commandbus_outcome o join commandbus_command c on c.seq = o.seq
+where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= ?
+    and not exists (select 1 from commandbus_audit a
+        where a.seq = o.seq and a.kind = 'ESCALATED' and a.at >= o.finished_at)
+order by o.seq limit ?
+
 -- name: audit
 select kind, at, details from commandbus_audit where seq = ? order by id
 

@@ -171,6 +171,10 @@
     else if (event.key === "k") move(-1);
   });
 
+  // On a phone the pages are in a row that scrolls; the present one is to be seen.
+  const present = document.querySelector(".top nav [aria-current]");
+  if (present) present.scrollIntoView({ block: "nearest", inline: "center" });
+
   show("live");
   listen();
 })();

@@ -436,6 +436,11 @@ select least($1::bigint, @sum ahead_of@)
 -- name: empty
 delete from @table@
 
+-- name: erase_archived
+-- A message that ended by other ways than work is kept in the archive, payload and all.
+delete from @archive@
+where headers -> 'commandbus' ->> 0 = any ($1::text::text[])
+
 -- name: few_waiting
 -- What runs is among them, and is told apart by its lease.
 select seq from (@any waiting_seqs@) w (seq) limit $1::bigint

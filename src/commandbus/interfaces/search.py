@@ -1,11 +1,14 @@
-"""The filter bar: `status:parked domain:orders data.account:42 age:<2h` as conditions of a query."""
+"""Searching for commands: `status:parked domain:orders data.account:42 age:<2h` as conditions of a
+query, and a look through the store that ends in time. The same for pages, API and command line."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -13,7 +16,14 @@ import msgspec
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration
-from commandbus.interfaces.web.redaction import Redaction
+
+if TYPE_CHECKING:
+    from commandbus.domain.command import CommandRecord
+    from commandbus.store.records import CommandPage
+
+SEARCH_SECONDS = 0.12
+"""A search that has not filled its page by then says how far it looked."""
+SCAN_FIRST, SCAN_MAX = 2_000, 100_000
 
 QUALIFIERS = {
     "status": "pending, running, completed, failed, canceled or parked",
@@ -27,7 +37,7 @@ QUALIFIERS = {
     "id": "the id of a command",
     "data.…": "a value in the payload, such as data.account:42",
 }
-"""What the filter bar understands."""
+"""What a search understands."""
 
 STATUSES = {
     "pending": CommandStatus.PENDING,
@@ -50,7 +60,42 @@ class Search(msgspec.Struct, frozen=True):
     command_id: UUID | None = None
 
 
-def parse_search(text: str, redaction: Redaction, now: datetime | None = None) -> Search:
+class Look:
+    """Looks further and further back until a page is full or the time is up. Whoever can ask the store
+    passes `asked()` to `query_commands` and hands in the answer, until there is nothing to ask."""
+
+    def __init__(self, conditions: dict[str, Any], limit: int, after: str | None) -> None:
+        self.found: list[CommandRecord] = []
+        self.next = after
+        self._conditions, self._limit = conditions, limit
+        self._scan, self._began, self._over = SCAN_FIRST, time.monotonic(), False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the page is as full as it can be, rather than cut short by time."""
+        return self.next is None or len(self.found) >= self._limit
+
+    def asked(self) -> dict[str, Any] | None:
+        if self._over:
+            return None
+        left = self._limit - len(self.found)
+        return self._conditions | {"after": self.next, "limit": left, "scan": self._scan}
+
+    def add(self, page: CommandPage) -> None:
+        self.found += page.commands
+        self.next = page.next
+        spent = time.monotonic() - self._began
+        self._over = self.exhausted or spent > SEARCH_SECONDS
+        # What fits into the time that is left, by the speed so far.
+        faster = int(self._scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001)))
+        self._scan = min(SCAN_MAX, 4 * self._scan, faster)
+
+
+def parse_search(
+    text: str,
+    is_secret: Callable[[str], bool] = lambda key: False,
+    now: datetime | None = None,
+) -> Search:
     """What a filter asks for. Raises InvalidArgumentError that says what was not understood."""
     conditions: dict[str, Any] = {}
     wanted: UUID | None = None
@@ -63,7 +108,7 @@ def parse_search(text: str, redaction: Redaction, now: datetime | None = None) -
         if key == "id":
             wanted = _as_uuid(value, key)
         elif key.startswith("data."):
-            conditions.setdefault("data", {}).update(_data(key.removeprefix("data."), value, redaction))
+            conditions.setdefault("data", {}).update(_data(key.removeprefix("data."), value, is_secret))
         else:
             conditions |= _condition(key, value, now or datetime.now(UTC))
     return Search(conditions, wanted)
@@ -106,8 +151,8 @@ def _condition(key: str, value: str, now: datetime) -> dict[str, Any]:
             raise InvalidArgumentError(f"{key!r} is not something to filter by; use {known}.")
 
 
-def _data(path: str, value: str, redaction: Redaction) -> dict[str, str]:
-    if any(redaction.is_secret(part) for part in path.split(".")):
+def _data(path: str, value: str, is_secret: Callable[[str], bool]) -> dict[str, str]:
+    if any(is_secret(part) for part in path.split(".")):
         raise InvalidArgumentError(f"data.{path} is a secret, so it cannot be searched.")
     return {path: value}
 

@@ -1,0 +1,87 @@
+"""Moving away from an SQLite file: what waits or is parked leaves its queues and becomes documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.limits import place_of
+from commandbus.engines.sqlite.operators import SQL as COMMANDS
+from commandbus.engines.sqlite.operators import SqliteOperators
+from commandbus.engines.sqlite.rows import as_failure, as_id, as_json, as_optional_id
+from commandbus.store.moving import KIND, Departure, Moving, Parking, Survey
+from commandbus.store.op import Op, Statement
+from commandbus.store.records import NewCommand
+from commandbus.store.settling import AuditRow, OutcomeRow
+from commandbus.store.sql_files import load
+
+SQL = load("commandbus.engines.sqlite.sql", "departing.sql")
+
+
+class SqliteDeparting(SqliteOperators):
+    def survey(self) -> Op[Survey]:
+        return Survey(*(yield Statement(SQL.survey))[0])
+
+    def depart(self, to: str, after: int, limit: int) -> Op[Departure]:
+        rows = yield Statement(SQL.departing, (after, limit))
+        for row in rows:
+            kept = yield Statement(SQL.audit_of, (row[0],))
+            steps = yield Statement(SQL.steps_of, (row[0],))
+            moving = _moving(row, [*map(tuple, kept)], [*map(tuple, steps)])
+            document = (KIND, f"{row[0]:016d}", "", None, as_json(moving))
+            yield Statement(SQL.keep, document)
+            yield from self._leave(row[0], moving, f"moved to {to}")
+        return Departure(len(rows), rows[-1][0] if len(rows) == limit else None)
+
+    def _leave(self, seq: int, moving: Moving, reason: str) -> Op[None]:
+        """End it here, whatever it was waiting for; nobody is told, because it goes on elsewhere."""
+        now, command = self._clock(), moving.command
+        domain, error = command.domain, None
+        if moving.parking is None:
+            place = place_of(domain, command.requires)
+            yield Statement(COMMANDS.delete_queue, (place, command.priority, seq))
+            yield Statement(COMMANDS.delete_scheduled, (seq,))
+            yield Statement(COMMANDS.delete_held, (seq,))
+        else:
+            yield Statement(COMMANDS.delete_outcome, (seq,))
+            yield Statement(COMMANDS.add_tally, (domain, PARKED, -1))
+            error = as_failure(moving.parking.error)
+        yield from self._audit([AuditRow(seq, AuditEventType.MOVED, {"reason": reason})], now)
+        counts = (moving.attempts, moving.crashes)
+        canceled = CommandStatus.CANCELED
+        outcome = OutcomeRow(seq, canceled, *counts, None, None, 0, error=error, reason=reason)
+        yield from self._end_one(domain, outcome, now)
+
+
+def _moving(row: Any, audit: list[Any], steps: list[Any]) -> Moving:
+    """A row of the query `departing`."""
+    (
+        _, command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
+        max_attempts, created_at, due_at, expires_at, unique_key, tags, headers, group_key, requires,
+        attempts, crashes, releases, waits_until, status, worker, started_at, finished_at, error,
+        reason,
+    ) = row  # fmt: skip
+    parking = None
+    if status is not None:
+        parking = Parking(worker, started_at, finished_at, error, reason)
+    command = NewCommand(
+        domain=domain,
+        command_type=command_type,
+        command_id=as_id(command_id),
+        data=data,
+        correlation_id=as_id(correlation_id),
+        causation_id=as_optional_id(causation_id),
+        reply_to=reply_to,
+        priority=priority,
+        delay=0,
+        due_at=waits_until,
+        expires_at=expires_at,
+        max_attempts=max_attempts,
+        unique_key=unique_key,
+        tags=tags,
+        headers=headers,
+        group_key=group_key,
+        requires=requires,
+    )
+    return Moving(command, created_at, due_at, attempts, crashes, releases, parking, audit, steps)

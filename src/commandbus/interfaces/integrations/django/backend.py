@@ -1,0 +1,147 @@
+"""`CommandBusBackend`: Django's tasks as commands, their queues as domains."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.utils import timezone
+
+from commandbus.domain.ids import new_id
+from commandbus.domain.names import as_name
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import CommandBusError, InvalidArgumentError
+from commandbus.interfaces.integrations.django import api
+from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
+from commandbus.interfaces.integrations.django.results import bus_priority, result_of
+from commandbus.runtimes.threads.bus import SyncCommandBus
+
+OPTIONS = {"URL", "DATABASE", "ON_COMMIT", "RETRY", "BUS"}
+
+_buses: dict[tuple[int, str], SyncCommandBus] = {}
+_opening = threading.Lock()
+
+
+class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
+    """OPTIONS: `URL` of the bus; `DATABASE`, the alias of the connection whose database is the bus's,
+    so that a task exists when, and only when, its transaction commits; or `ON_COMMIT`, the alias of a
+    connection after whose commit it is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further
+    settings of the bus. Raises ImproperlyConfigured when they are wrong.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        if unknown := set(self.options) - OPTIONS:
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] has unknown OPTIONS {sorted(unknown)}; known are {sorted(OPTIONS)}."
+            )
+        self._database: str | None = self.options.get("DATABASE")
+        self._on_commit: str | None = self.options.get("ON_COMMIT")
+        if self._database and self._on_commit:
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] has DATABASE and ON_COMMIT; a send is either part of a transaction "
+                "or follows it."
+            )
+        try:
+            for queue in self.queues:
+                as_name(queue, "queue")
+            retry = self.options.get("RETRY")
+            self.retry = None if retry is None else RetryPolicy(**retry)
+        except (CommandBusError, TypeError) as error:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from None
+
+    @property
+    def bus(self) -> SyncCommandBus:
+        """The bus of this process, opened when it is needed first: a process that forks afterwards
+        gets one of its own."""
+        url, settings = self.options.get("URL"), self.options.get("BUS", {})
+        key = (os.getpid(), f"{url} {sorted(settings.items())}")
+        with _opening:
+            if key not in _buses:
+                _buses[key] = SyncCommandBus(url, **settings).open()
+            return _buses[key]
+
+    def validate_task(self, task: Any) -> None:
+        """As Django; a task that is valid is known from now on, and may be run by a worker."""
+        super().validate_task(task)
+        remember(self.alias, task)
+
+    def enqueue(self, task: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Send the task; the result has its id, under which it is found once it is sent."""
+        self.validate_task(task)
+        result = api.TaskResult(
+            task=task,
+            id=str(new_id()),
+            status=api.TaskResultStatus.READY,
+            enqueued_at=datetime.now(UTC),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        if self._on_commit:
+            transaction.on_commit(partial(self._send, self.bus, result), using=self._on_commit)
+        elif self._database and connections[self._database].in_atomic_block:
+            self._send(self.bus.within(connections[self._database]), result)
+        else:
+            self._send(self.bus, result)
+        return result
+
+    def _send(self, bus: Any, result: Any) -> None:
+        task, due_at = result.task, result.task.run_after
+        if due_at is not None and timezone.is_naive(due_at):
+            due_at = timezone.make_aware(due_at)
+        data = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
+        if due_at is not None:
+            data["run_after"] = task.run_after.isoformat()
+        bus.send(
+            task.queue_name,
+            command_type_of(task.module_path),
+            data,
+            command_id=result.id,
+            priority=bus_priority(task.priority),
+            due_at=due_at,
+        )
+        api.task_enqueued.send_robust(type(self), task_result=result)
+
+    def get_result(self, result_id: str) -> Any:
+        """The result as the bus has it now. Raises TaskResultDoesNotExist, also for a task that this
+        process does not know: nothing is imported because a stored name says so."""
+        try:
+            trail = self.bus.get_audit_trail(result_id)
+        except InvalidArgumentError:
+            trail = []
+        record = self.bus.get_command(trail[0].domain, result_id) if trail else None
+        if record is None or (self.queues and record.domain not in self.queues):
+            raise api.TaskResultDoesNotExist(result_id)
+        path = record.data.get("task") if isinstance(record.data, dict) else None
+        task = known_task(self.alias, str(path))
+        if task is None:
+            raise api.TaskResultDoesNotExist(
+                f"{result_id} is a command of {record.command_type!r}, which is no task that this "
+                "process has imported."
+            )
+        return result_of(self.alias, task, record, trail)
+
+
+@atexit.register
+def _close() -> None:
+    for (process, _), bus in _buses.items():
+        if process == os.getpid():
+            bus.close()

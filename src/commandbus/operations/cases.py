@@ -1,0 +1,207 @@
+"""Cases: what people say and arrange about a parked command until somebody decides it.
+
+What was said is in the command's trail, for ever. What a list shows of it (who cares for it, the last
+comment, whether it was escalated) is a document beside it, so that parking costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import CommandRecord, SendRequest
+from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.ids import as_id
+from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.names import as_name, as_text
+from commandbus.errors import CommandNotFoundError, InvalidOperationError
+from commandbus.operations.commands import LIMIT_MAX, send_many
+from commandbus.operations.ledger import link_event
+from commandbus.operations.scope import Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import TOGETHER, Op
+from commandbus.store.records import Overdue
+
+KIND = "case"
+ESCALATION = "commandbus.escalation"
+"""The kind of the document that says when to look again, and the type of the command that is sent."""
+PIECE = 100
+"""Commands escalated in one transaction."""
+KEPT = 30 * 86_400 * SECOND
+"""A case is looked at after this time without a change, and forgotten if it is over."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What is known about a parked command beside its record: nothing, for most."""
+
+    assignee: str | None = None
+    comments: int = 0
+    comment: str | None = None
+    """The last one; all of them are in the command's trail."""
+    commented_by: str | None = None
+    escalated_at: datetime | None = None
+
+
+_decoder = msgspec.json.Decoder(Case)
+
+
+def comment(
+    scope: Scope, domain: str, command_id: UUID | str, text: str, *, operator: str | None = None
+) -> Op[None]:
+    """Say something about a command, in its trail. Raises CommandNotFoundError."""
+    said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
+    domain = as_name(domain, "domain")
+    yield TOGETHER
+    details = {"operator": operator, "text": said}
+    if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
+        raise CommandNotFoundError(domain, wanted)
+    yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
+    yield from _change(
+        scope,
+        domain,
+        wanted,
+        lambda case: msgspec.structs.replace(
+            case, comments=case.comments + 1, comment=said, commented_by=operator
+        ),
+    )
+
+
+def assign(
+    scope: Scope,
+    domain: str,
+    command_id: UUID | str,
+    assignee: str | None,
+    *,
+    operator: str | None = None,
+) -> Op[None]:
+    """Say who takes care of a parked command; None for nobody. Raises CommandNotFoundError, or
+    InvalidOperationError when it is not parked (any more)."""
+    who = None if assignee is None else as_text(assignee, "assignee", longest=200)
+    domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
+    yield TOGETHER
+    details = {"operator": operator, "assignee": who}
+    if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):
+        records = yield from scope.store.find(wanted, domain)
+        if not records:
+            raise CommandNotFoundError(domain, wanted)
+        raise InvalidOperationError(
+            f"Only a parked command is assigned to somebody; this one is {records[0].status}."
+        )
+    yield from link_event(scope, domain, wanted, AuditEventType.ASSIGNED, details)
+    yield from _change(scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
+
+
+def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]]:
+    """What people said and arranged about these commands, in their order."""
+    keys = [_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
+    found = (yield from scope.store.get_documents(KIND, keys)) if keys else []
+    cases = {document.key: _decoder.decode(document.body) for document in found}
+    return [cases.get(key) or Case() for key in keys]
+
+
+def list_assigned(scope: Scope, assignee: str, *, limit: int = 100) -> Op[list[CommandRecord]]:
+    """The parked commands that somebody takes care of."""
+    as_count(limit, "limit", highest=LIMIT_MAX)
+    who = as_text(assignee, "assignee", longest=200)
+    found: list[CommandRecord] = []
+    after: str | None = None
+    while len(found) < limit:
+        page = yield from scope.store.list_documents(KIND, status=who, after=after)
+        for document in page:
+            domain, _, command_id = document.key.partition(" ")
+            records = yield from scope.store.find(UUID(command_id), domain)
+            found += [record for record in records if record.status is PARKED]
+        if not page:
+            break
+        after = page[-1].key
+    return found[:limit]
+
+
+def escalate(
+    scope: Scope, seconds: float, send_to: str | None, pause: float
+) -> Op[tuple[list[Overdue], float]]:
+    """Put on record which commands have been parked for longer, each once; tell a domain about them,
+    if one is named. Returns them, and when to look again.
+
+    Whoever changes the document that says when to look does the work in the same transaction: the
+    others of a fleet wait for it for a moment, and find that somebody else was first.
+    """
+    now = yield from scope.store.now()
+    known = yield from scope.store.get_document(ESCALATION, "next")
+    if known is not None and known.due_at is not None and known.due_at > now:
+        return [], min(pause, (known.due_at - now) / SECOND)
+    yield TOGETHER
+    overdue = yield from scope.store.overdue(seconds, PIECE)
+    if len(overdue) == PIECE:
+        pause = 0.2
+    version, due_at = known.version if known else 0, now + int(pause * SECOND)
+    following = Document(ESCALATION, "next", version, "", due_at, "{}")
+    if not (yield from scope.store.put_document(following)):
+        return [], pause
+    if send_to is not None and overdue:
+        yield from send_many(scope, [_report(send_to, command) for command in overdue])
+    for command in overdue:
+        details = {"after": seconds} | ({"sent_to": send_to} if send_to else {})
+        kind = AuditEventType.ESCALATED
+        yield from scope.store.note(command.domain, command.command_id, kind, details)
+        yield from _change(
+            scope,
+            command.domain,
+            command.command_id,
+            lambda case: msgspec.structs.replace(case, escalated_at=as_datetime(now)),
+        )
+    return overdue, pause
+
+
+def forget_cases(scope: Scope) -> Op[int]:
+    """Drop cases that nobody touched for long and whose commands are not parked any more; returns how
+    many."""
+    gone = 0
+    for document in (yield from scope.store.due_documents(KIND)):
+        domain, _, command_id = document.key.partition(" ")
+        records = yield from scope.store.find(UUID(command_id), domain)
+        if records and records[0].status is PARKED:
+            later = (yield from scope.store.now()) + KEPT
+            yield from scope.store.put_document(msgspec.structs.replace(document, due_at=later))
+        else:
+            gone += yield from scope.store.delete_document(KIND, document.key)
+    return gone
+
+
+def forget_case(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """Drop what lists show of it; its trail stays."""
+    yield from scope.store.delete_document(KIND, _key(domain, command_id))
+
+
+def _report(send_to: str, command: Overdue) -> SendRequest:
+    data = {
+        "domain": command.domain,
+        "command_id": str(command.command_id),
+        "command_type": command.command_type,
+        "parked_at": as_datetime(command.parked_at).isoformat(),
+        "error_code": command.error_code,
+    }
+    return SendRequest(send_to, ESCALATION, data, causation_id=command.command_id)
+
+
+def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case], Case]) -> Op[None]:
+    key = _key(domain, command_id)
+    while True:
+        known = yield from scope.store.get_document(KIND, key)
+        case = change(_decoder.decode(known.body) if known else Case())
+        until = (yield from scope.store.now()) + KEPT
+        body = payload.encode(msgspec.to_builtins(case), what="case")
+        version = known.version if known else 0
+        changed = Document(KIND, key, version, case.assignee or "", until, body)
+        if (yield from scope.store.put_document(changed)):
+            return
+
+
+def _key(domain: str, command_id: UUID) -> str:
+    return f"{domain} {command_id}"

@@ -1,0 +1,292 @@
+"""The ledger: a chain over what operators did, in which every link carries the hash of the one before.
+
+A link names an entry of a command's trail, or of the list of actions, and a salted digest of it. Links
+outlive the entries: what retention forgets leaves its link, and erasure takes the salt away, after
+which the digest tells nothing. `verify_audit` finds out who changes, removes or adds an entry or a
+link, unless all later links are made anew; against that, keep a hash elsewhere and give it as `expect`.
+Only operators' actions are linked: settles never touch the one document that all links go through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.moment import as_datetime
+from commandbus.errors import InvalidArgumentError
+from commandbus.operations.scope import Flow, Scope
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
+from commandbus.store.records import AuditFilter
+
+KIND, HEAD = "ledger", "ledger.head"
+ACTION = "action"
+PAGE = 500
+EVERYTHING = 2**62
+PROBLEMS_MAX = 1_000
+
+LINKED = frozenset(
+    {
+        AuditEventType.OPERATOR_RETRY,
+        AuditEventType.OPERATOR_CANCEL,
+        AuditEventType.OPERATOR_COMPLETE,
+        AuditEventType.COMMENTED,
+        AuditEventType.ASSIGNED,
+        AuditEventType.ERASED,
+    }
+)
+"""Entries of a trail that only operators make, so that none may be without a link. A cancellation that
+names its actor is linked, too; but workers write such entries as well."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One action of an operator. `subject` is the command's domain and id, or the key of an action."""
+
+    number: int
+    at: datetime
+    kind: str
+    subject: str
+    digest: str
+    previous: str
+    hash: str
+    salt: str
+    """Empty once what the digest is of was erased; not part of the hash."""
+
+
+class LedgerProblem(msgspec.Struct, frozen=True):
+    """`what` is changed, removed or inserted."""
+
+    what: str
+    entry: str
+    number: int | None = None
+
+
+class LedgerReport(msgspec.Struct, frozen=True):
+    """What a verification found. Keep `hash` elsewhere, to notice if the whole chain is made anew."""
+
+    links: int
+    hash: str
+    problems: list[LedgerProblem]
+    erased: int
+    """Entries whose content was erased by an erasure that is itself linked."""
+    forgotten: int
+    """Entries of commands that retention has forgotten."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+
+_links = msgspec.json.Decoder(Link)
+
+
+def link_event(
+    scope: Scope,
+    domain: str,
+    command_id: UUID,
+    kind: AuditEventType,
+    details: Mapping[str, Any] | None = None,
+) -> Op[None]:
+    """Link the entry that was just written to a command's trail, in the same transaction."""
+    trail = yield from scope.store.audit_trail(command_id, domain)
+    written = [e for e in trail if e.event_type is kind and details in (None, e.details)]
+    event = written[-1]
+    yield from link(
+        scope, event.timestamp, str(kind), _subject(event), str(command_id), _content(event)
+    )
+
+
+def link(scope: Scope, at: datetime, kind: str, subject: str, status: str, content: bytes) -> Op[None]:
+    """Add a link. Whoever comes second waits for the head, and builds on what the first has written."""
+    salt = scope.new_id().hex
+    while True:
+        head = yield from scope.store.get_document(HEAD, "head")
+        last = _links.decode(head.body) if head else None
+        number, previous = (last.number + 1, last.hash) if last else (1, "")
+        digest = _digest(salt, content)
+        sealed = _hash(number, at, kind, subject, digest, previous)
+        added = Link(number, at, kind, subject, digest, previous, sealed, salt)
+        body = msgspec.json.encode(added).decode()
+        version = head.version if head else 0
+        bare = msgspec.json.encode(msgspec.structs.replace(added, salt="")).decode()
+        if (yield from scope.store.put_document(Document(HEAD, "head", version, "", None, bare))):
+            yield from scope.store.put_document(Document(KIND, f"{number:016d}", 0, status, None, body))
+            return
+
+
+def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """Make the digests of a command's entries meaningless: what they are of is being erased."""
+    subject = f"{domain} {command_id}"
+    for document in (yield from scope.store.list_documents(KIND, status=str(command_id), limit=1_000)):
+        found = _links.decode(document.body)
+        if found.subject == subject:
+            body = msgspec.json.encode(msgspec.structs.replace(found, salt="")).decode()
+            yield from scope.store.put_document(msgspec.structs.replace(document, body=body))
+
+
+def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerReport]:
+    """Whether what operators did is on record as they did it: every link fits the one before and the
+    entry that it names, and no entry is without a link. With `expect`, a hash that was told before must
+    still be in the chain. Reads everything that was ever linked, a page at a time."""
+    check = _Check(expect)
+    after: str | None = None
+    while page := (yield scope.store.list_documents(KIND, after=after, limit=PAGE)):
+        for document in page:
+            chained = check.chain(document)
+            if chained is not None and chained.kind == ACTION:
+                action = yield scope.store.get_document(ACTION, chained.subject)
+                check.compare_action(chained, action)
+            elif chained is not None:
+                domain, _, command_id = chained.subject.partition(" ")
+                trail = yield scope.store.audit_trail(UUID(command_id), domain)
+                check.compare_event(chained, trail)
+        after = page[-1].key
+    check.finish((yield scope.store.get_document(HEAD, "head")))
+    before: int | None = None
+    while entries := (
+        yield scope.store.search_audit(AuditFilter(before=before, span=EVERYTHING, limit=PAGE))
+    ):
+        for entry in entries:
+            check.expect_event(entry.event)
+        before = entries[-1].id
+    after = None
+    while page := (yield scope.store.list_documents(ACTION, after=after, limit=PAGE)):
+        for document in page:
+            check.expect_action(document)
+        after = page[-1].key
+    return check.report()
+
+
+class _Check:
+    """A verification on its way: it is shown everything in order, and remembers what is wrong."""
+
+    def __init__(self, expect: str | None) -> None:
+        if expect is not None and not (isinstance(expect, str) and len(expect) == 64):
+            raise InvalidArgumentError("expect must be a hash that a verification told before.")
+        self._expected = expect
+        self._found = expect is None
+        self._number, self._hash = 0, ""
+        self._begin: datetime | None = None
+        self._named: Counter[tuple[str, str, datetime]] = Counter()
+        self._erasures: set[str] = set()
+        self._doubtful: list[tuple[Link, str]] = []
+        self._problems: list[LedgerProblem] = []
+        self._erased = self._forgotten = 0
+
+    def chain(self, document: Document) -> Link | None:
+        """Whether a link fits the chain; what it says, if it can be read."""
+        try:
+            found = _links.decode(document.body)
+        except msgspec.DecodeError:
+            self._problem("changed", f"link {document.key}", None)
+            return None
+        for missing in range(self._number + 1, found.number)[:PROBLEMS_MAX]:
+            self._problem("removed", f"link {missing}", missing)
+        sealed = _hash(found.number, found.at, found.kind, found.subject, found.digest, found.previous)
+        is_whole = sealed == found.hash and document.key == f"{found.number:016d}"
+        if not is_whole:
+            self._problem("changed", f"link {found.number}", found.number)
+        elif found.number == self._number + 1 and found.previous != self._hash:
+            self._problem("changed", f"link {found.number - 1}", found.number - 1)
+        self._number, self._hash = found.number, found.hash
+        self._begin = self._begin or found.at
+        self._found = self._found or found.hash == self._expected
+        if not is_whole:
+            return None
+        self._named[found.kind, found.subject, found.at] += 1
+        if found.kind == AuditEventType.ERASED:
+            self._erasures.add(found.subject)
+        return found
+
+    def compare_event(self, link: Link, trail: list[AuditEvent]) -> None:
+        entry = f"{link.kind} of {link.subject} at {link.at.isoformat()}"
+        if not trail:
+            self._forgotten += 1
+            return
+        same = [e for e in trail if str(e.event_type) == link.kind and e.timestamp == link.at]
+        if not same:
+            self._problem("removed", entry, link.number)
+        elif not any(_digest(link.salt, _content(event)) == link.digest for event in same):
+            if not link.salt and same[0].details.get("erased") is True:
+                self._doubtful.append((link, entry))
+            else:
+                self._problem("changed", entry, link.number)
+
+    def compare_action(self, link: Link, action: Document | None) -> None:
+        if action is None:
+            self._problem("removed", f"action {link.subject}", link.number)
+        elif _digest(link.salt, action.body.encode()) != link.digest:
+            self._problem("changed", f"action {link.subject}", link.number)
+
+    def finish(self, head: Document | None) -> None:
+        """After the last link: what the head remembers, and what only an erasure explains."""
+        last = _links.decode(head.body) if head else None
+        if last is not None and last.number > self._number:
+            for missing in range(self._number + 1, last.number + 1)[:PROBLEMS_MAX]:
+                self._problem("removed", f"link {missing}", missing)
+        elif (last.hash if last else "") != self._hash:
+            self._problem("changed", f"link {self._number}", self._number)
+        if not self._found:
+            self._problem("changed", f"the chain: it does not contain {self._expected}", None)
+        for link, entry in self._doubtful:
+            if link.subject in self._erasures:
+                self._erased += 1
+            else:
+                self._problem("changed", entry, link.number)
+
+    def expect_event(self, event: AuditEvent) -> None:
+        if event.event_type in LINKED:
+            self._expect(str(event.event_type), _subject(event), event.timestamp)
+
+    def expect_action(self, document: Document) -> None:
+        self._expect(ACTION, document.key, _moment_of(document.key))
+
+    def _expect(self, kind: str, subject: str, at: datetime) -> None:
+        """An entry of an operator must have its link, unless it is older than the chain."""
+        if self._begin is None or at < self._begin:
+            return
+        if self._named[kind, subject, at] > 0:
+            self._named[kind, subject, at] -= 1
+        else:
+            self._problem("inserted", f"{kind} of {subject} at {at.isoformat()}", None)
+
+    def _problem(self, what: str, entry: str, number: int | None) -> None:
+        if len(self._problems) < PROBLEMS_MAX:
+            self._problems.append(LedgerProblem(what, entry, number))
+
+    def report(self) -> LedgerReport:
+        return LedgerReport(self._number, self._hash, self._problems, self._erased, self._forgotten)
+
+
+def _subject(event: AuditEvent) -> str:
+    return f"{event.domain} {event.command_id}"
+
+
+def _content(event: AuditEvent) -> bytes:
+    """What of an entry must not change, in one form for all engines."""
+    return msgspec.json.encode(event.details, order="sorted")
+
+
+def _digest(salt: str, content: bytes) -> str:
+    return hashlib.sha256(salt.encode() + b"\n" + content).hexdigest()
+
+
+def _hash(number: int, at: datetime, kind: str, subject: str, digest: str, previous: str) -> str:
+    parts = [number, at.isoformat(), kind, subject, digest, previous]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _moment_of(key: str) -> datetime:
+    """When an action was put on record, by the key of its document."""
+    stamp = key.partition("-")[0]
+    try:
+        return as_datetime(int(stamp, 16))
+    except (ValueError, OverflowError):
+        return as_datetime(0)

@@ -1,0 +1,42 @@
+"""Reports parked commands that nobody took care of in time, where escalation is configured."""
+
+from __future__ import annotations
+
+import logging
+
+from commandbus.domain.moment import as_datetime
+from commandbus.operations.cases import escalate
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+from commandbus.store.records import Overdue
+
+logger = logging.getLogger("commandbus.escalation")
+
+SHORTEST, LONGEST = 1.0, 60.0
+"""Between two looks, in the whole fleet."""
+
+
+class Escalator:
+    name = "escalation"
+    topic = "commandbus.escalation"
+
+    def __init__(self, seconds: float, send_to: str | None) -> None:
+        self._seconds = seconds
+        self._send_to = send_to
+        self._told: list[Overdue] = []
+
+    def work(self, scope: Scope) -> Op[float]:
+        pause = max(SHORTEST, min(LONGEST, self._seconds / 10))
+        self._told = []
+        self._told, wait = yield from escalate(scope, self._seconds, self._send_to, pause)
+        return wait
+
+    def confirm(self) -> None:
+        for command in self._told:
+            logger.warning(
+                "command %s (%s/%s) is parked since %s and nobody took care of it",
+                command.command_id,
+                command.domain,
+                command.command_type,
+                as_datetime(command.parked_at).isoformat(timespec="seconds"),
+            )

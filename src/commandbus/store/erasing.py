@@ -1,0 +1,57 @@
+"""What is left of a command whose subject asked to be forgotten: the same for every engine.
+
+Ids, times, attempts, workers, outcomes and error codes stay; what the command carried, and what people
+or exceptions said about it, does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.failure import Failure
+
+ERASED = "erased"
+MARKER = '{"erased":true}'
+"""In place of a payload or a result, as JSON text."""
+
+_KEPT = frozenset(
+    {
+        "attempt",
+        "worker",
+        "received_at",
+        "retry_in",
+        "operator",
+        "actor",
+        "assignee",
+        "after",
+        "sent_to",
+    }
+)
+_is_code = re.compile(r"[A-Z_]+\Z").match
+
+
+def erased_failure(failure: Failure) -> Failure:
+    """The kind, the code and the place of an error; never its words."""
+    return Failure(failure.kind, failure.code, ERASED, exception=failure.exception, frame=failure.frame)
+
+
+def erased_reason(reason: str | None) -> str | None:
+    """A reason that the bus gives is a code and stays; what a person wrote does not."""
+    return reason if reason is None or _is_code(reason) else ERASED
+
+
+def erased_details(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit keeps of an event; an entry that says it was erased is left alone."""
+    if details.get(ERASED) is True:
+        return dict(details)
+    kept = {key: value for key, value in details.items() if key in _KEPT}
+    if "reason" in details:
+        kept["reason"] = erased_reason(details["reason"])
+    if details.get("error") is not None:
+        failure = msgspec.convert(details["error"], Failure)
+        kept["error"] = msgspec.to_builtins(erased_failure(failure))
+    return kept if kept == details else kept | {ERASED: True}

@@ -1,0 +1,136 @@
+"""Cases: comments on a parked command, who takes care of it, and what happens when nobody does."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
+from commandbus.operations.cases import ESCALATION, escalate, forget_cases
+from commandbus.testing.conformance.fixtures import OpenBus
+from commandbus.testing.conformance.helpers import park, registry_of, together
+from commandbus.testing.handlers import Recorder
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+
+HOUR = 3600.0
+
+
+def look(bus: Harness, send_to: str | None = None) -> int:
+    """How many were escalated by one look, as a worker does it."""
+    bus.advance(61)
+    overdue, _ = bus.run(escalate(bus.bus.scope, HOUR, send_to, 60.0))
+    return len(overdue)
+
+
+class CasesSuite:
+    def test_comments_are_kept_in_the_trail_and_the_last_one_in_the_list(self, bus: Harness) -> None:
+        command_id, desk = park(bus), bus.troubleshooting
+        bus.call(desk.comment, DOMAIN, command_id, "asked the bank", operator="ann")
+        bus.call(desk.comment, DOMAIN, command_id, "they call back", operator="ben")
+        said = [e.details for e in bus.trail(command_id) if e.event_type == "COMMENTED"]
+        assert said == [
+            {"operator": "ann", "text": "asked the bank"},
+            {"operator": "ben", "text": "they call back"},
+        ]
+        (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
+        assert (case.comments, case.comment, case.commented_by) == (2, "they call back", "ben")
+
+    def test_of_many_comments_at_once_none_is_lost(self, bus: Harness) -> None:
+        command_id, desk = park(bus), bus.troubleshooting
+        results = together(5, lambda n: bus.call(desk.comment, DOMAIN, command_id, f"number {n}"))
+        assert results == [None] * 5
+        (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
+        assert case.comments == bus.kinds(command_id).count("COMMENTED") == 5
+
+    def test_a_parked_command_is_assigned_and_found_by_its_assignee(self, bus: Harness) -> None:
+        first, second = park(bus), park(bus)
+        desk = bus.troubleshooting
+        bus.call(desk.assign, DOMAIN, first, "ann", operator="ben")
+        bus.call(desk.assign, DOMAIN, second, "ben", operator="ben")
+        assert [r.command_id for r in bus.call(desk.list_assigned, "ann")] == [first]
+        cases = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
+        assert [case.assignee for case in cases] == ["ben", "ann"]
+        bus.call(desk.assign, DOMAIN, first, None, operator="ann")
+        assert bus.call(desk.list_assigned, "ann") == []
+
+    def test_what_is_decided_is_nobodys_any_more(self, bus: Harness) -> None:
+        command_id, desk = park(bus), bus.troubleshooting
+        bus.call(desk.assign, DOMAIN, command_id, "ann")
+        bus.operator_cancel(command_id)
+        assert bus.call(desk.list_assigned, "ann") == []
+        with pytest.raises(InvalidOperationError, match="CANCELED"):
+            bus.call(desk.assign, DOMAIN, command_id, "ben")
+        assert bus.kinds(command_id).count("ASSIGNED") == 1
+
+    def test_an_unknown_command_has_no_case(self, bus: Harness) -> None:
+        desk = bus.troubleshooting
+        for step in (desk.comment, desk.assign):
+            with pytest.raises(CommandNotFoundError):
+                bus.call(step, DOMAIN, uuid4(), "ann")
+        with pytest.raises(InvalidArgumentError):
+            bus.call(desk.comment, DOMAIN, park(bus), "")
+
+    def test_what_nobody_resolved_in_time_is_escalated_once(self, bus: Harness) -> None:
+        command_id = park(bus)
+        assert look(bus) == 0
+        bus.advance(HOUR)
+        assert [look(bus), look(bus)] == [1, 0]
+        assert bus.kinds(command_id)[-1] == "ESCALATED"
+        desk = bus.troubleshooting
+        (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
+        assert case.escalated_at is not None
+
+    def test_of_a_fleet_that_looks_at_once_one_escalates(self, bus: Harness) -> None:
+        command_id = park(bus)
+        bus.advance(HOUR + 1)
+        found = together(6, lambda _: bus.run(escalate(bus.bus.scope, HOUR, "ops", 60.0)))
+        escalated: list[int] = []
+        for result in found:
+            assert not isinstance(result, BaseException), result
+            escalated.append(len(result[0]))
+        assert sorted(escalated) == [0, 0, 0, 0, 0, 1]
+        assert bus.kinds(command_id).count("ESCALATED") == 1
+        assert len(bus.query(domain="ops")) == 1
+
+    def test_what_is_resolved_or_parked_anew_has_its_time_again(self, bus: Harness) -> None:
+        resolved, again = park(bus), park(bus)
+        bus.advance(HOUR / 2)
+        bus.operator_retry(again)
+        worker = bus.worker()
+        bus.call(worker.fail, bus.take(worker), "again", is_transient=False)
+        bus.operator_cancel(resolved)
+        bus.advance(HOUR / 2)
+        assert look(bus) == 0
+        bus.advance(HOUR / 2)
+        assert look(bus) == 1
+        assert bus.kinds(again)[-1] == "ESCALATED"
+
+    def test_a_domain_of_choice_is_told(self, bus: Harness) -> None:
+        command_id = park(bus)
+        bus.advance(HOUR)
+        assert look(bus, "ops") == 1
+        (told,) = bus.query(domain="ops")
+        assert (told.command_type, told.causation_id) == (ESCALATION, command_id)
+        assert told.data["command_id"] == str(command_id)
+        assert (told.data["domain"], told.data["error_code"]) == (DOMAIN, "BROKEN")
+
+    def test_a_worker_escalates_where_it_is_configured(self, open_bus: OpenBus) -> None:
+        bus = open_bus(escalate_after=HOUR, escalate_to="ops")
+        command_id = park(bus)
+        bus.advance(HOUR + 1)
+        with bus.run_worker(registry_of(ship=Recorder())):
+            eventually(lambda: "ESCALATED" in bus.kinds(command_id))
+        assert len(bus.query(domain="ops")) == 1
+
+    def test_cases_of_commands_that_are_over_are_forgotten(self, bus: Harness) -> None:
+        over, open_ = park(bus), park(bus)
+        desk = bus.troubleshooting
+        for command_id in (over, open_):
+            bus.call(desk.assign, DOMAIN, command_id, "ann")
+        bus.operator_cancel(over)
+        bus.advance(31 * 86_400)
+        assert bus.run(forget_cases(bus.bus.scope)) == 1
+        assert bus.run(forget_cases(bus.bus.scope)) == 0
+        assert [r.command_id for r in bus.call(desk.list_assigned, "ann")] == [open_]

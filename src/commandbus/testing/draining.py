@@ -1,0 +1,193 @@
+"""Carries out everything that is ready, one command after another, in the order of the queue.
+
+The decisions are those of a worker, made by the same code; only its threads, its timers and its wishes
+to prefetch are left out, so that a test has one order of events and an end. The round is a generator
+that says what to wait for; the two drivers below do nothing but wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextvars import copy_context
+from typing import Any, TypeAlias, overload
+from uuid import UUID
+
+from commandbus.domain.command import CommandRecord
+from commandbus.operations.commands import get_command
+from commandbus.runtimes.asyncio.bus import CommandBus
+from commandbus.runtimes.asyncio.isolation import Isolated
+from commandbus.runtimes.asyncio.worker import Worker
+from commandbus.runtimes.containment import uncontained
+from commandbus.runtimes.threads.bus import SyncCommandBus
+from commandbus.runtimes.threads.loop import LoopThread
+from commandbus.runtimes.threads.worker import SyncWorker
+from commandbus.services.scheduler import Scheduler
+from commandbus.store.op import Op
+from commandbus.store.records import Claimed, ClaimRequest, Settlement
+from commandbus.testing.crashing import Crash
+from commandbus.worker.execution import Call
+from commandbus.worker.handlers import Handler, HandlerRegistry
+
+AnyBus: TypeAlias = CommandBus | SyncCommandBus
+Wrap: TypeAlias = Callable[[Handler], Handler]
+Round: TypeAlias = Generator[Op[Any] | Call, Any, list[CommandRecord]]
+
+LIMIT = 10_000
+"""More runs than this in one drain mean that it would never end."""
+
+
+@overload
+def drain(
+    bus: SyncCommandBus,
+    registry: HandlerRegistry,
+    domains: str | Iterable[str] | None = None,
+    *,
+    limit: int = LIMIT,
+    wrap: Wrap | None = None,
+) -> list[CommandRecord]: ...
+
+
+@overload
+def drain(
+    bus: CommandBus,
+    registry: HandlerRegistry,
+    domains: str | Iterable[str] | None = None,
+    *,
+    limit: int = LIMIT,
+    wrap: Wrap | None = None,
+) -> Awaitable[list[CommandRecord]]: ...
+
+
+def drain(
+    bus: AnyBus,
+    registry: HandlerRegistry,
+    domains: str | Iterable[str] | None = None,
+    *,
+    limit: int = LIMIT,
+    wrap: Wrap | None = None,
+) -> list[CommandRecord] | Awaitable[list[CommandRecord]]:
+    """Carry out all commands that are due, and those that they send, until none is; `await` it with
+    a CommandBus, call it with a SyncCommandBus.
+
+    Returns the records of what was run, as they are at the end, in the order of their first run.
+    Schedules that are due send, and batches that are through complete. What is delayed or waits for a
+    retry stays: move the clock and drain again. Timeouts of handlers do not pass here. Raises
+    AssertionError after `limit` runs. `domains` are those of the registry, unless given.
+    """
+    served = domains or dict.fromkeys(domain for domain, _ in registry.registered_handlers())
+    kind = Worker if isinstance(bus, CommandBus) else SyncWorker
+    worker: Any = kind(bus, served, registry, concurrency=1, name="drain")
+    if wrap is not None:
+        worker.wrap_handlers(wrap)
+    steps = _round(bus, worker, limit)
+    return _awaiting(bus, steps) if isinstance(bus, CommandBus) else _blocking(bus, steps)
+
+
+def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
+    store, scope, execution = bus.engine.store, bus.scope, worker._execution
+    request = ClaimRequest(worker.domains, 1, worker.name, worker.settings.visibility_timeout)
+    seen: dict[UUID, str] = {}
+    runs = 0
+    while True:
+        claimed = (yield store.claim(request)).claimed
+        if not claimed:
+            yield Scheduler().work(scope)
+            claimed = (yield store.claim(request)).claimed
+        if not claimed:
+            break
+        (one,) = claimed
+        seen[one.command_id] = one.domain
+        runs += 1
+        assert runs <= limit, (
+            f"{limit} runs, and {one.command_type} {one.command_id} in {one.domain} is ready again: "
+            "something sends or snoozes itself for ever; mend it, or raise limit=."
+        )
+        settlement = yield from _run(execution, one)
+        if not settlement.recorded:
+            report = yield store.settle([settlement])
+            if report.batches:
+                worker._note(report)
+                yield worker._closer.work(scope)
+    records = []
+    for command_id, domain in seen.items():
+        records.append((yield get_command(scope, domain, command_id)))
+    return records
+
+
+def _run(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
+    begun: Call | Settlement = execution.begin(claimed)
+    if isinstance(begun, Settlement):
+        return begun
+    began = time.perf_counter()
+    try:
+        result = yield begun
+    except (Crash, KeyboardInterrupt):
+        raise  # nobody is left who could record anything
+    except BaseException as error:  # as in a worker: a handler ends its command, not its caller
+        failed: Settlement = execution.failed(begun, error, _since(began))
+        return failed
+    succeeded: Settlement = execution.succeeded(begun, result, _since(began))
+    return succeeded
+
+
+def _blocking(bus: SyncCommandBus, steps: Round) -> list[CommandRecord]:
+    loop = LoopThread("commandbus-drain")
+
+    def perform(step: Op[Any] | Call) -> Any:
+        if not isinstance(step, Call):
+            return bus.session.run(step)
+        own = copy_context()
+        made = own.run(step.handler.function, step.command, step.context)
+        return (
+            uncontained(own.run(loop.submit, made).future.result()) if step.handler.is_async else made
+        )
+
+    try:
+        return _driven(steps, perform)
+    finally:
+        loop.close()
+        bus.engine.loop_ended()
+
+
+def _driven(steps: Round, perform: Callable[[Any], Any]) -> list[CommandRecord]:
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = perform(step)
+            except BaseException as error:  # the round decides what a failure means
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+async def _awaiting(bus: CommandBus, steps: Round) -> list[CommandRecord]:
+    async def perform(step: Op[Any] | Call) -> Any:
+        if not isinstance(step, Call):
+            return await bus.session.run(step)
+        function, arguments = step.handler.function, (step.command, step.context)
+        if not step.handler.is_async:
+            return await asyncio.to_thread(function, *arguments)
+        return await Isolated(function, *arguments)
+
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = await perform(step)
+            except BaseException as error:  # the round decides what a failure means
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+def _since(began: float) -> int:
+    return int((time.perf_counter() - began) * 1_000_000)

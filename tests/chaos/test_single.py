@@ -1,0 +1,55 @@
+"""Seconds of one kind of fault each, with every test run; `make chaos` does each hundreds of times."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.experiments import Size, single
+from tests.chaos.listening import kill_listeners
+from tests.chaos.reliability import Run
+
+SECONDS = 3.0
+LEAST = {
+    "kills, postgres": ("kill worker", 8),
+    "kills, sqlite": ("kill worker", 8),
+    "stops, postgres": ("stop worker", 8),
+    "stops, sqlite": ("stop worker", 8),
+    "zombies, postgres": ("freeze worker", 5),
+    "zombies, sqlite": ("freeze worker", 5),
+    "lines": ("cut before commit", 5),
+    "restarts": ("restart server", 1),
+}
+"""A run in which nothing happened would prove nothing."""
+
+
+def run_of(title: str, folder: Path) -> Run:
+    experiments = {one.keywords.get("title"): one for one in single(Size(21, SECONDS, folder))}
+    run = experiments[title]()
+    assert isinstance(run, Run)
+    return run
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.postgres
+@pytest.mark.parametrize("title", LEAST)
+def test_one_kind_of_fault_breaks_no_promise(title: str, tmp_path: Path) -> None:
+    run = run_of(title, tmp_path)
+    fault, least = LEAST[title]
+    assert not run.broken, run.text
+    assert run.faults[fault] >= least, run.text
+    assert run.commands >= 50, run.text
+
+
+@pytest.mark.timeout(180)
+def test_two_thousand_sends_under_few_keys_leave_one_live_command_each(tmp_path: Path) -> None:
+    run = run_of("keys, sqlite", tmp_path)
+    assert not run.broken, run.text
+    assert run.kinds["send under a unique key"] >= 2_000, run.text
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.postgres
+def test_workers_whose_listening_connections_are_killed_hear_again() -> None:
+    trial = kill_listeners(seed=21, kills=20)
+    assert not trial.broken, trial
+    assert trial.faults["kill listener"] >= 20

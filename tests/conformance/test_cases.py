@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.cases import CasesSuite
+
+
+class TestCases(CasesSuite):
+    pass

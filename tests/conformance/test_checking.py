@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.checking import CheckingSuite
+
+
+class TestChecking(CheckingSuite):
+    pass

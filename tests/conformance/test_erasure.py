@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.erasure import ErasureSuite
+
+
+class TestErasure(ErasureSuite):
+    pass

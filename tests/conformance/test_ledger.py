@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.ledger import LedgerSuite
+
+
+class TestLedger(LedgerSuite):
+    pass

@@ -1,0 +1,64 @@
+"""Bulk sends larger than a chunk: copied piece by piece, committed as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from commandbus import BatchCommand, SendRequest
+from commandbus.domain.ids import new_id
+from commandbus.engines.postgres import sending
+from commandbus.errors import DuplicateCommandError
+from commandbus.sync import SyncCommandBus
+from tests.postgres.database import postgres_configuration
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def bus() -> Iterator[SyncCommandBus]:
+    with SyncCommandBus(postgres_configuration().url) as bus:
+        yield bus
+
+
+@pytest.fixture
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "CHUNK", 300)
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_commands_of_all_chunks_arrive_in_order(bus: SyncCommandBus) -> None:
+    sent = bus.send_many(SendRequest("orders", "ship", n) for n in range(1_000))
+    with psycopg.connect(bus.url) as connection:
+        rows = connection.execute("select command_id, data from commandbus.command order by seq")
+        assert rows.fetchall() == [(one.command_id, str(n)) for n, one in enumerate(sent)]
+    assert bus.stats("orders").ready == 1_000
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_a_command_refused_in_the_last_chunk_undoes_the_first(bus: SyncCommandBus) -> None:
+    known = bus.send("orders", "ship").command_id
+    ids = [new_id() for _ in range(999)]
+    with pytest.raises(DuplicateCommandError, match=str(known)):
+        bus.send_many(SendRequest("orders", "ship", command_id=one) for one in [*ids, known])
+    assert bus.stats("orders").ready == 1
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_a_batch_of_several_chunks_is_whole(bus: SyncCommandBus) -> None:
+    made = bus.create_batch("orders", (BatchCommand("ship", n) for n in range(1_000)))
+    assert made.total == bus.stats("orders").ready == 1_000
+
+
+@pytest.mark.skipif(
+    os.environ.get("COMMANDBUS_TEST") != "everything",
+    reason="takes a minute; COMMANDBUS_TEST=everything",
+)
+def test_a_batch_of_a_million_is_whole(bus: SyncCommandBus) -> None:
+    made = bus.create_batch("orders", (BatchCommand("ship", n) for n in range(1_000_000)))
+    with psycopg.connect(bus.url) as connection:
+        row = connection.execute("select count(*) from commandbus.queue").fetchone()
+    assert row == (made.total,) == (1_000_000,)

@@ -1,0 +1,75 @@
+"""Every action that the API offers is in the audit, with the name of whoever acted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from commandbus import BatchCommand, CommandBus, Schedule
+from commandbus.interfaces.web import Account, Role, create_dashboard, hash_secret
+from commandbus.interfaces.web.openapi import PREFIX
+from commandbus.interfaces.web.table import ENDPOINTS
+from tests.web import saga, scene
+
+OTTO = Account("otto", Role.OPERATOR, hash_secret("operator-secret"))
+WHY = {"reason": "because"}
+
+
+async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """By endpoint: the parts of a path, and a body, with which it has something to do."""
+    await scene.fill(bus)
+    ids = await saga.drive(
+        bus, called_off=saga.Order("piano", 901), skipped=saga.Order("piano", 20_000)
+    )
+    parked = (await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")).commands
+    commands = [{"domain": "orders", "command_id": command.command_id} for command in parked]
+    batch = await bus.create_batch("mail", [BatchCommand("welcome")])
+    nightly = Schedule(name="nightly", domain="orders", command_type="count", cron="0 3 * * *")
+    await bus.put_schedule(nightly)
+    name, target = {"name": "nightly"}, {"target": "bank"}
+    chosen = [str(parked[4].command_id)]
+    sent = {"domain": "orders", "command_type": "ship", "data": {"order": 1, "city": "Oslo"}}
+    return {
+        "post_domains_domain_pause": ({"domain": "orders"}, WHY),
+        "post_domains_domain_resume": ({"domain": "orders"}, {}),
+        "post_commands": ({}, sent),
+        "post_commands_domain_command_id_cancel": (commands[0], WHY),
+        "post_commands_domain_command_id_retry": (commands[1], WHY),
+        "post_commands_domain_command_id_complete": (commands[2], WHY),
+        "post_troubleshooting_bulk": ({}, WHY | {"action": "retry", "command_ids": chosen}),
+        "post_batches_domain_batch_id_cancel": ({"domain": "mail", "batch_id": batch.batch_id}, WHY),
+        "post_processes_process_id_cancel": ({"process_id": ids["called_off"]}, WHY),
+        "post_processes_process_id_retry": ({"process_id": ids["stuck"]}, {}),
+        "post_processes_process_id_skip": ({"process_id": ids["skipped"]}, WHY),
+        "post_schedules_name_enable": (name, {}),
+        "post_schedules_name_disable": (name, {}),
+        "post_schedules_name_trigger": (name, {}),
+        "post_schedules_name_delete": (name, {}),
+        "post_breakers_target_open": (target, WHY),
+        "post_breakers_target_reset": (target, WHY),
+    }
+
+
+async def test_every_action_is_kept_with_its_actor() -> None:
+    async with CommandBus("memory://") as bus:
+        asked = await requests(bus)
+        transport = httpx.ASGITransport(app=create_dashboard(bus, accounts=[OTTO]))
+        headers = {"authorization": "Bearer operator-secret"}
+        base = f"https://bus.example{PREFIX}"
+        async with httpx.AsyncClient(transport=transport, base_url=base, headers=headers) as api:
+            for endpoint in ENDPOINTS:
+                if endpoint.method == "GET":
+                    continue
+                parts, body = asked[endpoint.name]
+                before = await _kept(api)
+                answer = await api.post(endpoint.path.format(**parts), json=body)
+                assert answer.status_code == 200, (endpoint.name, answer.text)
+                assert await _kept(api) > before, endpoint.name
+
+
+async def _kept(api: httpx.AsyncClient) -> int:
+    """How much the audit knows of otto."""
+    actions = (await api.get("/actions", params={"limit": 200})).json()["actions"]
+    events = (await api.get("/audit", params={"actor": "otto", "limit": 200})).json()["events"]
+    return sum(action["actor"] == "otto" for action in actions) + len(events)
