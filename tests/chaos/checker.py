@@ -206,11 +206,15 @@ def nothing_runs_early(case: Case) -> Iterator[Violation]:
             what = f"begun {early * 1_000:.0f} ms before it was due"
             yield Violation("P9", what, case.story(command_id, "handled", "send_"))
         final = case.final(command_id)
+        # A worker that slept through its lease may begin late what it claimed before others failed.
+        since = {(claim.pid, claim.token): claim.at for claim in case.claims[command_id]}
         for trace in final.trail if final else ():
             if trace.kind != "FAILED":
                 continue
             due = trace.at + trace.details.get("retry_in", 0)
             for run in runs:
+                if since.get((run["pid"], run["token"]), run["at"]) < trace.at:
+                    continue
                 if trace.at + CLOCK_SLACK < run["at"] < due - CLOCK_SLACK:
                     what = f"retried {(due - run['at']) * 1_000:.0f} ms before its backoff was over"
                     yield Violation("P9", what, case.story(command_id, "handled"))

@@ -130,7 +130,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
                 workers=8, faults_min=150, **BUSY,
             ),
             size.stay(place, 1.0, title=f"poison, {place}", workers=6, **poison),
-            size.stay(place, 1.0, title=f"keys, {place}", only=kills, calm=1.0, **keys),
+            size.stay(place, 2.0, title=f"keys, {place}", only=kills, calm=1.0, **keys),
         ]  # fmt: skip
     found += [
         size.stay(

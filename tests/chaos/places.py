@@ -267,6 +267,7 @@ class PostgresPlace(Place):
             self._laid = []
             self._proxy.clear_traps()
             self._proxy.thaw()
+            self._proxy.forget_abandoned()
         if self._undo or (time.monotonic() < self._look_at and not all_of_them):
             return
         self._look_at = time.monotonic() + 1.0

@@ -37,20 +37,25 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
     with (
         PostgresServer.start(settings={"max_connections": str(CONNECTIONS)}) as server,
         tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
     ):
         url, effects = create_database(server), Path(folder) / "effects.jsonl"
         with SyncCommandBus(url, migrate=True):
             pass
+        # Connected before the storm: workers that are in keep their places, and would leave none.
+        bus = stack.enter_context(_bus(url))
         config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
-        children = [
-            Child("tests.chaos.storm", config | {"runtime": ("asyncio", "threads")[number % 2]})
-            for number in range(processes)
-        ]
+        children: list[Child] = []
         try:
-            for child in children:
-                child.expect("ready")
-            sent = _send(url, commands)
-            done = _wait(url, len(sent))
+            # One after another, as a fleet starts: all at once would share out the places so that
+            # nobody has as many as a worker needs.
+            for number in range(processes):
+                runtime = ("asyncio", "threads")[number % 2]
+                children.append(Child("tests.chaos.storm", config | {"runtime": runtime}))
+                children[-1].expect("ready")
+                time.sleep(1.0)
+            sent = _send(bus, commands)
+            done = _wait(bus, len(sent))
             seen = [list(_said(child)) for child in children]
         finally:
             for child in children:
@@ -76,39 +81,37 @@ def _bus(url: str) -> SyncCommandBus:
             time.sleep(0.1)
 
 
-def _send(url: str, count: int) -> list[str]:
+def _send(bus: SyncCommandBus, count: int) -> list[str]:
     """In groups, each until its fate is known."""
     ids = [str(uuid4()) for _ in range(count)]
-    with _bus(url) as bus:
-        for begin in range(0, count, 50):
-            group = [SendRequest(DOMAIN, "note", command_id=one) for one in ids[begin : begin + 50]]
-            while True:
-                try:
-                    bus.send_many(group)
-                except StoreUnavailable:
-                    time.sleep(0.05)
-                except DuplicateCommandError:
-                    break
-                else:
-                    break
-            # Slowly, so that the workers that found no place yet come by again and again.
-            time.sleep(0.1)
+    for begin in range(0, count, 50):
+        group = [SendRequest(DOMAIN, "note", command_id=one) for one in ids[begin : begin + 50]]
+        while True:
+            try:
+                bus.send_many(group)
+            except StoreUnavailable:
+                time.sleep(0.05)
+            except DuplicateCommandError:
+                break
+            else:
+                break
+        # Slowly, so that the workers that found no place yet come by again and again.
+        time.sleep(0.1)
     return ids
 
 
-def _wait(url: str, count: int) -> int:
+def _wait(bus: SyncCommandBus, count: int) -> int:
     """How many have ended well, when nothing is left or patience is."""
-    with _bus(url) as bus:
 
-        def completed() -> int:
-            try:
-                return bus.stats(DOMAIN).completed
-            except StoreUnavailable:
-                return 0
+    def completed() -> int:
+        try:
+            return bus.stats(DOMAIN).completed
+        except StoreUnavailable:
+            return 0
 
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda: completed() >= count, "every command has ended", 120)
-        return completed()
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: completed() >= count, "every command has ended", 120)
+    return completed()
 
 
 def _said(child: Child) -> Any:

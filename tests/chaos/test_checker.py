@@ -471,3 +471,20 @@ def test_a_claim_that_a_crashed_server_forgot_makes_nobody_stale() -> None:
     )
     assert "P6" in before
     assert check(it.case()) == []
+
+
+def test_a_worker_that_slept_through_its_lease_begins_nothing_early() -> None:
+    """Worker 11 claimed b before worker 10 failed with it, and begins it during the backoff."""
+    it = Good()
+    failed = Trace("FAILED", T + 1.45, {"attempt": 2, "retry_in": 0.5})
+    trail = it.finals["b"].trail
+    change(it.finals, "b", trail=(*trail[:-2], trail[-2], failed, *trail[-2:]), attempts=3)
+    it.events = [e for e in it.events if e.get("id") != "b" or e["event"] != "handled"]
+    it.events.append(handled("b", T + 1.47, 11, 2))
+    assert "P9" not in {violation.promise for violation in check(it.case())}
+    it.events.append(handled("b", T + 1.48, 10, 3, attempt=2))
+    it.events = [
+        e | {"at": T + 1.46} if e["event"] == "claimed" and e["at"] == T + 1.40 else e
+        for e in it.events
+    ]
+    assert "P9" in {violation.promise for violation in check(it.case())}

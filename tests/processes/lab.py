@@ -90,7 +90,7 @@ class Child:
     def is_frozen(self) -> bool:
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return False  # it has just ended
         return stat.rpartition(")")[2].split()[0] == "T"
 

@@ -75,6 +75,7 @@ def test_memory_and_postgresql_cannot_be_told_apart() -> None:
                 both = SideBySide(engines, clock)
 
             run_state_machine_as_test(Served, settings=settings(QUICK, max_examples=20))
+            assert len(Served.both.engines) == 2
 
 
 def test_memory_and_sqlite_cannot_be_told_apart(embedded: type[Engines]) -> None:

@@ -74,7 +74,7 @@ class Link:
         self.open = True
         self.may_pass = threading.Event()
         self.may_pass.set()
-        self._abandoned = False
+        self.abandoned = False
         self._trap: Trap | None = None
         self._conversation = Conversation()
         for pump in (self._pump_requests, self._pump_answers):
@@ -98,7 +98,7 @@ class Link:
 
     def abandon(self) -> None:
         """The server sees the client go; the client sees nothing, for ever."""
-        self._abandoned = True
+        self.abandoned = True
         _hang_up(self.server)
         self.server.close()
 
@@ -165,7 +165,7 @@ class Link:
         """One end hung up: the other is told so, unless it was abandoned or stands still."""
         self._proxy.may_pass.wait()
         self.may_pass.wait()
-        if self.open and not (self._abandoned and end is self.server):
+        if self.open and not (self.abandoned and end is self.server):
             self.cut(reset=False)
 
 
@@ -227,6 +227,11 @@ class Proxy:
     def half_open(self) -> int:
         """The server loses every client, and none of them is told; new connections work."""
         return self._each(Link.abandon)
+
+    def forget_abandoned(self) -> None:
+        """Clients that were left half open learn of it at last: without it one without a timeout of its
+        own waits for ever."""
+        self._each(lambda link: link.cut() if link.abandoned else None)
 
     def freeze(self) -> None:
         """From now on nothing passes, in either direction, and nobody is told."""
