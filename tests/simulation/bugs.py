@@ -18,6 +18,7 @@ from commandbus.engines.memory import store as memory
 from commandbus.engines.memory.state import Entry
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.chains import Chains
 from commandbus.worker.core import WorkerCore
 from tests.simulation.oracle import PARKED
 
@@ -288,6 +289,24 @@ def two_claims_are_in_flight(patch: pytest.MonkeyPatch) -> None:
         return core._may_wait and not core.stopping and now >= core._claim_at
 
     _around(patch, WorkerCore, "_may_claim", may_claim)
+
+
+@bug
+def a_chain_runs_all_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Chains, "lead", lambda chains, claimed: claimed)
+
+
+@bug
+def a_chain_gives_the_place_of_its_group_up_with_its_first_member(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryStore, "_hand_over", lambda store, domain, heirs: None)
+
+
+@bug
+def who_waits_in_a_chain_is_forgotten_at_a_stop(patch: pytest.MonkeyPatch) -> None:
+    def give_up(original: Any, chains: Any, lease_ids: Any = None) -> Any:
+        return original(chains, lease_ids) if lease_ids is not None else []
+
+    _around(patch, Chains, "give_up", give_up)
 
 
 @bug

@@ -17,7 +17,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Canceled, Parked, Rejected, Released, RetryLater, Succeeded
-from commandbus.store.records import ClaimReply, QueueStats, Settlement
+from commandbus.store.records import Claimed, ClaimReply, QueueStats, Settlement
 
 PENDING, RUNNING = CommandStatus.PENDING, CommandStatus.IN_PROGRESS
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
@@ -38,6 +38,7 @@ class Tracked:
     domain: str
     priority: int
     key: str | None
+    group: str | None
     max_attempts: int
     expires_at: int | None
     due_at: int
@@ -103,6 +104,7 @@ class Oracle:
         self,
         domains: Sequence[str],
         limit: int,
+        followers: int,
         lease_seconds: float,
         reply: ClaimReply,
         now: int,
@@ -110,9 +112,10 @@ class Oracle:
         rescued = self._take_back(now)
         if reply.rescued != rescued:
             raise Violation(f"P5: {rescued} leased commands were lost, {reply.rescued} were rescued")
-        if len(reply.claimed) > limit:
-            raise Violation(f"a claim of {limit} returned {len(reply.claimed)}")
-        expired = self._expire(domains, now, must=len(reply.claimed) < limit)
+        rows = sum(not taken.follows for taken in reply.claimed)
+        if rows > limit or len(reply.claimed) - rows > followers:
+            raise Violation(f"a claim of {limit} and {followers} returned {len(reply.claimed)}")
+        expired = self._expire(domains, now, must=rows < limit)
         waiting = [
             command
             for command in self.commands.values()
@@ -134,9 +137,14 @@ class Oracle:
                 raise Violation(f"P9: #{command.number} came {command.due_at - now} us early")
             if command not in waiting:
                 raise Violation(f"#{command.number} was claimed although paused, expired or foreign")
-            if command.rank < last.get(command.domain, command.rank):
+            if taken.follows:
+                self._check_follower(command, taken.lease_id, waiting)
+            elif self.is_held_back(command):
+                raise Violation(f"#{command.number} was claimed while one of its group runs")
+            elif command.rank < last.get(command.domain, command.rank):
                 raise Violation(f"P10: #{command.number} came after a later one")
-            last[command.domain] = command.rank
+            else:
+                last[command.domain] = command.rank
             if command.seq not in (None, taken.seq):
                 raise Violation(f"#{command.number} changed its sequence")
             command.seq = taken.seq
@@ -149,11 +157,45 @@ class Oracle:
                 held = self.leases[taken.lease_id] = Held(until)
             held.members[taken.seq] = command
             waiting.remove(command)
+        # The place of one that expired is free from the next claim on.
+        freed = {(command.domain, command.group) for command in expired if command.group is not None}
         for command in waiting:
-            if len(reply.claimed) < limit:
+            if self.is_held_back(command) or (command.domain, command.group) in freed:
+                continue
+            if rows < limit:
                 raise Violation(f"P1: #{command.number} was eligible, and the claim left room")
-            if command.domain in last and command.rank < last[command.domain]:
+            # Another of its group may have passed before it came.
+            first = command.group is None and command.domain in last
+            if first and command.rank < last[command.domain]:
                 raise Violation(f"P10: #{command.number} was passed over")
+
+    def is_held_back(self, command: Tracked) -> bool:
+        """Whether another of its group is under a lease."""
+        return command.group is not None and any(
+            (other.domain, other.group, other.status) == (command.domain, command.group, RUNNING)
+            for other in self.commands.values()
+        )
+
+    def _check_follower(self, command: Tracked, lease_id: int, waiting: Sequence[Tracked]) -> None:
+        """Who comes along is the first of its group, and comes with all that run of it."""
+        for other in self.commands.values():
+            if (other.domain, other.group) != (command.domain, command.group):
+                continue
+            if other.status is RUNNING and other.lease_id != lease_id:
+                raise Violation(f"#{command.number} came along while #{other.number} runs elsewhere")
+            if other in waiting and other.rank < command.rank:
+                raise Violation(f"P10: #{command.number} came along before #{other.number}")
+
+    def begun(self, claimed: Claimed, running: Sequence[Claimed], now: int) -> None:
+        command = self.commands[claimed.command_id]
+        for run in running:
+            other = self.commands[run.command_id]
+            same = (other.domain, other.group) == (command.domain, command.group)
+            if command.group is None or not same or other is command:
+                continue
+            leases = [self.leases.get(claimed.lease_id), self.leases.get(run.lease_id)]
+            if all(held is not None and held.until > now for held in leases):
+                raise Violation(f"#{command.number} and #{other.number} of a group run at once")
 
     def _deliver(self, command: Tracked, attempt: int, crashes: int, lease_id: int) -> None:
         command.status, command.lease_id = RUNNING, lease_id
@@ -186,7 +228,7 @@ class Oracle:
             record = self._read_record(command.command_id, command.domain)
             if record is not None and record.status is CommandStatus.CANCELED:
                 self._end(command, CommandStatus.CANCELED)
-            elif must:
+            elif must and command.group is None:
                 raise Violation(f"#{command.number} expired, but still waits")
         return met
 
@@ -292,6 +334,7 @@ class Oracle:
             and command.domain in domains
             and command.domain not in self.paused
             and command.due_at <= now
+            and not self.is_held_back(command)
         ]
 
     def unfinished(self) -> list[Tracked]:

@@ -109,8 +109,9 @@ class VirtualWorker:
             self._perform(effect)
         self._fill_slots()
         in_shell = len(self.ready) + len(self.running) + self._ended_in_inbox()
-        if core.held != in_shell:
+        if core.held != in_shell + core.chains.waiting:
             raise Violation(f"{self.name} counts {core.held} held commands, its slots {in_shell}")
+        self.owed.update((s.seq, s.lease_id) for s in core.unsettled)
         if core.done(world.seconds):
             self._end_gracefully()
 
@@ -181,12 +182,21 @@ class VirtualWorker:
     def _fill_slots(self) -> None:
         while self.ready and len(self.running) < self.core.concurrency:
             claimed = self.ready.popleft()
+            self.world.begun(claimed)
             self.running.append(Run(claimed, self.world.now + self.world.handler_time()))
 
     def request(self) -> ClaimRequest:
         assert self.claim is not None
         claim, lease = self.claim, self.settings.visibility_timeout
-        return ClaimRequest(self.domains, claim.limit, self.name, lease, claim.sweep)
+        return ClaimRequest(
+            self.domains,
+            claim.limit,
+            self.name,
+            lease,
+            claim.sweep,
+            followers=claim.followers,
+            chain=claim.chain,
+        )
 
     def finish(self, run: Run, settlement: Settlement) -> None:
         self.running.remove(run)
@@ -242,7 +252,8 @@ class VirtualWorker:
 
     def asleep(self) -> bool:
         """Whether it has a free slot, and waits for something else than its next try to claim."""
-        if self.core.held >= self.core.concurrency or self.core.stopping or self.heard_late:
+        startable = self.core.held - self.core.chains.waiting
+        if startable >= self.core.concurrency or self.core.stopping or self.heard_late:
             return False
         return not self.about_to_claim()
 

@@ -93,6 +93,8 @@ class World:
         self.now = START
         self.steps = 0
         self.faults = True
+        self.grouped = seed % 3 == 0
+        """Whether most commands have a group key."""
         self.prompt = rng.random() < 0.5
         self.lossy = not self.prompt and rng.random() < 0.6
         self.shared_hub = WakeHub() if rng.random() < 0.5 else None
@@ -102,7 +104,7 @@ class World:
         self.oracle = Oracle(self._record, self._trail, self._stats)
         self.workers: list[VirtualWorker] = []
         self._born = 0
-        self._sends_left = rng.randint(3, 8)
+        self._sends_left = rng.randint(3, 8) + 4 * self.grouped
         for _ in range(rng.randint(1, 3)):
             self.start_worker()
         for _ in range(rng.randint(0, self._sends_left // 2 if self.prompt else self._sends_left)):
@@ -190,6 +192,7 @@ class World:
         draw, now = rng.random(), self.now
         domain = self.domains[int(rng.random() * len(self.domains))]
         priority = (0, 5, 5, 10)[int(rng.random() * 4)]
+        group = ("g", "g", "h", None)[int(rng.random() * 4)] if self.grouped else None
         delay = 0.0 if draw < 0.6 else round(draw * 8, 3)
         key = "k" if rng.random() < 0.3 else None
         attempts = None if draw < 0.7 else 1 + int(rng.random() * 3)
@@ -204,6 +207,7 @@ class World:
             priority=priority,
             delay=delay,
             unique_key=key,
+            group_key=group,
             max_attempts=attempts,
             expires_at=None if expires is None else EPOCH + timedelta(microseconds=expires),
         )
@@ -216,6 +220,7 @@ class World:
                 domain=domain,
                 priority=priority,
                 key=key,
+                group=group,
                 max_attempts=attempts or ATTEMPTS,
                 expires_at=expires,
                 due_at=now + int(delay * SECOND),
@@ -319,7 +324,7 @@ class World:
         limit, request = worker.claim.limit, worker.request()
         reply = self.run(self.store.claim(request))
         self.log(worker.name, "claims", [c.seq for c in reply.claimed], reply.next_due_in)
-        self.oracle.claimed(worker.domains, limit, LEASE, reply, self.now)
+        self.oracle.claimed(worker.domains, limit, worker.claim.followers, LEASE, reply, self.now)
         if draw < 0.09:
             self.log(worker.name, "never learns of its claim")
             worker.claim_answer = ClaimFailed(UNREACHABLE)
@@ -371,6 +376,11 @@ class World:
         else:
             worker.settle_answer = Settled(report)
         return True
+
+    def begun(self, claimed: Claimed) -> None:
+        """A handler begins: nobody else of its group may be running, under a lease that holds."""
+        runs = [run.claimed for worker in self.workers if worker.alive for run in worker.running]
+        self.oracle.begun(claimed, runs, self.now)
 
     def finish(self, worker: VirtualWorker, run: Run) -> None:
         claimed = run.claimed

@@ -38,14 +38,18 @@ class Bench:
         return self
 
     def claims(
-        self, count: int, crashes: int = 0, priority: int = 5, *, keyed: bool = False
+        self, count: int, crashes: int = 0, priority: int = 5, *, keyed: bool = False, chain: int = 0
     ) -> list[Effect]:
-        """The claim in flight finds so many commands, under one lease."""
+        """The claim in flight finds so many commands, under one lease; behind each so many of its
+        group."""
         self._lease += 1
-        found = []
-        for _ in range(count):
-            self._seq += 1
-            found.append(_claimed(self._seq, self._lease, crashes, priority, keyed))
+        first = [self._seq + 1 + n * (chain + 1) for n in range(count)]
+        found = [
+            _claimed(leader + place, self._lease, crashes, priority, keyed, leader if chain else 0)
+            for leader in first
+            for place in range(chain + 1)
+        ]
+        self._seq += len(found)
         return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
@@ -69,7 +73,9 @@ class Bench:
         return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def _claimed(seq: int, lease_id: int, crashes: int, priority: int, keyed: bool) -> Claimed:
+def _claimed(
+    seq: int, lease_id: int, crashes: int, priority: int, keyed: bool, chain: int = 0
+) -> Claimed:
     command_id = UUID(int=seq)
     return Claimed(
         seq=seq,
@@ -90,4 +96,5 @@ def _claimed(seq: int, lease_id: int, crashes: int, priority: int, keyed: bool) 
         crashes=crashes,
         releases=0,
         keyed=keyed,
+        chain=chain,
     )

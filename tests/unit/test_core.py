@@ -268,11 +268,83 @@ def test_less_is_claimed_ahead_among_urgent_commands(priority: int, claimed: int
     assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(claimed, False)]
 
 
-@pytest.mark.parametrize(("keyed", "claimed"), [(False, 501), (True, 101)])
-def test_less_is_claimed_ahead_where_it_holds_up_a_group(keyed: bool, claimed: int) -> None:
+def test_less_is_claimed_ahead_where_it_holds_up_a_group() -> None:
     bench = Bench(concurrency=2).begun()
-    bench.claims(2, keyed=keyed)
-    assert bench.kinds(bench.finish(1, 100), Claim) == [Claim(claimed, False)]
+    bench.claims(2, keyed=True)
+    claim = Claim(101, False, followers=400, chain=250)
+    assert bench.kinds(bench.finish(1, 100), Claim) == [claim], "the rest may be of the same groups"
+
+
+def test_no_members_come_along_to_slow_handlers() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(2, keyed=True)
+    assert bench.kinds(bench.finish(1, 11_000), Claim) == [Claim(1, False)]
+
+
+# Chains.
+
+
+def test_one_of_a_chain_begins_when_the_one_before_it_has_ended() -> None:
+    bench = Bench(concurrency=4, prefetch=4).begun()
+    assert [one.seq for one in bench.kinds(bench.claims(2, keyed=True, chain=1), Start)[0].claimed] == [
+        1,
+        3,
+    ]
+    assert bench.core.held == 4
+    assert [one.seq for one in bench.kinds(bench.finish(1), Start)[0].claimed] == [2]
+    assert not bench.kinds(bench.tell(Tick()), Start)
+    assert [one.seq for one in bench.kinds(bench.finish(1), Start)[0].claimed] == [4]
+    assert not bench.kinds(bench.finish(2), Start)
+    assert bench.core.held == 0
+
+
+def test_slots_that_a_chain_leaves_free_are_claimed_for() -> None:
+    bench = Bench(concurrency=2, prefetch=10).begun(limit=12)
+    (claim,) = bench.kinds(bench.claims(1, keyed=True, chain=11), Claim)
+    assert claim.limit == 1
+    assert (claim.followers, claim.chain) == (0, 0), "there are enough already"
+
+
+def test_who_waits_in_a_chain_goes_back_when_the_worker_stops() -> None:
+    bench = Bench(concurrency=2, prefetch=10).begun()
+    bench.claims(1, keyed=True, chain=3)
+    (settle,) = bench.kinds(bench.tell(StopRequested(30)), Settle)
+    assert [(s.seq, type(s.outcome)) for s in settle.batch] == [(n, Released) for n in (2, 3, 4)]
+    assert bench.core.held == 1
+
+
+def test_who_waits_in_a_chain_goes_back_behind_a_slow_command() -> None:
+    bench = Bench(concurrency=2, prefetch=10).begun()
+    bench.claims(1, keyed=True, chain=3)
+    bench.empty()
+    bench.now = bench.core.deadline() or math.nan
+    effects = bench.tell(Tick())
+    (settle,) = bench.kinds(effects, Settle)
+    assert [s.seq for s in settle.batch] == [2, 3, 4]
+    assert not bench.kinds(effects, Start)
+
+
+def test_a_chain_whose_lease_is_gone_goes_no_further() -> None:
+    bench = Bench(concurrency=2, prefetch=10).begun()
+    bench.claims(1, keyed=True, chain=3)
+    bench.tell(LeasesGone([1]))
+    assert bench.core.held == 1
+    assert not bench.kinds(bench.finish(1), Start)
+
+
+def test_a_chain_is_given_back_when_an_outcome_came_too_late() -> None:
+    bench = Bench(concurrency=2, prefetch=10).begun()
+    bench.claims(1, keyed=True, chain=3)
+    bench.finish(1)
+    (settle,) = bench.kinds(bench.tell(Settled(SettleReport((1,)))), Settle)
+    assert [s.seq for s in settle.batch] == [3, 4], "the second one had begun"
+
+
+def test_a_worker_that_is_recycled_takes_no_more_members_than_it_may() -> None:
+    bench = Bench(concurrency=2, prefetch=100, recycle_after=10).begun(limit=10)
+    bench.claims(2, keyed=True)
+    (claim,) = bench.kinds(bench.finish(2), Claim)
+    assert claim.limit + claim.followers == 8
 
 
 def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken_again() -> None:

@@ -60,6 +60,11 @@ class CommandStore(Protocol):
         sequence; several domains take turns. Attempts are counted here. Expired commands end
         CANCELED with reason EXPIRED instead of being returned. An empty reply means that nothing
         was eligible. With `sweep`, due work is promoted and expired leases are taken back first.
+
+        With `followers`, those that wait behind the only member of a group that may run may come
+        along with it, in their order, after the others in the reply: unless a limit or a tag has a
+        say, too, and up to one that has crashes. Until the last of such a chain has left its lease,
+        nobody else passes the gate of the group.
         """
         ...
 

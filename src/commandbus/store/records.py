@@ -87,6 +87,11 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     apart: bool = False
     """Each command under a lease of its own where transactions that end commands would wait for each
     other to change the one they share."""
+    followers: int = 0
+    """So many members of groups may come along in all, each behind one of its group that was claimed
+    (see `Claimed.chain`); divided evenly among these groups."""
+    chain: int = 0
+    """Of one group, so many at most."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -113,6 +118,15 @@ class Claimed(msgspec.Struct, frozen=True):
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
+    chain: int = 0
+    """Members of a group that were claimed together name the first of them, itself included; they
+    are to be run one after another, in the order of the reply. 0 stands for one by itself."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether it came along behind another of its group."""
+        return self.chain not in (0, self.seq)
+
     """Others may wait for its key, so it is not put off without need."""
 
 

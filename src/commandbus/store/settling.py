@@ -6,6 +6,7 @@ that the trail of a command is complete.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, assert_never
 
 import msgspec
@@ -35,6 +36,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     releases: int
     keyed: bool
     """Whether it holds a unique key that its outcome frees."""
+    chain: int = 0
+    """See `Claimed.chain`."""
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
@@ -182,6 +185,24 @@ def plan_lost(writes: Writes, member: Member, lease_id: int, worker: str, claime
             {"attempt": member.attempt, "reason": "WORKER_LOST", "error": failure},
         )
     )
+
+
+def chains_of(members: Iterable[Member]) -> dict[int, int]:
+    """The members of a lease that are of chains, in order, with the chains that they are of."""
+    return {member.seq: member.chain for member in members if member.chain}
+
+
+def hand_over(chains: Mapping[int, int], leaving: Container[int]) -> dict[int, int | None]:
+    """The place of a group that runs one at a time is held by the first of a chain that is still under
+    its lease. Of those who leave, who held one; and who takes it over, or None if nobody is left.
+    `chains` is what `chains_of` says of the lease before they leave."""
+    holders: dict[int, int] = {}
+    heirs: dict[int, int] = {}
+    for seq, chain in chains.items():
+        holders.setdefault(chain, seq)
+        if seq not in leaving:
+            heirs.setdefault(chain, seq)
+    return {holder: heirs.get(chain) for chain, holder in holders.items() if holder in leaving}
 
 
 def _micro(seconds: float) -> int:

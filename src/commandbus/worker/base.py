@@ -348,6 +348,8 @@ class WorkerBase:
             claim.idle,
             claim.hurried,
             any(found.transactional and found.domain in self.domains for found in self.registry),
+            claim.followers,
+            claim.chain,
         )
 
     def _receive(

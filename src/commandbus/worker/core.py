@@ -17,11 +17,12 @@ from math import inf
 from typing import assert_never
 
 from commandbus.domain.outcome import POOL_BACKOFF, Released
-from commandbus.domain.priority import LABELS
 from commandbus.errors import PoolExhausted
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import RECONNECT
+from commandbus.worker.ahead import URGENT, prefetch, share
+from commandbus.worker.chains import Chains
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -62,17 +63,9 @@ SETTLE_PATIENCE = 5.0
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
-SLOW_HANDLER = 0.01
-"""Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
-
-
-URGENT = LABELS["high"]
-URGENT_SHARE = 5
-"""Among urgent commands, so much less is claimed ahead."""
-KEYED_SHARE = 5
-"""Where a command that was claimed ahead holds up others of its group, or one of few places, so much
-less is claimed ahead."""
 STOPPING = "the worker is stopping"
+LEASE_GONE = "its lease may be gone"
+HELD_UP = "held up behind a slow command"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
@@ -102,6 +95,8 @@ class WorkerCore:
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
         self._suspects = Suspects()
+        self.chains = Chains()
+        """A shell whose slots share the core's thread may go on along a chain without asking."""
         self._taken = 0
         self._claiming = False
         self._may_wait = True
@@ -109,8 +104,8 @@ class WorkerCore:
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
         """The last claim had commands of high priority, so others may follow."""
-        self._keyed = False
-        """The last claim had commands that others may wait for."""
+        self._share = 1
+        """As the last claim had commands that others may wait for, less is claimed ahead."""
         self._woken_meanwhile = False
         self._due_meanwhile = inf
         self._look_at = -inf
@@ -176,7 +171,7 @@ class WorkerCore:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
-        if self.held > self.concurrency and self._stop_at is None:
+        if self._ahead() and self._stop_at is None:
             moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
 
@@ -216,6 +211,7 @@ class WorkerCore:
                 if not self._stop_requested:
                     self._stop_requested = True
                     effects.append(Withdraw())
+                    self._give_back(self.chains.give_up(), STOPPING)
                 self._stop_at = min(now + event.patience, self._stop_at or inf)
             case _:
                 assert_never(event)
@@ -232,12 +228,12 @@ class WorkerCore:
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
             effects.append(Interrupt())
-        hoarding = self.held > self.concurrency and now >= self._progress_at + HOARD_SECONDS
-        if hoarding and not self.stopping:
+        if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
+            self._give_back(self.chains.give_up(), HELD_UP)
         if self.unsettled and not self._settling and now >= self._next_settle():
             self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
@@ -258,7 +254,7 @@ class WorkerCore:
             self._hurried = False
             if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle, hurried))
+            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room)))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
@@ -267,7 +263,7 @@ class WorkerCore:
 
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""
-        if self.held <= self.concurrency or self.stopping:
+        if self._startable <= self.concurrency or self.stopping:
             return self._settle_at
         return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
@@ -283,30 +279,38 @@ class WorkerCore:
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
+    @property
+    def _startable(self) -> int:
+        """Commands that are held and wait for no other."""
+        return self.held - self.chains.waiting
+
+    def _ahead(self) -> bool:
+        """Whether more is held than can run."""
+        return self.held > self.concurrency or self.chains.waiting > 0
+
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        prefetch = self._prefetch()
-        room = self.concurrency + prefetch - self.held
-        if self._settings.recycle_after is not None:
-            room = min(room, self._settings.recycle_after - self._taken)
-        if self.held < self.concurrency or room * 2 >= self.concurrency + prefetch:
-            return max(0, room)
-        return 0
+        most = self.concurrency + self._prefetch() // self._share
+        room = self._at_most(most - self._startable)
+        return room if self._startable < self.concurrency or room * 2 >= most else 0
+
+    def _followers(self, room: int) -> tuple[int, int]:
+        """How many members of groups may come along with so many commands, in all and of one group:
+        what is claimed ahead for a slot may as well be of one group."""
+        ahead = self._prefetch()
+        spare = self._at_most(self.concurrency + ahead - self.held) - room
+        return (spare, ahead // self.concurrency) if spare > 0 else (0, 0)
+
+    def _at_most(self, wanted: int) -> int:
+        """So many, or what is left of those that this worker may take at all."""
+        recycle_after = self._settings.recycle_after
+        left = wanted if recycle_after is None else min(wanted, recycle_after - self._taken)
+        return max(0, left)
 
     def _prefetch(self) -> int:
-        settings = self._settings
         if self._held_up or self._suspects.around:
             return 0
-        if settings.prefetch is not None:
-            return settings.prefetch
-        seconds = self._handler_seconds
-        if seconds is None or seconds > SLOW_HANDLER:
-            return 0
-        # What is claimed ahead stands before what comes later, however urgent that is.
-        budget = settings.prefetch_budget / (URGENT_SHARE if self._urgent else 1)
-        fitting = self.concurrency * budget / max(seconds, 1e-6)
-        most = settings.prefetch_max // (KEYED_SHARE if self._keyed else 1)
-        return min(most, int(fitting))
+        return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -314,10 +318,11 @@ class WorkerCore:
         self._claim_failures = 0
         metrics.fetch_seconds += event.took
         metrics.rescued += reply.rescued
-        self.backlog = len(reply.claimed) >= event.limit
+        taken = sum(not claimed.follows for claimed in reply.claimed)
+        self.backlog = taken >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
-            self._keyed = any(claimed.keyed for claimed in reply.claimed)
+            self._share = share(reply.claimed)
         else:
             metrics.empty_receives += 1
             self._sweep_at = now
@@ -345,11 +350,11 @@ class WorkerCore:
         self.held += len(starting)
         self._taken += len(reply.claimed)
         if starting:
-            effects.append(Start(starting))
+            effects.append(Start(self.chains.lead(starting)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
-        if len(reply.claimed) >= event.limit:
+        if self.backlog:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
@@ -386,6 +391,9 @@ class WorkerCore:
             recorded = [settlement for settlement in event.settlements if settlement.recorded]
             self.metrics.commands_settled += len(recorded)
             self._forget(recorded, effects)
+        following = self.chains.ended(event.settlements)
+        if following:
+            effects.append(Start(following))
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
@@ -402,6 +410,7 @@ class WorkerCore:
         self._lost_members += lost
         self.metrics.leases_lost += lost
         self._suspects.gone(gone)
+        self.held -= len(self.chains.give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -413,9 +422,12 @@ class WorkerCore:
 
     def _settled(self, event: Settled, now: float, effects: list[Effect]) -> None:
         lost = len(event.report.lost)
+        refused = set(event.report.lost)
         if lost:
             self._take_back(now)
-        refused = set(event.report.lost)
+            # Others of the group may run elsewhere by now.
+            stale = frozenset(s.lease_id for s in self._settling if s.seq in refused)
+            self._give_back(self.chains.give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(
             s.seq in refused and s.lease_id in self._leases for s in self._settling
@@ -444,9 +456,11 @@ class WorkerCore:
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
-        self.held -= len(event.claimed)
-        reason = STOPPING if self.stopping else "held up behind a slow command"
-        self.unsettled += [_release(claimed, reason) for claimed in event.claimed]
+        self._give_back(event.claimed, STOPPING if self.stopping else HELD_UP)
+
+    def _give_back(self, unbegun: list[Claimed], reason: str) -> None:
+        self.held -= len(unbegun)
+        self.unsettled += [_release(claimed, reason) for claimed in unbegun]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []

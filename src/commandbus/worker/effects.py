@@ -14,6 +14,8 @@ class Claim(msgspec.Struct, frozen=True):
     sweep: bool
     idle: bool = False
     hurried: bool = False
+    followers: int = 0
+    chain: int = 0
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from commandbus.domain.moment import Clock
 from commandbus.engines.memory.state import Domain, Entry, State, Stored
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op, Wake
+from commandbus.store.settling import Member
 
 Ready = list[tuple[int, int, Entry]]
 
@@ -169,6 +171,44 @@ class MemoryGates:
                 del domain.slots[gate]
             domain.touched[gate] = now
         return bool(passed)
+
+    def _leaders(
+        self, domain: Domain, members: Mapping[int, Member], followers: int, chain: int
+    ) -> list[tuple[Member, str, int]]:
+        """Of those just claimed, behind whom others may come along, where they wait and how many: who
+        holds the only place of a group that knows no further gate. Not behind one whose worker died."""
+        if followers <= 0 or domain.limits.keys() - {PER_SENDER} or domain.places:
+            return []
+        leaders = [
+            (one, gate)
+            for one in members.values()
+            for gate in domain.passed.get(one.seq, ())
+            if gate.startswith(KEY_PREFIX) and len(domain.slots[gate]) == 1 and not one.crashes
+        ]
+        return [(*leader, min(chain, followers // len(leaders))) for leader in leaders]
+
+    def _next_at(self, domain: Domain, gate: str, most: int) -> Iterator[Entry]:
+        """Take the first ones that wait at a gate, up to one whose worker died."""
+        heap, taken = domain.held.get(gate, []), 0
+        while heap and taken < most:
+            entry = heap[0][2]
+            if domain.waiting.get(entry.seq) is entry:
+                if entry.crashes:
+                    break
+                taken += 1
+                yield entry
+            heappop(heap)
+        if not heap:
+            domain.held.pop(gate, None)
+
+    def _hand_over(self, domain: Domain, heirs: Mapping[int, int | None]) -> None:
+        """The place of a group stays with others of a chain."""
+        for holder, heir in heirs.items():
+            if heir is not None:
+                domain.passed[heir] = domain.passed.pop(holder)
+                for gate in domain.passed[heir]:
+                    domain.slots[gate].remove(holder)
+                    domain.slots[gate].add(heir)
 
     def _heaps_for(self, domain: Domain, tags: tuple[str, ...]) -> list[Ready]:
         """The ready work that a worker with these tags may take."""

@@ -23,7 +23,7 @@ from commandbus.engines.memory.documents import MemoryDocuments
 from commandbus.engines.memory.gates import MemoryGates
 from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
-from commandbus.engines.memory.state import Entry, Lease, Pause, State, Stored
+from commandbus.engines.memory.state import Domain, Entry, Lease, Pause, State, Stored
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
@@ -42,7 +42,7 @@ from commandbus.store.records import (
     with_pending,
 )
 from commandbus.store.replies import replies_to_expired
-from commandbus.store.settling import Member, OutcomeRow, Writes, plan, plan_lost
+from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
 from commandbus.store.trail import Kept
 
 
@@ -147,32 +147,51 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         self._promote(domain, now)
         self._admit(name, domain, now)
         heaps = self._heaps_for(domain, request.tags)
-        lease_id = self._state.last_lease + 1
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
-        while len(claimed) < request.limit and (heap := min(filter(None, heaps), default=None)):
+        most = request.limit - len(claimed)
+        while len(members) < most and (heap := min(filter(None, heaps), default=None)):
             entry = heappop(heap)[2]
-            if domain.waiting.get(entry.seq) is not entry:
-                continue
-            del domain.waiting[entry.seq]
-            stored = self._state.commands[entry.seq]
-            expires_at = stored.command.expires_at
-            if expires_at is not None and expires_at <= now:
-                self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
-                expired.append(stored.command)
-                if stored.command.batch_id is not None:
-                    yield Wake(BATCHES)
-                continue
-            stored.lease_id = lease_id
-            keyed = stored.command.unique_key is not None or entry.seq in domain.passed
-            member = Member(entry.seq, entry.attempts + 1, entry.crashes, entry.releases, keyed)
-            members[entry.seq] = member
-            claimed.append(_claimed(stored, member, lease_id, now))
+            if domain.waiting.get(entry.seq) is entry:
+                self._take(domain, entry, members, expired, now)
+        followers = request.followers - sum(one.follows for one in claimed)
+        for leader, gate, share in self._leaders(domain, members, followers, request.chain):
+            for entry in self._next_at(domain, gate, share):
+                if self._take(domain, entry, members, expired, now, chain=leader.seq):
+                    members[leader.seq] = msgspec.structs.replace(leader, chain=leader.seq)
         if members:
-            self._state.last_lease = lease_id
-            until = now + int(request.lease_seconds * SECOND)
+            self._state.last_lease += 1
+            lease_id, until = self._state.last_lease, now + int(request.lease_seconds * SECOND)
             self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
+            for member in members.values():
+                stored = self._state.commands[member.seq]
+                stored.lease_id = lease_id
+                claimed.append(_claimed(stored, member, lease_id, now))
+        if any(command.batch_id is not None for command in expired):
+            yield Wake(BATCHES)
         yield from self.insert(replies_to_expired(expired), Capacity())
+
+    def _take(
+        self,
+        domain: Domain,
+        entry: Entry,
+        members: dict[int, Member],
+        expired: list[NewCommand],
+        now: int,
+        chain: int = 0,
+    ) -> bool:
+        """A command that waited becomes a member of a lease, unless it has expired."""
+        seq = entry.seq
+        del domain.waiting[seq]
+        stored = self._state.commands[seq]
+        command = stored.command
+        if command.expires_at is not None and command.expires_at <= now:
+            self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
+            expired.append(command)
+            return False
+        keyed = command.unique_key is not None or chain != 0 or seq in domain.passed
+        members[seq] = Member(seq, entry.attempts + 1, entry.crashes, entry.releases, keyed, chain)
+        return True
 
     def _next_due_in(self, request: ClaimRequest, now: int) -> float | None:
         moments: list[float] = [
@@ -193,9 +212,12 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         lost: list[int] = []
         sends: list[NewCommand] = []
         touched: set[tuple[str, UUID]] = set()
+        leaving: dict[int, set[int]] = {}
         for settlement in batch:
             lease = self._state.leases.get(settlement.lease_id)
             member = lease.members.get(settlement.seq) if lease and lease.until > now else None
+            if settlement.seq in leaving.get(settlement.lease_id, ()):
+                member = None
             if lease is None or member is None or member.attempt != settlement.attempt:
                 stored = self._state.commands.get(settlement.seq)
                 recorded = stored.outcome.lease_id if stored and stored.outcome else None
@@ -206,12 +228,21 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
             sends += settlement.sends
             if settlement.batch_id is not None:
                 touched.add((lease.domain, settlement.batch_id))
-            del lease.members[settlement.seq]
-            if not lease.members:
-                del self._state.leases[settlement.lease_id]
+            leaving.setdefault(settlement.lease_id, set()).add(settlement.seq)
+        for lease_id, seqs in leaving.items():
+            self._leave_lease(lease_id, seqs)
         yield from self._write(writes, now)
         yield from self.insert(sends, Capacity())
         return SettleReport(tuple(lost), tuple(touched))
+
+    def _leave_lease(self, lease_id: int, seqs: set[int]) -> None:
+        lease = self._state.leases[lease_id]
+        heirs = hand_over(chains_of(lease.members.values()), seqs)
+        self._hand_over(self._state.domain(lease.domain), heirs)
+        for seq in seqs:
+            del lease.members[seq]
+        if not lease.members:
+            del self._state.leases[lease_id]
 
     def _reclaim(self, now: int) -> Op[int]:
         """Take back what expired leases still held."""
@@ -425,4 +456,5 @@ def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed
         command.batch_id,
         now - stored.due_at,
         command.group_key is not None,
+        member.chain,
     )

@@ -29,6 +29,8 @@ from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
 logger = logging.getLogger("commandbus.postgres")
 
 _RESCUE_ROUNDS = 20
+_AGE, _LEADER = 20, 21
+"""Columns of the query `claim`."""
 
 
 class PostgresClaiming(PostgresSettling):
@@ -118,10 +120,11 @@ class PostgresClaiming(PostgresSettling):
                 aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
                     chosen = self._bounds.ranges_after(place, began, aged)
-            rows = yield Atomic(
-                self._sql.claim_apart if request.apart else self._sql.claim,
-                (place, wanted, request.worker, *chosen, duration, domain),
-            )
+            # A chain needs one lease for all of it.
+            most = 0 if request.apart else request.followers - sum(one.follows for one in claimed)
+            chained = (duration, domain, max(0, most), request.chain)
+            sql = self._sql.claim_apart if request.apart else self._sql.claim
+            rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))
             if ranges is None:
                 now = self._monotonic()
                 self._bounds.walked(place, now, now - began)
@@ -130,7 +133,7 @@ class PostgresClaiming(PostgresSettling):
                 if ranges is None:
                     return
                 continue
-            self._bounds.took(place, [(row[3], row[0]) for row in rows])
+            self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
@@ -147,15 +150,20 @@ class PostgresClaiming(PostgresSettling):
         or without their command."""
         leases: dict[int, dict[int, Seat]] = {}
         refused: list[tuple[Any, str]] = []
+        leaders = {row[_LEADER] for row in rows} if rows[-1][_LEADER] else ()
+        chains: dict[int, int] = {}
         for row in rows:
             (
                 seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
-                tags, headers, batch_id, expired, age,
+                tags, headers, batch_id, expired, age, leader,
             ) = row  # fmt: skip
             if lease_id not in leases:
                 leases[lease_id] = {}
             leases[lease_id][seq] = (attempts + 1, crashes, releases, keyed, priority)
+            chain = seq if seq in leaders else leader
+            if chain:
+                chains[seq] = chain
             if expired or command_type is None:
                 refused.append((row, "EXPIRED" if expired else "ORPHAN"))
                 continue
@@ -164,11 +172,11 @@ class PostgresClaiming(PostgresSettling):
             command = Claimed(
                 seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
                 reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
-                releases, batch_id, age, keyed,
+                releases, batch_id, age, keyed, chain,
             )  # fmt: skip
             claimed.append(command)
         for lease_id, seats in leases.items():
-            self._leases.keep(Held(lease_id, domain, worker, rows[0][2], 0, seats))
+            self._leases.keep(Held(lease_id, domain, worker, rows[0][2], 0, seats, chains))
         return refused
 
     def _end_unclaimable(
@@ -278,9 +286,12 @@ class PostgresClaiming(PostgresSettling):
             logger.debug("could not say that %s is busy: %s", busy, error)
 
 
-def _rank(ageing: int, row: Any) -> tuple[int, int]:
-    """Where a row of the query `claim` stands by priority and by how long it has been due."""
-    return rank(row[3], -(row[-1] or 0), ageing), row[0]
+def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:
+    """Where a row of the query `claim` stands by priority and by how long it has been due. In a group
+    only the priority counts."""
+    if row[_LEADER]:
+        return True, row[3], row[0]
+    return False, rank(row[3], -(row[_AGE] or 0), ageing), row[0]
 
 
 def _reply_to_expired(domain: str, row: Any) -> NewCommand:

@@ -6,7 +6,7 @@ version proves the guess at the server. Values are replaced, never changed: seve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
@@ -31,6 +31,17 @@ class Held(msgspec.Struct, frozen=True):
     claimed_at: int
     version: int
     seats: dict[int, Seat]
+    chains: dict[int, int] = {}
+    """See `chains_of`."""
+
+    def without(self, seqs: Container[int]) -> Held:
+        """What is left of it when these have left."""
+        return msgspec.structs.replace(
+            self,
+            version=self.version + 1,
+            seats={seq: seat for seq, seat in self.seats.items() if seq not in seqs},
+            chains={seq: chain for seq, chain in self.chains.items() if seq not in seqs},
+        )
 
 
 class Leases:

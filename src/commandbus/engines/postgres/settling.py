@@ -18,7 +18,7 @@ from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary, Urg
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
-from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, plan
+from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, hand_over, plan
 
 _encode = msgspec.json.Encoder().encode
 
@@ -32,9 +32,8 @@ class Shrink(msgspec.Struct):
     held: Held
     settled: list[int]
 
-    def rest(self) -> dict[int, Any]:
-        gone = set(self.settled)
-        return {seq: seat for seq, seat in self.held.seats.items() if seq not in gone}
+    def rest(self) -> Held:
+        return self.held.without(set(self.settled))
 
 
 class Known(msgspec.Struct):
@@ -128,9 +127,8 @@ class PostgresSettling(PostgresSending):
                 # It passed its gate with an old key, which claims may have gone past.
                 self._bounds.lower(domain, priority, seq)
         for lease_id, rest in rests.items():
-            held = built.shrinks[lease_id].held
-            if rest and lease_id in valid:
-                self._leases.keep(msgspec.structs.replace(held, version=held.version + 1, seats=rest))
+            if rest.seats and lease_id in valid:
+                self._leases.keep(rest)
             else:
                 self._leases.forget([lease_id])
         domains = {lease_id: shrink.held.domain for lease_id, shrink in built.shrinks.items()}
@@ -172,11 +170,14 @@ class PostgresSettling(PostgresSending):
         for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
             columns = yield Statement(self._sql.columns_of, (integers(seqs),))
             priorities = {column[0]: column[1] for column in columns}
+            holders = {column[0]: column[3] for column in columns if column[3] is not None}
             seats = {
                 m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
                 for m in members_of(seqs, unusual)
             }
-            yield from self._keep_found(Held(lease_id, domain, worker, claimed_at, version, seats))
+            chains = {seq: holders[seq] for seq in seats if seq in holders}
+            found = Held(lease_id, domain, worker, claimed_at, version, seats, chains)
+            yield from self._keep_found(found)
         self._leases.forget(set(wanted) - {row[0] for row in rows})
 
     def _keep_found(self, held: Held) -> Op[None]:
@@ -226,11 +227,9 @@ class PostgresSettling(PostgresSending):
         return members
 
     def _params(self, prepared: Prepared) -> tuple[Any, ...]:
-        """$8 to $43 of settle.sql."""
+        """$8 to $47 of settle.sql."""
         batches = _batch_columns(prepared)
-        keyed = sorted(prepared.known.keyed)
-        slots = integers(prepared.proofs[seq] for seq in keyed), integers(keyed)
-        return *_columns(prepared), ORIGIN, self._notify, *batches, *slots
+        return *_columns(prepared), ORIGIN, self._notify, *batches, *_slot_columns(prepared)
 
     def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
         """Tell this process what came back, and let its claims look where it came back to."""
@@ -255,16 +254,16 @@ class PostgresSettling(PostgresSending):
         return bool(rows)
 
 
-def _lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Any]) -> tuple[str, ...]:
+def _lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Held]) -> tuple[str, ...]:
     """$1 to $5 of settle.sql: leases that end here, and leases that go on with less."""
-    ending = [lease_id for lease_id, rest in rests.items() if not rest]
-    going_on = [lease_id for lease_id, rest in rests.items() if rest]
+    ending = [lease_id for lease_id, rest in rests.items() if not rest.seats]
+    going_on = [lease_id for lease_id, rest in rests.items() if rest.seats]
     return (
         integers(ending),
         integers(shrinks[lease_id].held.version for lease_id in ending),
         integers(going_on),
         integers(shrinks[lease_id].held.version for lease_id in going_on),
-        texts(integers(rests[lease_id]) for lease_id in going_on),
+        texts(integers(rests[lease_id].seats) for lease_id in going_on),
     )
 
 
@@ -348,6 +347,34 @@ def _batch_columns(built: Prepared) -> tuple[str, ...]:
         integers(proof for proof, counts in counted for _ in counts),
         numbers(batch_id for _, counts in counted for batch_id in counts),
         *count_columns(count for _, counts in counted for count in counts.values()),
+    )
+
+
+def _slot_columns(built: Prepared) -> tuple[str, ...]:
+    """Who gives its place up, and whether one comes back to where it was free for; then who hands it
+    over to whom."""
+    back = {row.seq for row in built.writes.requeues}
+    left: dict[int, bool] = {}
+    heirs: dict[int, int] = {}
+    chained: set[int] = set()
+    for shrink in built.shrinks.values():
+        chains = shrink.held.chains
+        if chains:
+            chained |= chains.keys()
+            returning = {chains[seq] for seq in shrink.settled if seq in back and seq in chains}
+            for holder, heir in hand_over(chains, set(shrink.settled)).items():
+                if heir is None:
+                    left[holder] = chains[holder] in returning
+                else:
+                    heirs[holder] = heir
+    left |= {seq: seq in back for seq in sorted(built.known.keyed - chained)}
+    return (
+        integers(built.proofs[seq] for seq in left),
+        integers(left),
+        numbers(left.values()),
+        integers(built.proofs[seq] for seq in heirs),
+        integers(heirs),
+        integers(heirs.values()),
     )
 
 

@@ -5,7 +5,7 @@ Under the write lock everything here is exact: who passed, what is left in a buc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any
 from uuid import UUID
@@ -231,6 +231,30 @@ class SqliteGates:
             if touched:
                 yield Statement(SQL.touch, touched, many=True)
             yield Wake(domain, None, everyone=placed)
+
+    def _followers(
+        self, domain: str, leaders: Sequence[Any], followers: int, chain: int
+    ) -> Op[Sequence[Any]]:
+        """Rows of the query `followers`, which wait no more: of the first whose worker died and of
+        those after it none come along."""
+        fresh = [row[0] for row in leaders if not row[3]]
+        wanted = {"domain": domain, "leaders": as_json(fresh), "followers": followers, "chain": chain}
+        taken: list[Any] = []
+        stopped = set[int]()
+        for row in (yield Statement(SQL.followers, wanted)):
+            if row[3]:
+                stopped.add(row[-1])
+            if row[-1] not in stopped:
+                taken.append(row)
+        if taken:
+            yield Statement(SQL.unhold, (as_json([row[0] for row in taken]),))
+        return taken
+
+    def _hand_over(self, heirs: Mapping[int, int | None]) -> Op[None]:
+        """The place of a group stays with others of a chain."""
+        passed_on = [(heir, holder) for holder, heir in heirs.items() if heir is not None]
+        if passed_on:
+            yield Statement(SQL.hand_over, passed_on, many=True)
 
     def _places(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
         """Where a worker with these tags finds ready work of a domain: first what few can take."""

@@ -40,7 +40,7 @@ def as_failure(packed: str | None) -> Failure | None:
     return None if packed is None else _failure.decode(packed)
 
 
-def as_claimed(domain: str, lease_id: int, row: Any, now: int, *, keyed: bool) -> Claimed:
+def as_claimed(domain: str, lease_id: int, row: Any, now: int, member: Member) -> Claimed:
     """A row of the query `head`, now under lease."""
     seq, priority, attempts, crashes, releases, command_type, command_id, data = row[:8]
     correlation_id, causation_id, reply_to, max_attempts, created_at = row[8:13]
@@ -66,7 +66,8 @@ def as_claimed(domain: str, lease_id: int, row: Any, now: int, *, keyed: bool) -
         releases,
         as_optional_id(row[17]),
         now - row[18],
-        keyed,
+        member.keyed,
+        member.chain,
     )
 
 

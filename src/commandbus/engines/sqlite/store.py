@@ -49,7 +49,16 @@ from commandbus.store.records import (
     with_pending,
 )
 from commandbus.store.replies import reply_command
-from commandbus.store.settling import AuditRow, Member, OutcomeRow, Writes, plan, plan_lost
+from commandbus.store.settling import (
+    AuditRow,
+    Member,
+    OutcomeRow,
+    Writes,
+    chains_of,
+    hand_over,
+    plan,
+    plan_lost,
+)
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
@@ -239,40 +248,53 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         now: int,
         claimed: list[Claimed],
     ) -> Op[None]:
-        while (wanted := request.limit - len(claimed)) > 0:
+        fit: list[Any] = []
+        while (wanted := request.limit - len(claimed) - len(fit)) > 0:
             head = yield from self._take_head(place, wanted, request.ageing)
-            if not head:
-                return
-            fit = []
-            for row in head:
-                seq, command_type, expires_at = row[0], row[5], row[13]
-                if command_type is None:
-                    yield from self._park_orphan(domain, row, now)
-                elif expires_at is not None and expires_at <= now:
-                    yield from self._end_waiting(
-                        domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
-                    )
-                    if row[17] is not None:
-                        yield Wake(BATCHES)
-                    if row[10] is not None:
-                        yield from self.insert([_reply_to_expired(domain, row)], Capacity())
-                else:
-                    fit.append(row)
-            if not fit:
-                continue
-            # Where anything is held back, whoever ends is asked whether it made room.
-            members = [
-                Member(row[0], row[2] + 1, row[3], row[4], bool(row[14] or gated)) for row in fit
-            ]
-            until = now + int(request.lease_seconds * SECOND)
-            lease = (domain, request.worker, now, until, as_json(members))
-            lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
-            claimed += [
-                as_claimed(domain, lease_id, row, now, keyed=member.keyed)
-                for row, member in zip(fit, members, strict=True)
-            ]
-            if len(fit) == len(head):
-                return
+            found = yield from self._without_unfit(domain, head, now)
+            fit += found
+            if len(found) == len(head):
+                break
+        if not fit:
+            return
+        chains: dict[int, int] = {}
+        followers = request.followers - sum(one.follows for one in claimed)
+        if gated and followers > 0 and request.chain:
+            rows = yield from self._followers(domain, fit, followers, request.chain)
+            rows = yield from self._without_unfit(domain, rows, now)
+            for row in rows:
+                chains[row[0]] = chains[row[-1]] = row[-1]
+            fit += rows
+        # Where anything is held back, whoever ends is asked whether it made room.
+        members = [
+            Member(r[0], r[2] + 1, r[3], r[4], bool(r[14] or gated), chains.get(r[0], 0)) for r in fit
+        ]
+        until = now + int(request.lease_seconds * SECOND)
+        lease = (domain, request.worker, now, until, as_json(members))
+        lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
+        claimed += [
+            as_claimed(domain, lease_id, row, now, member)
+            for row, member in zip(fit, members, strict=True)
+        ]
+
+    def _without_unfit(self, domain: str, rows: Sequence[Any], now: int) -> Op[list[Any]]:
+        """Of rows of the query `head` those that can be run; the others end here."""
+        fit = []
+        for row in rows:
+            seq, command_type, expires_at = row[0], row[5], row[13]
+            if command_type is None:
+                yield from self._park_orphan(domain, row, now)
+            elif expires_at is not None and expires_at <= now:
+                yield from self._end_waiting(
+                    domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
+                )
+                if row[17] is not None:
+                    yield Wake(BATCHES)
+                if row[10] is not None:
+                    yield from self.insert([_reply_to_expired(domain, row)], Capacity())
+            else:
+                fit.append(row)
+        return fit
 
     def _take_head(self, place: str, wanted: int, ageing: int | None) -> Op[Sequence[Any]]:
         """The first rows of a place, which are not there any more."""
@@ -317,6 +339,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         rows = yield Statement(SQL.leases, (as_json(ids),))
         leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
         domains: dict[int, str] = {}
+        leaving: dict[int, dict[int, Member]] = {}
         keyed: list[int] = []
         sends: list[NewCommand] = []
         batches: dict[int, UUID] = {}
@@ -324,7 +347,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             seq = settlement.seq
             lease, members = leases.get(settlement.lease_id, (None, {}))
             member = members.get(seq)
-            if lease is None or member is None or member.attempt != settlement.attempt:
+            settled = seq in leaving.get(settlement.lease_id, ())
+            if lease is None or member is None or settled or member.attempt != settlement.attempt:
                 lost.append(settlement)
                 continue
             domains[seq] = lease[1]
@@ -334,10 +358,13 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             sends += settlement.sends
             if settlement.batch_id is not None:
                 batches[seq] = settlement.batch_id
-            del members[seq]
-        touched = {s.lease_id for s in batch} & leases.keys()
-        for lease_id in touched:
+            leaving.setdefault(settlement.lease_id, {})[seq] = member
+        for lease_id, gone in leaving.items():
             members = leases[lease_id][1]
+            if any(member.chain for member in gone.values()):
+                yield from self._hand_over(hand_over(chains_of(members.values()), gone))
+            for seq in gone:
+                del members[seq]
             if members:
                 params = (as_json(list(members.values())), lease_id)
                 yield Statement(SQL.shrink_lease, params)

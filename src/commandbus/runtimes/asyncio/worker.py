@@ -328,6 +328,8 @@ class Worker(RuntimeWorker):
                 self._dropped += 1
             else:
                 self._finished.append(settlement)
+                if self._core.chains.waiting:
+                    self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
             if Isolated.resumed != resumed:
                 fair_until = time.perf_counter() + FAIR_SECONDS

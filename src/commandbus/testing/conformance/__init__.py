@@ -37,6 +37,7 @@ SUITES = (
     "cancelling",
     "capacity",
     "cases",
+    "chains",
     "checking",
     "claiming",
     "erasure",

@@ -23,10 +23,10 @@ from commandbus.store.records import Claimed, ClaimRequest
 
 logger = logging.getLogger("commandbus.pgmq")
 
-NATIVE = slice(None, 21)
+NATIVE = slice(None, 22)
 """Rows of our query `claim` are the engine's, with columns of the message behind. The text of a message
 that is none of ours is one of them, read into the last: message, headers, and when it was sent."""
-QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(21, 26)
+QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(22, 27)
 PLACE = slice(QUEUE, ENDED)
 
 _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
@@ -160,7 +160,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
                 envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
                 envelope.reply_to, envelope.max_attempts, row[SENT_AT], envelope.tags,
-                envelope.headers, None, expired, now - row[SENT_AT],
+                envelope.headers, None, expired, now - row[SENT_AT], 0,
             ))  # fmt: skip
         if rows:
             places = {row[2]: (row[0], row[1]) for row in found}

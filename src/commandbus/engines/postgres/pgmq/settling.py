@@ -179,7 +179,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
 
 def with_places(held: Held, seats: dict[int, Any], places: dict[int, Place]) -> HeldMessages:
     return HeldMessages(
-        held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places
+        held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places=places
     )
 
 

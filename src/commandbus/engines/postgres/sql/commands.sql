@@ -150,6 +150,9 @@ from item where $4::boolean order by domain
 -- each range is a walk along the primary key, each command a look-up by its own. The rows are locked
 -- before the limit counts them, and deleted by their place. A claim may commit asynchronously: one
 -- that is lost in a crash only gives the work out again.
+-- Behind those that hold the only place of a group up to $10 members of such groups come along in all, $11
+-- of one; nobody else can let them pass. Not where a further gate or tags decide; nor behind one whose
+-- worker died, nor such a one itself, nor what comes after it.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 taken as materialized (
@@ -169,20 +172,45 @@ taken as materialized (
     limit $2::bigint),
 gone as (
     delete from commandbus.queue where ctid = any (array(select place from taken))),
+ahead as materialized (
+    select t.seq, s.gate, least($11::bigint, $10::bigint / count(*) over ()) as most
+    from taken t cross join lateral (
+        select gate from commandbus.slot s where s.seq = t.seq and s.gate like 'k:%' limit 1) s
+    where $10::bigint > 0 and t.keyed and t.crashes = 0
+        and not exists (select 1 from commandbus.slot x
+            where x.domain = $9::text and x.gate = s.gate and x.seq <> t.seq)
+        and not exists (select 1 from commandbus.limit_rule r where r.domain = $9::text and r.gate <> 's')
+        and not exists (select 1 from commandbus.place p where p.domain = $9::text)),
+behind as materialized (
+    select f.*, l.seq as leader from ahead l cross join lateral (
+        select h.*, count(*) over line as position,
+            count(*) filter (where h.crashes > 0) over line as suspects
+        from (
+            select ctid as place, priority, seq, attempts, crashes, releases, true as keyed
+            from commandbus.held h where h.domain = $9::text and h.gate = l.gate
+            order by h.priority, h.seq limit l.most for update skip locked) h
+        window line as (order by h.priority, h.seq)) f
+    where f.suspects = 0),
+not_held as (
+    delete from commandbus.held where ctid = any (array(select place from behind))),
+member as materialized (
+    select priority, seq, attempts, crashes, releases, keyed, 0 as position, 0 as leader from taken
+    union all
+    select priority, seq, attempts, crashes, releases, keyed, position, leader from behind),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
-    select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq),
+    select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq order by t.position),
         json_object_agg(t.seq, json_build_array(t.attempts + 1, t.crashes, t.releases, t.keyed))
             filter (where t.attempts > 0 or t.crashes > 0 or t.releases > 0 or t.keyed)
-    from taken t cross join moment m having count(*) > 0
+    from member t cross join moment m having count(*) > 0
     returning lease_id)
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
     c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
-    c.expires_at <= m.now, m.now - c.due_at
-from taken t cross join leased l cross join moment m
+    c.expires_at <= m.now, m.now - c.due_at, t.leader
+from member t cross join leased l cross join moment m
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
-order by t.priority, t.seq
+order by t.position, t.priority, t.seq
 
 -- name: aged
 -- Whose turn has come by waiting: $2 microseconds count as one step of priority. Of each less urgent
@@ -278,8 +306,12 @@ select lease_id, domain, worker, claimed_at, version, seqs, unusual from command
 where lease_id = any ($1::text::bigint[]) and until > commandbus.now_us() order by lease_id for update
 
 -- name: columns_of
--- What the queue and batches need to know of commands that no worker reports about.
-select seq, priority, batch_id from commandbus.command where seq = any ($1::text::bigint[])
+-- What the queue and batches need to know of commands that no worker reports about; and which of
+-- them holds the place of their group, or is in one's chain.
+select c.seq, c.priority, c.batch_id, case when c.group_key is not null then (
+    select s.seq from commandbus.slot s where s.domain = c.domain and s.gate = 'k:' || c.group_key
+        and s.seq = any ($1::text::bigint[]) order by s.seq <> c.seq limit 1) end
+from commandbus.command c where c.seq = any ($1::text::bigint[])
 
 -- name: renew
 -- Never shorter than it was, and only while it is valid; locked in order, as settles do.

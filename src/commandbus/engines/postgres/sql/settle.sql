@@ -44,21 +44,27 @@ tallied as (
 freed as (
     delete from commandbus.unique_key k
     using unnest($20::text::bigint[], $21::text::bigint[]) as f (proof, seq)
-    where k.seq = f.seq and f.proof in (select lease_id from proof)),
+    where k.seq = f.seq and f.proof in (select lease_id from proof)
+        and (select exists (select 1 from commandbus.unique_key))),
+-- The place of a group stays with others of a chain, as long as there are any.
+handed_over as (
+    update commandbus.slot s set seq = h.heir
+    from unnest($45::text::bigint[], $46::text::bigint[], $47::text::bigint[]) as h (proof, holder, heir)
+    where s.seq = h.holder and h.proof in (select lease_id from proof)),
 left_slots as (
     delete from commandbus.slot s
-    using unnest($42::text::bigint[], $43::text::bigint[]) as f (proof, seq)
+    using unnest($42::text::bigint[], $43::text::bigint[], $44::text::boolean[]) as f (proof, seq, back)
     where s.seq = f.seq and f.proof in (select lease_id from proof)
-    returning s.domain, s.gate, s.seq),
+    returning s.domain, s.gate, s.seq, f.back),
 -- Whoever ends in a group that runs one at a time lets the next one pass: nobody else can, as long as
--- its slot is taken. Not who comes back, and may be the next one itself; nor where a limit decides.
+-- its slot is taken. Not where somebody comes back, and may be the next one; nor where a limit decides.
 handed as materialized (
     select s.domain, s.gate, n.* from left_slots s
     cross join lateral (
         select ctid as place, h.priority, h.seq, h.available_at, h.attempts, h.crashes, h.releases
         from commandbus.held h where h.domain = s.domain and h.gate = s.gate
         order by h.priority, h.seq limit 1 for update skip locked) n
-    where s.gate like 'k:%' and s.seq <> all ($23::text::bigint[])
+    where s.gate like 'k:%' and not s.back
         and s.domain not in (select domain from commandbus.limit_rule)
         and s.domain not in (select domain from commandbus.place)
         and not exists (select 1 from commandbus.slot x

@@ -97,6 +97,38 @@ insert into commandbus_slot (domain, gate, seq) values (?, ?, ?)
 -- name: leave_slots
 delete from commandbus_slot where seq in (select value from json_each(?)) returning domain, gate
 
+-- name: followers
+-- The first that wait behind those who hold the only place of a group that knows no further gate; with the columns of `head`, and behind whom. At most so many of a group, and in all.
+with leading as materialized (
+    select s.seq, s.gate, l.key as place from json_each(:leaders) l join commandbus_slot s on s.seq = l.value
+    where s.gate glob 'k:*'
+        and not exists (select 1 from commandbus_slot x
+            where x.domain = :domain and x.gate = s.gate and x.seq <> s.seq)
+        and not exists (select 1 from commandbus_limit r where r.domain = :domain and r.gate <> 's')
+        and not exists (select 1 from commandbus_place p where p.domain = :domain))
+select h.seq, h.priority, h.attempts, h.crashes, h.releases, c.command_type, c.command_id, c.data,
+    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, l.seq
+from leading l
+join commandbus_held h on h.seq in (select x.seq from commandbus_held x
+    where x.domain = :domain and x.gate = l.gate order by x.priority, x.seq
+    limit min(:chain, :followers / (select count(*) from leading)))
+left join commandbus_command c on c.seq = h.seq
+    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
+    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
+    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
+    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
+    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
+    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
+    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+order by l.place, h.priority, h.seq
+
+-- name: unhold
+delete from commandbus_held where seq in (select value from json_each(?))
+
+-- name: hand_over
+update commandbus_slot set seq = ? where seq = ?
+
 -- name: call_back
 -- Ready work that never passed a gate goes back to the gates when a limit is set.
 select q.priority, q.seq, q.attempts, q.crashes, q.releases, q.available_at, c.command_type

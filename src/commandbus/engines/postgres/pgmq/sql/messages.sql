@@ -154,7 +154,7 @@ leased as (
 select k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
     k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
     k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
-    k.expires_at <= m.now, m.now - k.due_at,
+    k.expires_at <= m.now, m.now - k.due_at, 0,
     k.queue_id, k.msg_id, k.ended, case when k.seq is null then case k.queue_id @all text_of@ end end
 from known k cross join moment m left join leased l on true
 order by k.place, k.msg_id

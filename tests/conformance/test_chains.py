@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.chains import ChainsSuite
+
+
+class TestChains(ChainsSuite):
+    pass
