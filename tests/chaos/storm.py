@@ -45,6 +45,7 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
         # Connected before the storm: workers that are in keep their places, and would leave none.
         bus = stack.enter_context(_bus(url))
         sent = _send(bus, 50)
+        bus.stats(DOMAIN)
         config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
         children: list[Child] = []
         try:
