@@ -74,7 +74,7 @@ def test_memory_and_postgresql_cannot_be_told_apart() -> None:
             class Served(Engines):
                 both = SideBySide(engines, clock)
 
-            run_state_machine_as_test(Served, settings=settings(QUICK, max_examples=20))
+            run_state_machine_as_test(Served, settings=settings(QUICK, max_examples=40))
             assert len(Served.both.engines) == 2
 
 

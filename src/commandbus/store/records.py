@@ -118,6 +118,7 @@ class Claimed(msgspec.Struct, frozen=True):
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
+    """Others may wait for its key, so it is not put off without need."""
     chain: int = 0
     """Members of a group that were claimed together name the first of them, itself included; they
     are to be run one after another, in the order of the reply. 0 stands for one by itself."""
@@ -126,8 +127,6 @@ class Claimed(msgspec.Struct, frozen=True):
     def follows(self) -> bool:
         """Whether it came along behind another of its group."""
         return self.chain not in (0, self.seq)
-
-    """Others may wait for its key, so it is not put off without need."""
 
 
 class ClaimReply(msgspec.Struct, frozen=True):

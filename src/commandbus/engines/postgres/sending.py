@@ -140,6 +140,8 @@ class PostgresSending(PostgresGates):
             waiting = yield from self._count_pending(domain, pending_max + 1)
             pending[domain] = waiting + count
             if pending[domain] > pending_max:
+                # A repeated send adds nothing: it is told so, however full the queue is.
+                yield from self._refuse_known(commands)
                 raise QueueFull(
                     f"Domain {domain!r} holds {waiting} waiting commands; {count} more would exceed "
                     f"its capacity of {pending_max}. Try again later, or add workers."
@@ -149,6 +151,14 @@ class PostgresSending(PostgresGates):
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
         rows = yield Statement(self._sql.count_pending, (domain, limit))
         return int(rows[0][0])
+
+    def _refuse_known(self, commands: Sequence[NewCommand]) -> Op[None]:
+        """Raise DuplicateCommandError when one of these was sent before."""
+        ids = numbers(c.command_id for c in commands), texts([c.domain for c in commands])
+        known = {(row[0], row[1]) for row in (yield Atomic(self._sql.known_ids, ids))}
+        for command in commands:
+            if (command.command_id, command.domain) in known:
+                raise DuplicateCommandError(command.domain, command.command_id)
 
     def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[tuple[str, str | None], UUID]]:
         """Who holds the unique keys of these commands, where anybody does."""
@@ -166,12 +176,7 @@ class PostgresSending(PostgresGates):
         if not taken:
             return []
         left_out = [commands[position] for position in taken]
-        ids = numbers(c.command_id for c in left_out), texts([c.domain for c in left_out])
-        rows = yield Atomic(self._sql.known_ids, ids)
-        known = {(row[0], row[1]) for row in rows}
-        for command in left_out:
-            if (command.command_id, command.domain) in known:
-                raise DuplicateCommandError(command.domain, command.command_id)
+        yield from self._refuse_known(left_out)
         holders = yield from self._holders(left_out)
         free: list[int] = []
         for position in taken:

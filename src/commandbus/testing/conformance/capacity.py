@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commandbus.domain.command import SendRequest
-from commandbus.errors import ConfigurationError, QueueFull
+from commandbus.errors import ConfigurationError, DuplicateCommandError, QueueFull
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import crash, together
 from commandbus.testing.harness import DOMAIN
@@ -26,6 +26,15 @@ class CapacitySuite:
             bus.send()
         assert caught.value.retry_after > 0
         assert bus.stats().depth == 2
+
+    def test_a_repeated_send_is_told_so_however_full_its_domain_is(self, open_bus: OpenBus) -> None:
+        bus = open_bus(max_pending=1)
+        sent = bus.send()
+        with pytest.raises(DuplicateCommandError):
+            bus.send(command_id=sent)
+        with pytest.raises(DuplicateCommandError):
+            bus.send_many([SendRequest(DOMAIN, "other"), SendRequest(DOMAIN, "ship", command_id=sent)])
+        assert bus.stats().depth == 1
 
     def test_a_claim_makes_room(self, open_bus: OpenBus) -> None:
         bus = open_bus(max_pending=1)

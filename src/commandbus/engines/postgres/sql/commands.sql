@@ -97,7 +97,7 @@ cross join lateral (select * from commandbus.unique_key u
 cross join lateral (select c.command_id from commandbus.command c where c.seq = k.seq limit 1) c
 
 -- name: known_ids
--- Only asked about commands that were left out.
+-- Only asked about commands that were left out or refused.
 select c.command_id, c.domain from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
 cross join lateral (select c.command_id, c.domain from commandbus.command c
     where c.command_id = w.command_id and c.domain = w.domain limit 1) c
