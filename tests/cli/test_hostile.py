@@ -109,7 +109,7 @@ def test_a_document_is_harmless_and_complete(cli: Cli, bus: SyncCommandBus) -> N
 def test_a_row_of_tsv_stays_a_row(cli: Cli, bus: SyncCommandBus) -> None:
     park(bus, message="one\ttwo\nthree")
     (row,) = cli("tsq", "list").rows
-    assert row[-1] == "one\\ttwo\\nthree"
+    assert "one\\ttwo\\nthree" in row
 
 
 def test_markup_is_shown_as_it_is(cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch) -> None:

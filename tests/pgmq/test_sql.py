@@ -93,7 +93,8 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "quick":
         sql = texts.settle_quickly(found)
-        params = ["{}"] * 43 + ['{"{1,2}","{3}"}', 1, 1, 3]
+        count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
+        params = ["{}"] * (count - 4) + ['{"{1,2}","{3}"}', 1, 1, 3]
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "claim":
         sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000]

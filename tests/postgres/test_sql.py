@@ -75,7 +75,7 @@ def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], m
     return "\n".join(row[0] for row in rows)
 
 
-CLAIM = ["d1", 100, "w", *EVERYTHING, 30_000_000, "d1"]
+CLAIM = ["d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20]
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
     "sweep": ["{d1,d2}"],

@@ -48,6 +48,7 @@ def test_an_idle_minute_costs_a_known_number_of_questions() -> None:
             _nobody_cancels(),
             worker._restarts,
             worker.settings.visibility_timeout,
+            bus.settings,
         )
         waits = {service.name: bus.session.run(service.work(bus.scope)) for service in services}
     services_ask = sum(MINUTE / wait for wait in waits.values())

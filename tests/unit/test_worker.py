@@ -52,6 +52,7 @@ def one_claimed(seq: int) -> Claimed:
         "attempt": 1,
         "crashes": 0,
         "releases": 0,
+        "chain": 0,
     }
     return Claimed(**values)
 

@@ -93,6 +93,14 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     chain: int = 0
     """Of one group, so many at most."""
 
+    def wanted(self, claimed: Sequence[Claimed]) -> int:
+        """How many more may be claimed, after these; those that came along do not count."""
+        return self.limit - sum(not one.follows for one in claimed)
+
+    def spare(self, claimed: Sequence[Claimed]) -> int:
+        """How many more may come along, after these."""
+        return self.followers - sum(one.follows for one in claimed)
+
 
 class Claimed(msgspec.Struct, frozen=True):
     """A command under lease, still encoded. Times are microseconds of the store's clock."""

@@ -149,12 +149,12 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         heaps = self._heaps_for(domain, request.tags)
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
-        most = request.limit - len(claimed)
+        most = request.wanted(claimed)
         while len(members) < most and (heap := min(filter(None, heaps), default=None)):
             entry = heappop(heap)[2]
             if domain.waiting.get(entry.seq) is entry:
                 self._take(domain, entry, members, expired, now)
-        followers = request.followers - sum(one.follows for one in claimed)
+        followers = request.spare(claimed)
         for leader, gate, share in self._leaders(domain, members, followers, request.chain):
             for entry in self._next_at(domain, gate, share):
                 if self._take(domain, entry, members, expired, now, chain=leader.seq):

@@ -104,7 +104,7 @@ class PostgresClaiming(PostgresSettling):
                 if not claimed:
                     raise
                 logger.warning("a claim from %s failed: %s", domain, error)
-            if len(claimed) >= request.limit:
+            if request.wanted(claimed) <= 0:
                 break
         return claimed
 
@@ -112,7 +112,7 @@ class PostgresClaiming(PostgresSettling):
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
-        while (wanted := request.limit - len(claimed)) > 0:
+        while (wanted := request.wanted(claimed)) > 0:
             began = self._monotonic()
             ranges = self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
@@ -121,7 +121,7 @@ class PostgresClaiming(PostgresSettling):
                 if aged:
                     chosen = self._bounds.ranges_after(place, began, aged)
             # A chain needs one lease for all of it.
-            most = 0 if request.apart else request.followers - sum(one.follows for one in claimed)
+            most = 0 if request.apart else request.spare(claimed)
             chained = (duration, domain, max(0, most), request.chain)
             sql = self._sql.claim_apart if request.apart else self._sql.claim
             rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))

@@ -205,7 +205,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         count = len(request.domains)
         for position in range(count):
             domain = request.domains[(self._turn + position) % count]
-            if len(claimed) >= request.limit:
+            if request.wanted(claimed) <= 0:
                 break
             rows = yield Statement(SQL.domain_state, (domain,))
             paused, gated = rows[0] if rows else (False, False)
@@ -249,7 +249,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         claimed: list[Claimed],
     ) -> Op[None]:
         fit: list[Any] = []
-        while (wanted := request.limit - len(claimed) - len(fit)) > 0:
+        while (wanted := request.wanted(claimed) - len(fit)) > 0:
             head = yield from self._take_head(place, wanted, request.ageing)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
@@ -258,7 +258,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         if not fit:
             return
         chains: dict[int, int] = {}
-        followers = request.followers - sum(one.follows for one in claimed)
+        followers = request.spare(claimed)
         if gated and followers > 0 and request.chain:
             rows = yield from self._followers(domain, fit, followers, request.chain)
             rows = yield from self._without_unfit(domain, rows, now)
