@@ -20,7 +20,10 @@ from commandbus import (
     SendRequest,
     Worker,
 )
+from commandbus.domain.outcome import Succeeded
 from commandbus.operations.schedules import tick
+from commandbus.services.batch_closer import AGAIN, SWEEP, BatchCloser
+from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.clock import FakeClock
@@ -150,3 +153,22 @@ def test_several_stops_at_once_do_not_end_the_next_run() -> None:
             for stop in stops:
                 stop.join()
             thread.join()
+
+
+def test_a_batch_whose_last_worker_died_before_closing_it_is_closed_by_others_soon() -> None:
+    with SyncCommandBus("memory://") as bus:
+        batch = bus.create_batch("d", [BatchCommand("go")])
+        worker, closer = SyncWorker(bus, "d"), BatchCloser(["d"])
+        assert bus.session.run(closer.work(bus.scope)) == AGAIN, "as long as a batch is open"
+        for received in worker.receive():
+            bus.session.run(bus.engine.store.settle([_done(received.claimed)]))
+        assert bus.session.run(closer.work(bus.scope)) == SWEEP
+        record = bus.get_batch("d", batch.batch_id)
+        assert record is not None
+        assert record.status == "COMPLETED"
+
+
+def _done(claimed: Claimed) -> Settlement:
+    return Settlement(
+        claimed.seq, claimed.lease_id, claimed.attempt, Succeeded(), batch_id=claimed.batch_id
+    )

@@ -248,16 +248,17 @@ def close_batches(scope: Scope, batches: Iterable[tuple[str, UUID]]) -> Op[int]:
 
 
 def close_open_batches(scope: Scope, domains: Iterable[str]) -> Op[int]:
-    """The last net: look at all open batches of these domains."""
-    closed = 0
+    """The last net: look at all open batches of these domains. Returns how many are still open."""
+    left = 0
     for domain in domains:
         after: str | None = None
         while page := (
             yield from scope.store.list_documents(kind_of(domain), status=OPEN, after=after)
         ):
             after = page[-1].key
-            closed += yield from close_batches(scope, [(domain, UUID(d.key)) for d in page])
-    return closed
+            left += len(page)
+            left -= yield from close_batches(scope, [(domain, UUID(d.key)) for d in page])
+    return left
 
 
 def _close(

@@ -22,7 +22,6 @@ from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply
-from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.saga_writing import (
     CONTROL_TYPE,
     SIGNAL_TYPE,
@@ -208,13 +207,3 @@ def _parked_steps(scope: Scope, row: ProcessRow) -> Op[frozenset[UUID]]:
             records = yield from scope.store.find(run.id, run.target)
             found |= {record.command_id for record in records if record.status is PARKED}
     return frozenset(found)
-
-
-def close_process_batches(
-    scope: Scope, touched: Iterable[tuple[str, UUID]], reply_queues: Iterable[str]
-) -> Op[int]:
-    """Complete batches whose processes have all ended: those touched, or all that are open."""
-    batches = list(touched)
-    if batches:
-        return (yield from close_batches(scope, batches))
-    return (yield from close_open_batches(scope, reply_queues))

@@ -13,7 +13,9 @@ from commandbus.store.op import Op
 from commandbus.store.wakeup import WakeHub
 
 SWEEP = 300.0
-"""How often all open batches are looked at, in case a worker died between a settle and this."""
+"""How often open batches are looked for."""
+AGAIN = 10.0
+"""How often they are looked at while there are some: a worker may die between a settle and this."""
 
 
 class BatchCloser:
@@ -39,6 +41,6 @@ class BatchCloser:
             touched, self._touched = self._touched, set()
         if touched:
             yield from close_batches(scope, touched)
-        else:
-            yield from close_open_batches(scope, self._domains)
-        return SWEEP
+            return AGAIN
+        left = yield from close_open_batches(scope, self._domains)
+        return AGAIN if left else SWEEP

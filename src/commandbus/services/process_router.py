@@ -14,15 +14,10 @@ import msgspec
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.errors import ConfigurationError, StoreUnavailable
-from commandbus.operations.routing import (
-    Declarations,
-    RouteReport,
-    close_process_batches,
-    fire_timers,
-    park_reply,
-    route,
-)
+from commandbus.operations.batches import close_batches, close_open_batches
+from commandbus.operations.routing import Declarations, RouteReport, fire_timers, park_reply, route
 from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
 
@@ -30,7 +25,6 @@ logger = logging.getLogger("commandbus.processes")
 
 SWEEP_SECONDS = 1.0
 """How often due work is promoted and expired leases are taken back while there is work."""
-BATCH_SWEEP_SECONDS = 300.0
 BACKOFF_MAX_SECONDS = 10.0
 
 
@@ -113,7 +107,7 @@ class RouterLoop:
         self._metrics = metrics
         self._presence = presence
         self._queues = queues_of(declarations)
-        self._swept = self._looked = self._closed = self._report_at = float("-inf")
+        self._swept = self._looked = self._close_at = self._report_at = float("-inf")
         self._next_timer: float | None = None
         self._held: list[Claimed] = []
         """Replies under lease whose transaction has not succeeded yet."""
@@ -235,8 +229,9 @@ class RouterLoop:
 
     def _close(self, now: float, report: RouteReport) -> Flow[None]:
         """Batches may be complete; now and then, look at all of them."""
-        if not report.batches and now - self._closed < BATCH_SWEEP_SECONDS:
-            return
-        if not report.batches:
-            self._closed = now
-        yield Send(close_process_batches(self._scope, report.batches, self._queues))
+        if report.batches:
+            yield Send(close_batches(self._scope, report.batches))
+            self._close_at = min(self._close_at, now + AGAIN)
+        elif now >= self._close_at:
+            left = yield Send(close_open_batches(self._scope, self._queues))
+            self._close_at = now + (AGAIN if left else SWEEP)
