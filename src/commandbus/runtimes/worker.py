@@ -163,6 +163,8 @@ class RuntimeWorker(WorkerBase):
             self._engine.leave_behind()
         self._services.stop()
         with suppress(CommandBusError):  # the store may be the reason for stopping
+            if self._closer.touched:
+                self._engine.reserved_session.run(self._closer.work(self._bus.scope))
             self._engine.reserved_session.run(forget_worker(self._bus.scope, self.name))
         self._keeper.stop()
 

@@ -28,17 +28,18 @@ class BatchCloser:
     def __init__(self, domains: Sequence[str]) -> None:
         self._domains = domains
         self._lock = threading.Lock()
-        self._touched: set[tuple[str, UUID]] = set()
+        self.touched: set[tuple[str, UUID]] = set()
+        """Not looked at yet."""
 
     def touch(self, batches: Iterable[tuple[str, UUID]], hub: WakeHub) -> None:
         """Settles changed the counts of these; look at them soon."""
         with self._lock:
-            self._touched.update(batches)
+            self.touched.update(batches)
         hub.wake(BATCHES, None, "batch")
 
     def work(self, scope: Scope) -> Op[float]:
         with self._lock:
-            touched, self._touched = self._touched, set()
+            touched, self.touched = self.touched, set()
         if touched:
             yield from close_batches(scope, touched)
             return AGAIN

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
+from commandbus.domain.batch import BatchCommand, BatchStatus
 from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.testing.conformance.helpers import registry_of
@@ -38,6 +39,19 @@ class StoppingSuite:
             stopping.result(20)
             record = bus.get(command_id)
         assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
+
+    def test_a_batch_that_ends_with_the_last_command_of_a_worker_is_complete(
+        self, bus: Harness
+    ) -> None:
+        batch = bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship")])
+        with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
+            gate.wait_for(1)
+            stopping = bus.spawn(running.worker.stop)
+            eventually(lambda: running.worker._core.stopping)
+            gate.open()
+            stopping.result(20)
+            record = bus.call(bus.bus.get_batch, DOMAIN, batch.batch_id)
+        assert record.status is BatchStatus.COMPLETED
 
     def test_what_was_not_begun_goes_back_without_an_attempt(self, bus: Harness) -> None:
         bus.send_many([SendRequest(DOMAIN, "ship")] * 6)
