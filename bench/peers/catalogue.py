@@ -67,7 +67,7 @@ SUBJECTS: tuple[Subject, ...] = (
         "commandbus_asyncio.py",
         {10: 40_000, 100: 50_000},
         50_000,
-        OURS_NOTE,
+        OURS_NOTE + "; uvloop",
         unfinished=OURS_UNFINISHED,
     ),
     Subject(

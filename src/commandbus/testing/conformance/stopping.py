@@ -40,7 +40,7 @@ class StoppingSuite:
             record = bus.get(command_id)
         assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
 
-    def test_a_batch_that_ends_with_the_last_command_of_a_worker_is_complete(
+    def test_a_batch_that_ends_with_a_workers_last_command_is_complete(
         self, bus: Harness
     ) -> None:
         batch = bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship")])
