@@ -1,12 +1,14 @@
 """What a process did, line by line, in a file that survives its death.
 
 Each line is one `write` to a file opened with O_APPEND: lines of many processes never mix, and a
-process that is killed loses nothing that it wrote before.
+process that is killed loses nothing that it wrote before. One that is killed while it writes may leave
+the beginning of a line, as if it had died just before; the next one begins a line of its own.
 """
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import time as now
 from typing import Any
@@ -18,7 +20,7 @@ class Journal:
 
     def write(self, event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, "at": now(), "pid": os.getpid()} | facts)
-        os.write(self._file, line.encode() + b"\n")
+        os.write(self._file, b"\n" + line.encode() + b"\n")
 
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -28,4 +30,6 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     for line in text.splitlines():
-        yield json.loads(line)
+        if line.endswith("}"):
+            with suppress(json.JSONDecodeError):
+                yield json.loads(line)
