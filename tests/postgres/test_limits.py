@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from commandbus import SendRequest
+from commandbus.store.records import ClaimRequest
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import empty_url
 from tests.processes import journal
@@ -78,3 +79,16 @@ def test_plain_commands_never_pass_a_gate(url: str) -> None:
                 assert rows == (0,), table
             gated = connection.execute("select gated from commandbus.domain").fetchall()
             assert gated == [(False,)]
+
+
+def test_a_chain_ends_before_a_member_that_somebody_has_locked(url: str) -> None:
+    """It may be let go again, and must not have been overtaken then."""
+    with SyncCommandBus(url, migrate=True) as bus, psycopg.connect(url) as somebody:
+        bus.send_many([SendRequest("d", "t", n, group_key="k") for n in range(5)])
+        request = ClaimRequest(("d",), 1, "w", 30.0, followers=10, chain=10)
+        somebody.execute(
+            "select 1 from commandbus.held"
+            " where seq = (select min(seq) + 2 from commandbus.held) for update"
+        )
+        claimed = bus.session.run(bus.engine.store.claim(request)).claimed
+        assert [one.data for one in claimed] == ["0", "1"]

@@ -8,7 +8,7 @@ import pytest
 
 from commandbus.domain.outcome import Released
 from commandbus.errors import StoreUnavailable
-from commandbus.store.records import ClaimReply, SettleReport
+from commandbus.store.records import ClaimReply, Settlement, SettleReport
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.core import BACKOFF_MAX, GRACE, SETTLE_GAP, SETTLE_PATIENCE
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
@@ -128,6 +128,12 @@ def test_work_that_was_announced_is_claimed_before_things_are_put_in_order() -> 
     assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)], "the order is not forgotten"
 
 
+def test_who_is_told_again_and_again_puts_things_in_order_nevertheless() -> None:
+    bench = Bench().begun()
+    bench.tell(Woken("notify"))
+    assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)]
+
+
 def test_after_a_reconnect_order_comes_first() -> None:
     bench = Bench().begun()
     bench.empty()
@@ -150,7 +156,7 @@ def test_settles_keep_apart_while_work_waits_for_slots() -> None:
 def test_a_wakeup_during_a_claim_is_not_lost() -> None:
     bench = Bench().begun()
     assert bench.tell(Woken("notify")) == []
-    assert bench.empty() == [Claim(4, True, hurried=True)]
+    assert bench.empty() == [Claim(4, True)]
     assert bench.empty() == []
 
 
@@ -332,6 +338,28 @@ def test_a_chain_whose_lease_is_gone_goes_no_further() -> None:
     assert not bench.kinds(bench.finish(1), Start)
 
 
+def test_nobody_begins_behind_one_that_comes_back_at_once() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1, keyed=True, chain=2)
+    (first,) = bench.running
+    back = Settlement(first.seq, first.lease_id, first.attempt, Released("not now"))
+    effects = bench.tell(Finished([back]))
+    assert not bench.kinds(effects, Start)
+    (settle,) = bench.kinds(effects, Settle)
+    assert [s.seq - first.seq for s in settle.batch] == [0, 1, 2], "in their order"
+
+
+def test_a_worker_that_ends_after_so_many_leaves_no_chain_behind() -> None:
+    bench = Bench(concurrency=2, recycle_after=3, shutdown_timeout=5).begun()
+    bench.claims(1, keyed=True, chain=2)
+    bench.now += 5
+    effects = bench.tell(Tick())
+    assert bench.kinds(effects, Interrupt)
+    (settle,) = bench.kinds(effects, Settle)
+    assert len(settle.batch) == 2
+    assert not bench.kinds(bench.finish(1), Start)
+
+
 def test_a_chain_is_given_back_when_an_outcome_came_too_late() -> None:
     bench = Bench(concurrency=2, prefetch=10).begun()
     bench.claims(1, keyed=True, chain=3)
@@ -358,7 +386,7 @@ def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken
     assert {type(s.outcome) for s in settle.batch} == {Released}
     bench.tell(Settled(SettleReport()))
     assert not bench.kinds(bench.tell(Woken("notify")), Claim)
-    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True, hurried=True)]
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)]
 
 
 # Failures of effects.

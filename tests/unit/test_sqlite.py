@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -275,8 +275,16 @@ def whereabouts() -> Op[int]:
 
 
 def test_a_thread_that_finds_a_lane_free_runs_its_op_itself(bus: SyncCommandBus) -> None:
-    assert bus.session.run(whereabouts()) == threading.get_ident()
-    assert bus.session.run(whereabouts(), read=True) == threading.get_ident()
+    with ThreadPoolExecutor(1) as other:
+        for read in (False, True):
+            ran = other.submit(bus.session.run, whereabouts(), read=read).result()
+            assert ran == other.submit(threading.get_ident).result()
+
+
+def test_the_main_thread_leaves_transactions_to_the_lane(bus: SyncCommandBus) -> None:
+    """A signal's exception is raised in the main thread, wherever it is."""
+    assert bus.session.run(whereabouts()) != threading.main_thread().ident
+    assert bus.session.run(whereabouts(), read=True) != threading.main_thread().ident
 
 
 def test_while_another_process_writes_the_lane_waits_for_it(

@@ -17,7 +17,7 @@ from uuid import UUID
 from commandbus.domain.command import CommandRecord
 from commandbus.operations.commands import get_command
 from commandbus.runtimes.asyncio.bus import CommandBus
-from commandbus.runtimes.asyncio.isolation import Isolated
+from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads.bus import SyncCommandBus
@@ -172,7 +172,7 @@ async def _awaiting(bus: CommandBus, steps: Round) -> list[CommandRecord]:
         function, arguments = step.handler.function, (step.command, step.context)
         if not step.handler.is_async:
             return await asyncio.to_thread(function, *arguments)
-        return await Isolated(function, *arguments)
+        return await Isolated(Turns(), function, *arguments)
 
     try:
         step = next(steps)

@@ -1,11 +1,12 @@
 """Members of a group that were claimed together: one begins when the one before it has ended, however
-that was."""
+that was; only behind one that comes back at once nobody does, because it is the next one again."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 
+from commandbus.domain.outcome import Released, RetryLater
 from commandbus.store.records import Claimed, Settlement
 
 
@@ -15,6 +16,8 @@ class Chains:
         """How many wait for one before them."""
         self._behind: dict[tuple[int, int], deque[Claimed]] = {}
         """Who waits, by lease and sequence of the one that runs."""
+        self._held_up: list[Claimed] = []
+        """Who waited for one that comes back at once."""
 
     def lead(self, claimed: list[Claimed]) -> list[Claimed]:
         """Those that were just claimed and may begin; the others wait."""
@@ -38,11 +41,21 @@ class Chains:
         if self._behind:
             for settlement in settlements:
                 behind = self._behind.pop((settlement.lease_id, settlement.seq), None)
-                if behind:
+                if not behind:
+                    continue
+                if _comes_back(settlement):
+                    self._held_up += behind
+                    self.waiting -= len(behind)
+                else:
                     following.append(behind.popleft())
+                    self.waiting -= 1
                     self._behind[settlement.lease_id, following[-1].seq] = behind
-            self.waiting -= len(following)
         return following
+
+    def held_up(self) -> list[Claimed]:
+        """Those that are not going to begin here, because one before them comes back at once."""
+        held_up, self._held_up = self._held_up, []
+        return held_up
 
     def give_up(self, lease_ids: frozenset[int] | None = None) -> list[Claimed]:
         """Those that wait, under these leases or any: they are not going to begin here."""
@@ -51,3 +64,8 @@ class Chains:
             given_up += self._behind.pop(key)
         self.waiting -= len(given_up)
         return given_up
+
+
+def _comes_back(settlement: Settlement) -> bool:
+    outcome = settlement.outcome
+    return isinstance(outcome, RetryLater | Released) and outcome.delay <= 0

@@ -66,6 +66,7 @@ costs a commit, and nothing is held up but the moment at which outcomes are know
 STOPPING = "the worker is stopping"
 LEASE_GONE = "its lease may be gone"
 HELD_UP = "held up behind a slow command"
+OVERTAKEN = "another of its group comes first again"
 APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
@@ -228,6 +229,9 @@ class WorkerCore:
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
             effects.append(Interrupt())
+            if not self._stop_requested:  # it ends by itself, and could have done all that it took
+                effects.append(Withdraw())
+                self._give_back(self.chains.give_up(), STOPPING)
         if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
@@ -368,10 +372,11 @@ class WorkerCore:
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
-        self._hurried = event.source != RECONNECT
         self._woken_meanwhile = True
         self._sweep_at = now
         if not self._may_wait and not self._claiming:
+            # Only who slept hurries: one that is told again and again must not forget the order.
+            self._hurried = event.source != RECONNECT
             self._may_wait = True
             if self._settings.jitter:
                 self._claim_at = max(self._claim_at, now + self._settings.jitter * self._uniform())
@@ -394,6 +399,7 @@ class WorkerCore:
         following = self.chains.ended(event.settlements)
         if following:
             effects.append(Start(following))
+        self._give_back(self.chains.held_up(), OVERTAKEN)
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
@@ -427,6 +433,7 @@ class WorkerCore:
             self._take_back(now)
             # Others of the group may run elsewhere by now.
             stale = frozenset(s.lease_id for s in self._settling if s.seq in refused)
+            effects.append(Withdraw(stale))
             self._give_back(self.chains.give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(

@@ -77,7 +77,10 @@ class Lane:
         return order.future
 
     def run(self, op: Op[T]) -> Future[T] | None:
-        """Run an op in the caller's thread, if nobody else is here; else nothing is done."""
+        """Run an op in the caller's thread, if nobody else is here; else nothing is done. Never in the
+        main one: a signal's exception would be raised there in the middle of a transaction."""
+        if threading.current_thread() is threading.main_thread():
+            return None
         if self._due or not self._orders.empty() or self._pid != os.getpid():
             return None
         if not self._turn.acquire(blocking=False):
@@ -154,11 +157,12 @@ class ReadLane(Lane):
     def perform(self, group: list[_Order]) -> None:
         for order in group:
             try:
-                self.connection.execute("begin")
                 try:
+                    self.connection.execute("begin")
                     result = drive(order.op, self.execute, order.wakes)
                 finally:
-                    self.connection.execute("rollback")
+                    if self.connection.in_transaction:
+                        self.connection.execute("rollback")
             except BaseException as error:  # the caller's, whatever it is; the lane must live on
                 order.future.set_exception(_typed(error))
             else:
@@ -187,8 +191,8 @@ class WriteLane(Lane):
         done: list[_Order] = []
         try:
             with self._lock:
-                self.connection.execute("begin immediate")
                 try:
+                    self.connection.execute("begin immediate")
                     alone = len(group) == 1
                     done = [order for order in group if self._run_one(order, alone)]
                     self.connection.execute("commit")

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class Turns:
+    """How often a handler on a loop went on after a wait. Whoever finds it unchanged let nobody run."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class Isolated(Generic[T]):
     """Await it to run a coroutine function's call in a copy of the present context."""
 
-    __slots__ = ("_arguments", "_function")
+    __slots__ = ("_arguments", "_function", "_turns")
 
-    resumed: ClassVar[int] = 0
-    """How often one of them went on after a wait. Whoever finds it unchanged let nobody else run."""
-
-    def __init__(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> None:
+    def __init__(
+        self, turns: Turns, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
+    ) -> None:
+        self._turns = turns
         self._function = function
         self._arguments = arguments
 
@@ -37,7 +46,7 @@ class Isolated(Generic[T]):
                 except BaseException as error:  # a cancellation or the failure of what it waits for
                     waited_for = run(coroutine.throw, error)
                 else:
-                    Isolated.resumed += 1
+                    self._turns.count += 1
                     waited_for = run(coroutine.send, answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]

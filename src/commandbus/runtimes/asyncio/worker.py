@@ -14,7 +14,7 @@ from typing import Any, TypeVar, assert_never
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.facade import awaiting_own
-from commandbus.runtimes.asyncio.isolation import Isolated
+from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded
@@ -72,6 +72,7 @@ class Worker(RuntimeWorker):
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
         self._dropped = 0
+        self._turns = Turns()
         self._ready: deque[Claimed] = deque()
         self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -315,7 +316,7 @@ class Worker(RuntimeWorker):
                 self._slots.discard(slot)
                 return
             claimed = self._ready.popleft()
-            resumed = Isolated.resumed
+            turns = self._turns.count
             begun = self._execution.begin(claimed)
             if isinstance(begun, Call):
                 self._calls[slot] = begun
@@ -331,7 +332,7 @@ class Worker(RuntimeWorker):
                 if self._core.chains.waiting:
                     self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
-            if Isolated.resumed != resumed:
+            if self._turns.count != turns:
                 fair_until = time.perf_counter() + FAIR_SECONDS
             elif time.perf_counter() >= fair_until:
                 await asyncio.sleep(0)
@@ -390,7 +391,7 @@ class Worker(RuntimeWorker):
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
         if call.handler.is_async:
-            return Isolated(function, call.command, call.context)
+            return Isolated(self._turns, function, call.command, call.context)
         run = copy_context().run
         return self._crew.call(partial(run, function, call.command, call.context))
 

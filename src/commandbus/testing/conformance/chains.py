@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome, Released, RetryLater, Succeeded
-from commandbus.errors import PermanentCommandError
+from commandbus.errors import PermanentCommandError, Snooze
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.testing.conformance.helpers import registry_of, require, together
 from commandbus.testing.handlers import Gate
@@ -134,6 +134,19 @@ class ChainsSuite:
         assert claim(bus) == [], "the second one of the chain runs"
         settle(bus, chain[1:])
         assert numbers(claim(bus)) == [2]
+
+    def test_a_member_that_comes_back_at_once_is_not_overtaken(self, bus: Harness) -> None:
+        began: list[int] = []
+
+        def ship(command: Command[int], context: Any) -> None:
+            began.append(command.data)
+            if command.data == 5 and began.count(5) == 1:
+                raise Snooze(0)
+
+        send_group(bus, 12)
+        with bus.run_worker(registry_of(ship=ship), concurrency=2, prefetch=50):
+            eventually(lambda: bus.stats().completed == 12)
+        assert began == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 11]
 
     def test_a_parked_member_is_settled_by_its_operator_while_its_chain_runs(
         self, bus: Harness

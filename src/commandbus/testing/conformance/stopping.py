@@ -40,9 +40,7 @@ class StoppingSuite:
             record = bus.get(command_id)
         assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
 
-    def test_a_batch_that_ends_with_a_workers_last_command_is_complete(
-        self, bus: Harness
-    ) -> None:
+    def test_a_batch_that_ends_with_a_workers_last_command_is_complete(self, bus: Harness) -> None:
         batch = bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship")])
         with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
             gate.wait_for(1)

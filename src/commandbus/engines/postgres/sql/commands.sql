@@ -184,13 +184,19 @@ ahead as materialized (
 behind as materialized (
     select f.*, l.seq as leader from ahead l cross join lateral (
         select h.*, count(*) over line as position,
-            count(*) filter (where h.crashes > 0) over line as suspects
+            count(*) filter (where h.crashes > 0) over line as suspects, u.number
         from (
             select ctid as place, priority, seq, attempts, crashes, releases, true as keyed
             from commandbus.held h where h.domain = $9::text and h.gate = l.gate
             order by h.priority, h.seq limit l.most for update skip locked) h
+        join (
+            select seq, row_number() over (order by priority, seq) as number from (
+                select priority, seq from commandbus.held h
+                where h.domain = $9::text and h.gate = l.gate
+                order by h.priority, h.seq limit l.most) h) u on u.seq = h.seq
         window line as (order by h.priority, h.seq)) f
-    where f.suspects = 0),
+    -- Up to one that somebody has locked, and may yet let go.
+    where f.suspects = 0 and f.position = f.number),
 not_held as (
     delete from commandbus.held where ctid = any (array(select place from behind))),
 member as materialized (

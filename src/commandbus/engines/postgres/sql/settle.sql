@@ -65,6 +65,8 @@ handed as materialized (
         from commandbus.held h where h.domain = s.domain and h.gate = s.gate
         order by h.priority, h.seq limit 1 for update skip locked) n
     where s.gate like 'k:%' and not s.back
+        and not exists (select 1 from commandbus.held x where x.domain = s.domain and x.gate = s.gate
+            and (x.priority, x.seq) < (n.priority, n.seq))
         and s.domain not in (select domain from commandbus.limit_rule)
         and s.domain not in (select domain from commandbus.place)
         and not exists (select 1 from commandbus.slot x
