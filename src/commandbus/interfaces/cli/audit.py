@@ -81,7 +81,7 @@ def _verify(url: str | None, json: bool, expect: str | None) -> None:
 
 def audit(
     command_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see below.")
+        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see above.")
     ] = "",
     domain: options.Domain = None,
     event: Annotated[
