@@ -20,6 +20,7 @@ from tests.cli.helpers import Cli, finish, park
 
 
 def test_audit_verify_tells_what_was_tampered_with(cli: Cli, bus: SyncCommandBus, url: str) -> None:
+    assert cli("audit", "verify").out == ""
     cli("tsq", "cancel", park(bus), "--operator", "ann", "--reason", "obsolete")
     sound = cli("audit", "verify")
     assert "1 action as recorded" in sound.err
