@@ -10,7 +10,8 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.reply import Reply
-from commandbus.operations.routing import RouteReport, close_process_batches, fire_timers, route
+from commandbus.operations.batches import close_batches, close_open_batches
+from commandbus.operations.routing import RouteReport, fire_timers, route
 from commandbus.services.process_router import declarations_of
 from commandbus.store.records import ClaimRequest
 from commandbus.testing.harness import Harness
@@ -266,7 +267,10 @@ class Sagas:
                 return routed
             report: RouteReport = self.bus.run(route(scope, self.declarations, claimed, "test-router"))
             routed += report.routed
-            self.bus.run(close_process_batches(scope, report.batches, queues))
+            if report.batches:
+                self.bus.run(close_batches(scope, report.batches))
+            else:
+                self.bus.run(close_open_batches(scope, queues))
 
     def done(self, command_type: str, result: Any = None) -> UUID:
         """A command ends, and its reply is routed."""
