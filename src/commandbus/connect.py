@@ -152,7 +152,7 @@ def _need_psycopg() -> None:
         if find_spec(name) is None:
             raise ConfigurationError(
                 f"postgresql:// needs the package {name}, which is not installed; "
-                "`pip install durable-commandbus[postgres]` brings it."
+                "`pip install 'durable-commandbus[postgres]'` brings it."
             )
 
 

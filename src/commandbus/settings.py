@@ -56,7 +56,7 @@ class BusSettings:
     retention: Mapping[str, Duration] | None = None
     """How long workers keep commands that ended, by status, such as {"COMPLETED": 7 * 86_400}."""
     escalate_after: Duration | None = None
-    """After so long a parked command that nobody took care of is put on record and logged, once."""
+    """After so long a parked command that nobody has decided is put on record and logged, once."""
     escalate_to: str | None = None
     """The domain that is sent a command about each of them; None for none."""
 

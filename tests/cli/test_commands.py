@@ -20,6 +20,7 @@ from tests.cli.helpers import Cli, finish, park
 
 
 def test_audit_verify_tells_what_was_tampered_with(cli: Cli, bus: SyncCommandBus, url: str) -> None:
+    assert cli("audit", "verify").out == ""
     cli("tsq", "cancel", park(bus), "--operator", "ann", "--reason", "obsolete")
     sound = cli("audit", "verify")
     assert "1 action as recorded" in sound.err
@@ -98,7 +99,7 @@ def test_pages_follow_each_other(cli: Cli, bus: SyncCommandBus) -> None:
 
 
 def test_unknown_status_and_cursor_are_usage_errors(cli: Cli, bus: SyncCommandBus) -> None:
-    assert "Unknown status" in cli("list", "--status", "lost", code=2).err
+    assert "Unknown status 'lost'; use pending, running" in cli("list", "--status", "lost", code=2).err
     assert "not the `next`" in cli("list", "--after", "x", code=2).err
 
 
@@ -220,6 +221,25 @@ def test_a_table_shows_whole_values_and_as_many_columns_as_fit(columns: int, sho
     assert len(built.columns) == shown
     assert sum(column.width + output.GAP for column in built.columns) - output.GAP <= columns
     assert built.columns[3].width >= len("in progress")
+
+
+def test_a_status_has_the_words_of_the_filter(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = park(bus)
+    bus.send("shop", "Buy")
+    (received,) = SyncWorker(bus, "shop").receive()
+    running = str(received.command.command_id)
+    for word, expected in (("running", running), ("In-Progress", running), ("parked", parked)):
+        assert [row[0] for row in cli("list", "--status", word).rows] == [expected], word
+
+
+def test_an_answer_is_broken_between_words(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    parked = park(bus, message="a word " * 20)
+    lines = cli("why", parked).out.splitlines()
+    assert len(lines) > 1
+    assert {word for line in lines[1:] for word in line.split()} == {"a", "word"}
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_few_digits_of_an_id_will_do(cli: Cli, bus: SyncCommandBus) -> None:

@@ -11,7 +11,7 @@ from commandbus.interfaces.cli.app import GROUPS, SECTIONS
 from commandbus.interfaces.cli.exits import EXIT_CODES, Exit
 from tests.cli.helpers import Cli, run, run_on_terminal
 
-HEAVY = ("psycopg", "starlette", "rich", "sqlite3", "jinja2", "uvicorn", "prometheus_client")
+HEAVY = ("psycopg", "starlette", "rich", "sqlite3", "jinja2", "uvicorn")
 
 PROBE = """
 import sys

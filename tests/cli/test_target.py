@@ -135,7 +135,7 @@ def test_a_wrong_app_says_what_was_looked_for(folder: Path, app: str, complaint:
 def test_the_app_comes_from_argument_environment_or_project(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CliError, match="Which app"):
+    with pytest.raises(CliError, match=r"Which app.* argument, module:registry, as COMMANDBUS_APP"):
         target.find_app(None)
     (folder / "pyproject.toml").write_text('[tool.commandbus]\napp = "project:registry"\n')
     assert target.find_app(None) == "project:registry"

@@ -127,6 +127,20 @@ def test_cancel_and_complete(cli: Cli, bus: SyncCommandBus) -> None:
     assert record.result == {"by": "hand"}
 
 
+def test_a_list_shows_the_message_and_no_empty_columns(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    parked = park(bus, message="no such city")
+    for columns in ("80", "100"):
+        terminal.setenv("COLUMNS", columns)
+        heading, row = cli("tsq", "list").out.splitlines()
+        assert "no such" in row
+        assert "ASSIGNEE" not in heading
+        assert "COMMENT" not in heading
+    cli("tsq", "assign", parked, "ben")
+    assert "ASSIGNEE" in cli("tsq", "list").out
+
+
 def test_comments_and_assignments_are_shown(cli: Cli, bus: SyncCommandBus) -> None:
     parked, other = park(bus), park(bus)
     cli("tsq", "comment", parked, "asked the bank", "--operator", "ann")

@@ -215,6 +215,18 @@ def test_another_mode_is_refused() -> None:
         CommandBus("memory://", tracing="everything")
 
 
+def test_a_failed_attempt_is_logged_with_what_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    with SyncCommandBus("memory://") as bus:
+        worker = SyncWorker(bus, "orders")
+        for error in (PermanentCommandError("NO_CITY"), ConnectionError("no answer")):
+            bus.send("orders", "ship")
+            (received,) = worker.receive()
+            worker.fail(received, error)
+    parked, retried = (record.getMessage() for record in caplog.records)
+    assert parked.endswith("attempt 1: NO_CITY, parked")
+    assert retried.endswith("attempt 1: ConnectionError, tried again later")
+
+
 @pytest.mark.parametrize("command_type", ["ship", "bill"])
 async def test_a_log_line_names_its_command(
     command_type: str, caplog: pytest.LogCaptureFixture

@@ -28,7 +28,8 @@ DIAGRAM = re.compile(
     r"<!-- lifecycle diagram: end -->$",
     re.MULTILINE | re.DOTALL,
 )
-LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?P<target>[^)\s#:]*)(?:#(?P<section>[^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MULTILINE)
 
 
@@ -145,13 +146,26 @@ def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
 
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
-        f"{relative(page)}: {link['target']}"
+        f"{relative(page)}: {link[0].strip('](,)')}"
         for page in project_files()
         if page.suffix == ".md"
         for link in LINK.finditer(page.read_text(encoding="utf-8"))
-        if not (page.parent / link["target"]).exists()
+        if not leads_somewhere(page, link["target"], link["section"])
     ]
-    assert not broken, report("Correct the link, or write the page.", broken)
+    assert not broken, report("Correct the link, or write the page or section.", broken)
+
+
+def leads_somewhere(page: Path, target: str, section: str | None) -> bool:
+    linked = page.parent / target if target else page
+    if section is None or not linked.exists():
+        return linked.exists()
+    headings = HEADING.finditer(linked.read_text(encoding="utf-8"))
+    return section in {anchor(heading["title"]) for heading in headings}
+
+
+def anchor(title: str) -> str:
+    """How a link names the section of this title."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def test_a_reason_is_needed_to_leave_code_out() -> None:

@@ -18,7 +18,6 @@ EXTRAS = [
     "httpx",
     "jinja2",
     "opentelemetry",
-    "prometheus_client",
     "psycopg",
     "psycopg_pool",
     "pydantic",

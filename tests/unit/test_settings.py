@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from commandbus import BusSettings, RetryPolicy, WorkerSettings
+from commandbus.engines.postgres import location
 from commandbus.errors import ConfigurationError
 from commandbus.settings import DEFAULT_URL, resolve_url
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -18,6 +19,15 @@ def test_the_defaults_are_valid_and_documented() -> None:
     worker = WorkerSettings()
     assert (worker.concurrency, worker.poll_interval, worker.visibility_timeout) == (4, 60.0, 30.0)
     assert BusSettings().max_attempts == 3
+
+
+def test_each_layer_of_timeouts_has_its_default() -> None:
+    worker = WorkerSettings()
+    assert worker.statement_seconds == 25
+    assert location.parse("postgresql://localhost/shop").pool_timeout == 30
+    assert worker.visibility_timeout == 30
+    assert worker.stuck_after == 35
+    assert worker.silence_timeout == 60
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,18 @@ async def api(bus: CommandBus) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def test_a_payload_that_was_left_as_it_is_was_not_edited(
+    bus: CommandBus, api: httpx.AsyncClient
+) -> None:
+    one = (await api.get("/troubleshooting?domain=orders")).json()["commands"][0]
+    place = f"/commands/{one['domain']}/{one['command_id']}"
+    assert (await api.post(f"{place}/retry", json={"data": one["data"]})).status_code == 200
+    (retried,) = (
+        e for e in (await api.get(place)).json()["trail"] if e["event_type"] == "OPERATOR_RETRY"
+    )
+    assert "edited_data" not in retried["details"]
+
+
 async def test_comments_and_assignments(bus: CommandBus, api: httpx.AsyncClient) -> None:
     one = (await api.get("/troubleshooting")).json()["commands"][0]
     place = f"/commands/{one['domain']}/{one['command_id']}"
@@ -99,6 +111,7 @@ async def test_reads_and_actions(bus: CommandBus, api: httpx.AsyncClient) -> Non
     assert detail["command"]["status"] == "COMPLETED"
     kinds = [event["event_type"] for event in detail["trail"]]
     assert "OPERATOR_RETRY" in kinds
+    assert detail["trail"][kinds.index("OPERATOR_RETRY")]["details"]["edited_data"] == edited
     found = (await api.get("/audit", params={"event": "OPERATOR_RETRY", "actor": "local"})).json()
     assert [e["event"]["command_id"] for e in found["events"]] == [one["command_id"]]
 

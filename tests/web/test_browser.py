@@ -93,7 +93,24 @@ def test_a_parked_command_is_found_mended_and_retried(page: Any, place: Served) 
     place.run(scene.work(place.bus, ("orders",)))
     page.wait_for_selector("#state .status.completed")
     page.wait_for_selector("#trail >> text=Retried by hand")
-    assert "meant Cork" in page.inner_text("#trail")
+    assert "by local meant Cork" in page.inner_text("#trail")
+    assert page.inner_text("#acting") == "", "what has ended cannot be canceled"
+    assert "Attempts\n1 of" in page.inner_text("#facts")
+    assert "Result" in page.inner_text("#contents")
+    assert page.locator("#error").count() == 0
+
+
+def test_what_somebody_is_writing_stays(page: Any, place: Served) -> None:
+    parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", domain="orders"))
+    page.goto(f"{place.url}/commands/orders/{parked.commands[0].command_id}")
+    page.fill("#retry input[name=reason]", "not yet")
+    page.click("#error summary")
+    age = page.inner_text("#facts time >> nth=0")
+    place.run(place.bus.send("orders", "ship", {"order": 1, "city": "Oslo"}))
+    eventually(lambda: page.inner_text("#facts time >> nth=0") != age)
+    assert page.input_value("#retry input[name=reason]") == "not yet"
+    assert page.locator("#error details[open]").count() == 0
+    place.run(scene.work(place.bus, ("orders",)))
 
 
 def test_five_hundred_are_retried_with_a_reason(page: Any, place: Served) -> None:

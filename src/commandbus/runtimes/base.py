@@ -39,8 +39,8 @@ def tracing_module() -> Any:
         from commandbus.observe import tracing
     except ImportError:
         raise ConfigurationError(
-            "tracing needs the package opentelemetry-api; `pip install durable-commandbus[otel]` "
-            "brings it."
+            "tracing needs the package opentelemetry-api; "
+            "`pip install 'durable-commandbus[otel]'` brings it."
         ) from None
     return tracing
 

@@ -52,6 +52,8 @@ from commandbus.worker.transactional import Concluded, in_async_transaction, in_
 logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
+FATES = {Rejected: "failed", RetryLater: "tried again later", Parked: "parked"}
+"""What becomes of a command after a failed attempt, in the words of a log."""
 
 
 class Observer(Protocol):
@@ -369,12 +371,12 @@ class Execution:
             )
             logger.log(
                 logging.INFO if isinstance(outcome, Rejected) else logging.WARNING,
-                "%s %s attempt %d: %s %s",
+                "%s %s, attempt %d: %s, %s",
                 claimed.command_type,
                 claimed.command_id,
                 claimed.attempt,
                 failure.code,
-                type(outcome).__name__,
+                FATES[type(outcome)],
             )
         return outcome
 

@@ -73,7 +73,8 @@ def _verify(url: str | None, json: bool, expect: str | None) -> None:
     else:
         told = f"{text.plural(report.links, 'action')} as recorded"
         output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention")
-        output.write(report.hash)
+        if report.links:
+            output.write(report.hash)
     if report.problems:
         output.error(f"{text.plural(len(report.problems), 'entry', 'entries')} not as recorded")
         raise typer.Exit(Exit.FAILURE)
@@ -81,7 +82,7 @@ def _verify(url: str | None, json: bool, expect: str | None) -> None:
 
 def audit(
     command_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see below.")
+        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see above.")
     ] = "",
     domain: options.Domain = None,
     event: Annotated[

@@ -87,7 +87,7 @@ def list_(
         raise CliError("--after goes on in one domain: name it with --domain.", Exit.USAGE)
     with target.opened(url) as bus:
         domains = bus.list_domains() if domain is None else [domain]
-        wanted = as_status(status)
+        wanted = status and status.upper().replace("-", "_")
         pages = [bus.list_batches(one, status=wanted, after=after, limit=limit) for one in domains]
     found = sorted((one for page in pages for one in page.batches), key=lambda one: one.created_at)
     more = len(found) > limit or any(page.next for page in pages)
@@ -238,9 +238,7 @@ def commands(
     domain: OwnDomain = None,
     status: Annotated[
         str | None,
-        typer.Option(
-            "--status", "-s", help="pending, in_progress, completed, failed, canceled or parked."
-        ),
+        typer.Option("--status", "-s", help="pending, running, completed, failed, canceled or parked."),
     ] = None,
     limit: options.Limit = 20,
     after: options.After = None,

@@ -29,9 +29,9 @@ def columns(records: Sequence[CommandRecord], cases: Sequence[Case]) -> tuple[Co
         return "yes" if known[record.domain, record.command_id].escalated_at else ""
 
     return (
-        Column("assignee", of("assignee")),
-        Column("escalated", escalated, style="red"),
-        Column("comment", of("comment"), wide=True),
+        Column("assignee", of("assignee"), filled=True),
+        Column("escalated", escalated, style="red", filled=True),
+        Column("comment", of("comment"), wide=True, filled=True),
     )
 
 

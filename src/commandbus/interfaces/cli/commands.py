@@ -53,9 +53,7 @@ def list_(
     command_type: options.Type = None,
     status: Annotated[
         str | None,
-        typer.Option(
-            "--status", "-s", help="pending, in_progress, completed, failed, canceled or parked."
-        ),
+        typer.Option("--status", "-s", help="pending, running, completed, failed, canceled or parked."),
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     limit: options.Limit = 20,
@@ -99,11 +97,16 @@ def print_page(
 
 
 def as_status(name: str | None) -> str | None:
-    """A status by its full name, in any case, or `parked`."""
+    """A status of commands by one of the words that a filter takes, in any case."""
+    from commandbus.errors import InvalidArgumentError
+    from commandbus.interfaces.search import QUALIFIERS, STATUSES
+
     if name is None:
         return None
-    wanted = name.upper().replace("-", "_")
-    return "IN_TROUBLESHOOTING_QUEUE" if wanted in ("PARKED", "TSQ") else wanted
+    status = STATUSES.get(name.lower().replace("-", "_"))
+    if status is None:
+        raise InvalidArgumentError(f"Unknown status {name!r}; use {QUALIFIERS['status']}.")
+    return status
 
 
 def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRecord:

@@ -14,7 +14,7 @@ COLUMNS = (
     Column("runtime", field_of("runtime")),
     Column("slots", field_of("concurrency"), right=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
-    Column("processes", lambda worker: ",".join(worker.processes), wide=True),
+    Column("processes", lambda worker: ",".join(worker.processes), wide=True, filled=True),
     Column("host", field_of("host"), wide=True),
     Column("pid", field_of("pid"), right=True, wide=True),
     Column(
@@ -54,7 +54,7 @@ def why(
         output.tsv(answer.reasons, REASONS)
         return
     for reason in answer.reasons:
-        output.write(text.line(reason.text))
+        output.sentence(reason.text)
 
 
 def workers(url: options.Url = None, json: options.Json = False) -> None:

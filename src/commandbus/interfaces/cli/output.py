@@ -46,6 +46,8 @@ class Column:
     show: Callable[[Any], str | Text] | None = None
     wide: bool = False
     """Left out of narrow tables; pipes always get it."""
+    filled: bool = False
+    """Left out of tables where it has nothing to show in any row."""
     pipe: bool = False
     """Left out of all tables: pipes only."""
     keep: bool = False
@@ -117,10 +119,11 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
 
 def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[Column]:
     """The columns of a table: those for wide terminals as far as there is room, the last one first."""
-    shown = [column for column in columns if not column.pipe and not column.wide]
+    columns = [column for column in columns if not column.pipe and _has_something(column, rows)]
+    shown = [column for column in columns if not column.wide]
     if width >= WIDE:
         room = width + GAP - sum(GAP + _width(column, rows) for column in shown)
-        for column in reversed([column for column in columns if column.wide and not column.pipe]):
+        for column in reversed([column for column in columns if column.wide]):
             least = _width(column, rows)
             if not column.right and not column.keep:
                 least = min(least, max(len(column.name), NARROWEST))
@@ -128,6 +131,10 @@ def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[C
                 room -= GAP + least
                 shown.append(column)
     return [column for column in columns if column in shown]
+
+
+def _has_something(column: Column, rows: Sequence[Any]) -> bool:
+    return not column.filled or any(_cell(column, row) for row in rows)
 
 
 def _width(column: Column, rows: Sequence[Any]) -> int:
@@ -179,6 +186,13 @@ def status(value: object) -> Text:
 
     label, style = STATUS_STYLES.get(str(value), (text.line(value), ""))
     return Text(label, style)
+
+
+def sentence(words: object) -> None:
+    """A line of data for a person, broken between words where the terminal ends."""
+    from rich.text import Text
+
+    console().print(Text(text.line(words)))
 
 
 def json_document(value: object) -> None:

@@ -46,7 +46,7 @@ def find_app(argument: str | None) -> str:
     if not isinstance(configured, str) or not configured:
         file = folder / "pyproject.toml"
         raise CliError(
-            "Which app? Give it as `commandbus worker module:registry`, as COMMANDBUS_APP, or as "
+            "Which app? Give it as an argument, module:registry, as COMMANDBUS_APP, or as "
             f"`app` under [tool.commandbus] in pyproject.toml; {file} "
             f"{'has none' if file.is_file() else 'is not there, nor is one above it'}.",
             Exit.USAGE,

@@ -37,7 +37,7 @@ COLUMNS = (
         lambda record: text.age(record.finished_at),
         right=True,
     ),
-    Column("message", field_of("error_message"), lambda record: record.error_message or "", wide=True),
+    Column("message", field_of("error_message"), lambda record: record.error_message or ""),
 )
 GROUP_COLUMNS = (
     Column("count", field_of("count"), lambda group: f"{group.count:,}", right=True, style="bold"),

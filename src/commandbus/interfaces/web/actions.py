@@ -6,6 +6,7 @@ from uuid import UUID
 
 from msgspec import UNSET
 
+from commandbus.domain import payload
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.web import values as v
@@ -70,6 +71,8 @@ class Desk(Reads):
             record = await self.raw_command(domain, command_id)
             data = self.redaction.restore(body.data, record.data)
             self.payloads.check(domain, record.command_type, data)
+            if payload.encode(data) == payload.encode(record.data):
+                data = UNCHANGED  # a form always sends the payload; the audit tells of real edits only
         queue = TroubleshootingQueue(await self.stores.acting())
         await queue.operator_retry(
             domain, command_id, operator=who.name, data=data, reason=body.reason or None

@@ -27,11 +27,12 @@
     button.setAttribute("aria-label", state === "paused" ? "Paused; go on" : "Live; pause");
   }
 
-  // Somebody is at work inside: a field with the focus, or a choice that was made.
+  // Somebody is at work inside: a field with the focus or with words of theirs, or a choice that was made.
   function isBusy(part) {
     const active = document.activeElement;
     if (active && part.contains(active) && active.matches("input, textarea, select")) return true;
-    return part.querySelector("input:checked") !== null;
+    const fields = [...part.querySelectorAll("input, textarea")];
+    return fields.some((field) => field.checked || field.value !== field.defaultValue);
   }
 
   // A way to find an element again after its surroundings were replaced.
@@ -51,14 +52,14 @@
     if (part.innerHTML === fresh.innerHTML || isBusy(part)) return;
     const active = document.activeElement;
     const focused = active && active !== part && part.contains(active) ? pathOf(part, active) : null;
-    const opened = [...part.querySelectorAll("details[open]")].map((d) => pathOf(part, d));
+    const folded = [...part.querySelectorAll("details")].map((d) => [pathOf(part, d), d.open, d.textContent]);
     const scrolled = [...part.querySelectorAll(".scroll, pre")]
       .filter((e) => e.scrollLeft || e.scrollTop)
       .map((e) => [pathOf(part, e), e.scrollLeft, e.scrollTop]);
     part.replaceChildren(...fresh.childNodes);
-    for (const path of opened) {
+    for (const [path, open, text] of folded) {
       const found = follow(part, path);
-      if (found instanceof HTMLDetailsElement) found.open = true;
+      if (found instanceof HTMLDetailsElement && (open || found.textContent === text)) found.open = open;
     }
     for (const [path, left, top] of scrolled) {
       const found = follow(part, path);
