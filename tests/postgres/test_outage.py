@@ -27,7 +27,7 @@ RUNTIMES = ("asyncio", "threads")
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
     # Ten failures in a row come sooner; with the real pauses, `python -m bench.outage`.
-    monkeypatch.setattr("commandbus.worker.core.BACKOFF_MAX", 0.4)
+    monkeypatch.setattr("commandbus.worker.backoff.BACKOFF_MAX", 0.4)
     with PostgresServer.start() as server:
         yield server
 

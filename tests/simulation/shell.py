@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.store.wakeup import WakeHub
-from commandbus.worker.core import BACKOFF_MAX, GRACE, SETTLE_PATIENCE, WorkerCore
+from commandbus.worker.backoff import BACKOFF_MAX
+from commandbus.worker.core import GRACE, SETTLE_PATIENCE, WorkerCore
 from commandbus.worker.effects import (
     Claim,
     Effect,

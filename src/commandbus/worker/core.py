@@ -16,12 +16,12 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
-from commandbus.domain.outcome import POOL_BACKOFF, Released
-from commandbus.errors import PoolExhausted
+from commandbus.domain.outcome import Released
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.ahead import URGENT, prefetch, share
+from commandbus.worker.backoff import backoff
 from commandbus.worker.chains import Chains
 from commandbus.worker.effects import (
     Claim,
@@ -55,7 +55,6 @@ GLANCE_FROM = 30.0
 """Whoever looks less often than this need not look as closely while nothing happens."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
-BACKOFF_MAX = 5.0
 GRACE = 1.0
 """After interrupting handlers, how long their ends are awaited."""
 SETTLE_PATIENCE = 5.0
@@ -195,7 +194,7 @@ class WorkerCore:
                 self._claiming = False
                 self._claim_failures += 1
                 self.metrics.claim_failures += 1
-                self._claim_at = now + self._backoff(self._claim_failures, event.error)
+                self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._may_wait = self._woken_meanwhile = True
             case SettleFailed():
                 self._settle_failed(event, now, effects)
@@ -454,7 +453,7 @@ class WorkerCore:
         self.metrics.settle_failures += 1
         if event.passing:
             self.unsettled = batch + self.unsettled
-            self._settle_at = now + self._backoff(self._settle_failures, event.error)
+            self._settle_at = now + backoff(self._settle_failures, event.error, self._uniform)
         elif len(batch) > 1:
             self.unsettled = batch + self.unsettled
             self._one_by_one = True
@@ -480,14 +479,6 @@ class WorkerCore:
                 emptied.append(settlement.lease_id)
         if emptied:
             effects.append(Forget(emptied))
-
-    def _backoff(self, failures: int, error: Exception) -> float:
-        """Growing, and drawn at random, so that a fleet does not come back all at once. A pool that is
-        used up is our own, and its connections come back by themselves."""
-        if isinstance(error, PoolExhausted):
-            return POOL_BACKOFF[min(failures, len(POOL_BACKOFF)) - 1]
-        longest: float = min(BACKOFF_MAX, 0.1 * 2 ** min(failures, 10))
-        return longest * (0.5 + 0.5 * self._uniform())
 
     def check(self) -> None:
         """The invariants, for tests."""
