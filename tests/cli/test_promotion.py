@@ -23,7 +23,7 @@ from commandbus.engines.sqlite.engine import SqliteSession
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.interfaces.cli.promotion import move
 from commandbus.operations import promotion
-from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from tests.cli.helpers import Cli
 from tests.postgres.database import empty_url
 
@@ -117,7 +117,9 @@ def crash_on(monkeypatch: pytest.MonkeyPatch, step: str, call: int, done: bool) 
 def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     old: SyncCommandBus, new: SyncCommandBus, monkeypatch: pytest.MonkeyPatch, step: str, done: bool
 ) -> None:
-    ids = set(fill(old).values())
+    found = fill(old)
+    SyncTroubleshootingQueue(old).comment("shop", found["parked"], "hm", operator="ann")
+    ids = set(found.values())
     monkeypatch.setattr(promotion, "PIECE", 2)
     crash_on(monkeypatch, step, 2, done)
     with pytest.raises(KeyboardInterrupt):
@@ -129,6 +131,32 @@ def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     assert {r.status for r in old.query_commands(domain="shop")} == {CommandStatus.CANCELED}
     stats = new.stats("shop")
     assert (stats.ready, stats.scheduled, stats.parked) == (4, 2, 1)
+    assert (new.verify_audit().links, new.verify_audit().problems) == (1, [])
+    (parked,) = SyncTroubleshootingQueue(new).list_troubleshooting().commands
+    assert SyncTroubleshootingQueue(new).list_cases([parked])[0].comment == "hm"
+
+
+def test_what_operators_did_arrives_linked_and_what_they_arranged_with_it(
+    old: SyncCommandBus, new: SyncCommandBus
+) -> None:
+    desk, there = SyncTroubleshootingQueue(old), SyncTroubleshootingQueue(new)
+    new.record_action("cal", "prune", "all")
+    ids = fill(old)
+    parked = ids["parked"]
+    desk.comment("shop", parked, "hm", operator="ann")
+    desk.operator_retry("shop", parked, operator="ann")
+    (taken,) = SyncWorker(old, "shop").receive(1)
+    SyncWorker(old, "shop").fail(taken, PermanentCommandError("BROKEN", "still"))
+    desk.comment("shop", taken.command.command_id, "again", operator="ann")
+    desk.assign("shop", taken.command.command_id, "ben", operator="ann")
+    before = desk.list_cases(desk.list_troubleshooting())
+    move(old, new, WHERE)
+    assert there.list_cases(there.list_troubleshooting()) == before
+    assert [one.command_id for one in there.list_assigned("ben")] == [taken.command.command_id]
+    report = new.verify_audit()
+    assert (report.links, report.problems) == (5, [])
+    assert old.verify_audit().sound
+    assert old.session.run(old.scope.store.list_documents("case")) == []
 
 
 def test_while_commands_run_nothing_moves(old: SyncCommandBus, new: SyncCommandBus) -> None:
@@ -178,6 +206,7 @@ def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncC
     assert "2 commands of batches stay" in moved.err
     assert new.get_command("shop", one) is not None
     assert new.stats("shop").paused
+    assert [one.action for one in new.list_actions().actions] == ["pause", "promote"]
     assert old.get_batch("shop", batch.batch_id) is not None
 
 

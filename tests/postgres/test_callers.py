@@ -10,6 +10,7 @@ import pytest
 
 from commandbus import CommandBus, SendRequest
 from commandbus.errors import ConfigurationError, DuplicateCommandError, InvalidOperationError
+from commandbus.operations.queues import pause
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import empty_url
 from tests.support.django_site import set_up_django
@@ -195,3 +196,21 @@ def test_any_language_can_send_by_sql(url: str) -> None:
         with pytest.raises(psycopg.Error):
             connection.execute("select commandbus.send('orders', 'ship', '\"\\u0000\"')")
     assert depth(url) == 2
+
+
+def test_operators_do_not_wait_for_a_callers_transaction_in_which_one_acts(url: str) -> None:
+    with SyncCommandBus(url) as bus:
+        first, second, third = (bus.send("orders", "ship").command_id for _ in range(3))
+        bus.cancel("orders", first, actor="ann")
+        with psycopg.connect(url) as one, psycopg.connect(url) as other:
+            # An error instead of a wait without end.
+            for connection in (one, other):
+                connection.execute("set lock_timeout = '5s'")
+            bus.within(one).cancel("orders", second, actor="ann")
+            bus.within(other).cancel("orders", third, actor="ben")
+            with psycopg.connect(url) as operator:
+                operator.execute("set lock_timeout = '5s'")
+                caller = bus.engine.within(operator)
+                caller.run(pause(bus.scope, "orders", actor="cal"))
+        report = bus.verify_audit()
+        assert (report.links, report.open, report.problems) == (2, 2, [])

@@ -14,7 +14,7 @@ from commandbus.domain.moment import as_datetime
 from commandbus.domain.names import as_text
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.ledger import ACTION as KIND
-from commandbus.operations.ledger import link
+from commandbus.operations.ledger import link, of_action
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -51,16 +51,21 @@ _decoder = msgspec.json.Decoder(ActionRecord)
 def record_action(
     scope: Scope, actor: str, action: str, subject: str, reason: str | None = None
 ) -> Op[None]:
-    """Keep what somebody did; part of the transaction that does it."""
-    by = as_text(actor, "actor", longest=200)
-    because = None if reason is None else as_text(reason, "reason", longest=500)
+    """Keep what somebody did; the last part of the transaction that does it."""
+    by, because = check_actor(actor, reason)
     now = yield from scope.store.now()
     record = ActionRecord(by, action, subject[:500], because, as_datetime(now))
     key = f"{now:016x}-{scope.new_id()}"
-    body = msgspec.json.encode(record).decode()
+    document = Document(KIND, key, 0, action, None, msgspec.json.encode(record).decode())
     yield TOGETHER
-    yield from scope.store.put_document(Document(KIND, key, 0, action, None, body))
-    yield from link(scope, record.at, KIND, key, KIND, body.encode())
+    yield from scope.store.put_document(document)
+    yield from link(scope, [of_action(scope, record.at, document)])
+
+
+def check_actor(actor: str, reason: str | None = None) -> tuple[str, str | None]:
+    """Who does something and why, as it can be put on record; before it is done."""
+    because = None if reason is None else as_text(reason, "reason", longest=500)
+    return as_text(actor, "actor", longest=200), because
 
 
 def list_actions(

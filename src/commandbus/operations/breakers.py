@@ -8,7 +8,7 @@ from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.gates import Change, Gates
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name, as_text
-from commandbus.operations.actions import record_action
+from commandbus.operations.actions import check_actor, record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -55,18 +55,20 @@ def open_breaker(
 ) -> Op[None]:
     """Let nothing through to a target for `cooldown` seconds; all processes follow within a second."""
     seconds = as_seconds(cooldown, "cooldown", minimum=0.001)
+    check_actor(operator, reason)
     yield TOGETHER
-    yield from record_action(scope, operator, "open_breaker", as_name(target, "target"), reason)
     yield from _put(scope, target, BreakerState.OPEN, seconds, 0, operator, reason)
+    yield from record_action(scope, operator, "open_breaker", target, reason)
 
 
 def reset_breaker(
     scope: Scope, target: str, *, operator: str = "operator", reason: str | None = None
 ) -> Op[None]:
     """Close a breaker by hand; all processes follow within a second."""
+    check_actor(operator, reason)
     yield TOGETHER
-    yield from record_action(scope, operator, "reset_breaker", as_name(target, "target"), reason)
     yield from _put(scope, target, BreakerState.CLOSED, 0.0, 0, operator, reason)
+    yield from record_action(scope, operator, "reset_breaker", target, reason)
 
 
 class Shared(msgspec.Struct):

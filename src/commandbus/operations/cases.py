@@ -61,7 +61,6 @@ def comment(
     details = {"operator": operator, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(domain, wanted)
-    yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
     yield from _change(
         scope,
         domain,
@@ -70,6 +69,7 @@ def comment(
             case, comments=case.comments + 1, comment=said, commented_by=operator
         ),
     )
+    yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
 
 
 def assign(
@@ -93,13 +93,13 @@ def assign(
         raise InvalidOperationError(
             f"Only a parked command is assigned to somebody; this one is {records[0].status}."
         )
-    yield from link_event(scope, domain, wanted, AuditEventType.ASSIGNED, details)
     yield from _change(scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
+    yield from link_event(scope, domain, wanted, AuditEventType.ASSIGNED, details)
 
 
 def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]]:
     """What people said and arranged about these commands, in their order."""
-    keys = [_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
+    keys = [case_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
     found = (yield from scope.store.get_documents(KIND, keys)) if keys else []
     cases = {document.key: _decoder.decode(document.body) for document in found}
     return [cases.get(key) or Case() for key in keys]
@@ -176,7 +176,7 @@ def forget_cases(scope: Scope) -> Op[int]:
 
 def forget_case(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Drop what lists show of it; its trail stays."""
-    yield from scope.store.delete_document(KIND, _key(domain, command_id))
+    yield from scope.store.delete_document(KIND, case_key(domain, command_id))
 
 
 def _report(send_to: str, command: Overdue) -> SendRequest:
@@ -191,7 +191,7 @@ def _report(send_to: str, command: Overdue) -> SendRequest:
 
 
 def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case], Case]) -> Op[None]:
-    key = _key(domain, command_id)
+    key = case_key(domain, command_id)
     while True:
         known = yield from scope.store.get_document(KIND, key)
         case = change(_decoder.decode(known.body) if known else Case())
@@ -203,5 +203,5 @@ def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case]
             return
 
 
-def _key(domain: str, command_id: UUID) -> str:
+def case_key(domain: str, command_id: UUID) -> str:
     return f"{domain} {command_id}"

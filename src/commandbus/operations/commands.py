@@ -362,9 +362,9 @@ def cancel(
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    yield from reply_to_sender(scope, domain, wanted)
     if actor is not None:
         yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
-    yield from reply_to_sender(scope, domain, wanted)
 
 
 def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:

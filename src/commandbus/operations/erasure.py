@@ -21,7 +21,7 @@ from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.actions import record_action
 from commandbus.operations.cases import forget_case
 from commandbus.operations.commands import cancel, query_commands
-from commandbus.operations.ledger import link_event, unsalt
+from commandbus.operations.ledger import Link, link, unsalt, written
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel
 from commandbus.store.op import TOGETHER, Op
@@ -175,10 +175,12 @@ def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, 
     by_sequence = {record.sequence: record for record in records}
     erased = yield from scope.store.erase(sorted(by_sequence))
     details = {"operator": operator, "reason": reason, "erased": True}
+    links: list[Link] = []
     for sequence in erased:
-        record = by_sequence[sequence]
-        yield from scope.store.note(record.domain, record.command_id, AuditEventType.ERASED, details)
-        yield from unsalt(scope, record.domain, record.command_id)
-        yield from link_event(scope, record.domain, record.command_id, AuditEventType.ERASED, details)
-        yield from forget_case(scope, record.domain, record.command_id)
+        place = (by_sequence[sequence].domain, by_sequence[sequence].command_id)
+        yield from scope.store.note(*place, AuditEventType.ERASED, details)
+        yield from unsalt(scope, *place)
+        yield from forget_case(scope, *place)
+        links.append((yield from written(scope, *place, AuditEventType.ERASED, details)))
+    yield from link(scope, links)
     return len(erased)

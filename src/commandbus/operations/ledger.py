@@ -4,14 +4,15 @@ A link names an entry of a command's trail, or of the list of actions, and a sal
 outlive the entries: what retention forgets leaves its link, and erasure takes the salt away, after
 which the digest tells nothing. `verify_audit` finds out who changes, removes or adds an entry or a
 link, unless all later links are made anew; against that, keep a hash elsewhere and give it as `expect`.
-Only operators' actions are linked: settles never touch the one document that all links go through.
+Only operators' actions are linked: settles never touch the one document that all links go through,
+nor do the transactions of callers.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -23,10 +24,11 @@ from commandbus.domain.moment import as_datetime
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.scope import Flow, Scope
 from commandbus.store.documents import Document
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import AuditFilter
 
-KIND, HEAD = "ledger", "ledger.head"
+KIND, HEAD, OPEN = "ledger", "ledger.head", "ledger.open"
+TOPIC = "commandbus.ledger"
 ACTION = "action"
 PAGE = 500
 EVERYTHING = 2**62
@@ -78,6 +80,8 @@ class LedgerReport(msgspec.Struct, frozen=True):
     """Entries whose content was erased by an erasure that is itself linked."""
     forgotten: int
     """Entries of commands that retention has forgotten."""
+    open: int
+    """Actions in callers' transactions that are committed and will be linked by a worker."""
 
     @property
     def sound(self) -> bool:
@@ -95,60 +99,102 @@ def link_event(
     details: Mapping[str, Any] | None = None,
 ) -> Op[None]:
     """Link the entry that was just written to a command's trail, in the same transaction."""
+    yield from link(scope, [(yield from written(scope, domain, command_id, kind, details))])
+
+
+def written(
+    scope: Scope,
+    domain: str,
+    command_id: UUID,
+    kind: AuditEventType,
+    details: Mapping[str, Any] | None = None,
+) -> Op[Link]:
+    """What `link` needs to know of the entry that was just written to a command's trail."""
     trail = yield from scope.store.audit_trail(command_id, domain)
-    written = [e for e in trail if e.event_type is kind and details in (None, e.details)]
-    event = written[-1]
-    yield from link(
-        scope, event.timestamp, str(kind), _subject(event), str(command_id), _content(event)
-    )
+    found = [e for e in trail if e.event_type is kind and details in (None, e.details)]
+    return of_event(scope, found[-1])
 
 
-def link(scope: Scope, at: datetime, kind: str, subject: str, status: str, content: bytes) -> Op[None]:
-    """Add a link. Whoever comes second waits for the head, and builds on what the first has written."""
+def of_event(scope: Scope, event: AuditEvent) -> Link:
+    """A link that is not in the chain yet."""
+    return _unlinked(scope, event.timestamp, str(event.event_type), _subject(event), _content(event))
+
+
+def of_action(scope: Scope, at: datetime, document: Document) -> Link:
+    """A link that is not in the chain yet."""
+    return _unlinked(scope, at, ACTION, document.key, document.body.encode())
+
+
+def _unlinked(scope: Scope, at: datetime, kind: str, subject: str, content: bytes) -> Link:
     salt = scope.new_id().hex
-    while True:
+    return Link(0, at, kind, subject, _digest(salt, content), "", "", salt)
+
+
+def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
+    """Add links. Whoever comes second waits for the head, and builds on what the first has written; so
+    this is the last thing that a transaction does. A caller's transaction may go on for long: there the
+    links are left beside the chain, where nobody waits for them, and workers add them afterwards."""
+    if scope.in_callers_transaction:
+        for one in links:
+            yield from scope.store.put_document(_document(OPEN, str(scope.new_id()), one))
+        yield from scope.store.announce(TOPIC)
+        return
+    while links:
         head = yield from scope.store.get_document(HEAD, "head")
         last = _links.decode(head.body) if head else None
-        number, previous = (last.number + 1, last.hash) if last else (1, "")
-        digest = _digest(salt, content)
-        sealed = _hash(number, at, kind, subject, digest, previous)
-        added = Link(number, at, kind, subject, digest, previous, sealed, salt)
-        body = msgspec.json.encode(added).decode()
+        chained: list[Link] = []
+        for one in links:
+            last = _after(last, one)
+            chained.append(last)
+        bare = msgspec.json.encode(msgspec.structs.replace(chained[-1], salt="")).decode()
         version = head.version if head else 0
-        bare = msgspec.json.encode(msgspec.structs.replace(added, salt="")).decode()
         if (yield from scope.store.put_document(Document(HEAD, "head", version, "", None, bare))):
-            yield from scope.store.put_document(Document(KIND, f"{number:016d}", 0, status, None, body))
+            for one in chained:
+                yield from scope.store.put_document(_document(KIND, _key(one), one))
             return
 
 
+def _after(last: Link | None, link: Link) -> Link:
+    number, previous = (last.number + 1, last.hash) if last else (1, "")
+    sealed = _hash(number, link.at, link.kind, link.subject, link.digest, previous)
+    return msgspec.structs.replace(link, number=number, previous=previous, hash=sealed)
+
+
+def link_open(scope: Scope) -> Op[int]:
+    """Link some of what callers' transactions have left; returns how many were found."""
+    page = yield from scope.store.list_documents(OPEN, limit=PAGE)
+    if page:
+        yield TOGETHER
+    taken: list[Link] = []
+    for document in page:
+        # Guarded by its version, which a delete is not: others link, too, or erase what it is of.
+        if (yield from scope.store.put_document(document)):
+            yield from scope.store.delete_document(OPEN, document.key)
+            taken.append(_links.decode(document.body))
+    yield from link(scope, taken)
+    return len(page)
+
+
 def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
-    """Make the digests of a command's entries meaningless: what they are of is being erased."""
+    """Make the digests of a command's entries meaningless: what they are of is being erased. Open links
+    first: what somebody takes from there meanwhile is found in the chain."""
     subject = f"{domain} {command_id}"
-    for document in (yield from scope.store.list_documents(KIND, status=str(command_id), limit=1_000)):
-        found = _links.decode(document.body)
-        if found.subject == subject:
-            body = msgspec.json.encode(msgspec.structs.replace(found, salt="")).decode()
-            yield from scope.store.put_document(msgspec.structs.replace(document, body=body))
+    for kind in (OPEN, KIND):
+        page = yield from scope.store.list_documents(kind, status=str(command_id), limit=1_000)
+        for document in page:
+            found = _links.decode(document.body)
+            if found.subject == subject:
+                body = msgspec.json.encode(msgspec.structs.replace(found, salt="")).decode()
+                yield from scope.store.put_document(msgspec.structs.replace(document, body=body))
 
 
 def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerReport]:
     """Whether what operators did is on record as they did it: every link fits the one before and the
     entry that it names, and no entry is without a link. With `expect`, a hash that was told before must
-    still be in the chain. Reads everything that was ever linked, a page at a time."""
+    still be in the chain. Reads everything that was ever linked, a page at a time; operators may go on
+    meanwhile."""
     check = _Check(expect)
-    after: str | None = None
-    while page := (yield scope.store.list_documents(KIND, after=after, limit=PAGE)):
-        for document in page:
-            chained = check.chain(document)
-            if chained is not None and chained.kind == ACTION:
-                action = yield scope.store.get_document(ACTION, chained.subject)
-                check.compare_action(chained, action)
-            elif chained is not None:
-                domain, _, command_id = chained.subject.partition(" ")
-                trail = yield scope.store.audit_trail(UUID(command_id), domain)
-                check.compare_event(chained, trail)
-        after = page[-1].key
-    check.finish((yield scope.store.get_document(HEAD, "head")))
+    yield from _read_chain(scope, check)
     before: int | None = None
     while entries := (
         yield scope.store.search_audit(AuditFilter(before=before, span=EVERYTHING, limit=PAGE))
@@ -156,12 +202,46 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
         for entry in entries:
             check.expect_event(entry.event)
         before = entries[-1].id
-    after = None
-    while page := (yield scope.store.list_documents(ACTION, after=after, limit=PAGE)):
-        for document in page:
-            check.expect_action(document)
-        after = page[-1].key
+    yield from _show_all(scope, ACTION, check.expect_action)
+    # What was done since the first reading is in these lists, and has its link by now.
+    check.finish((yield from _read_chain(scope, check)))
+    yield from _show_all(scope, OPEN, check.count_open)
     return check.report()
+
+
+def _read_chain(scope: Scope, check: _Check) -> Flow[Document | None]:
+    """Read on to the end of the chain. Returns the head as it was before no more was found: that is the
+    last link, because both are written at once."""
+    while True:
+        head: Document | None = yield scope.store.get_document(HEAD, "head")
+        page = yield scope.store.list_documents(KIND, after=check.last_key, limit=PAGE)
+        for document in page:
+            found = check.chain(document)
+            if found is not None:
+                yield from _compare(scope, check, found)
+        if not page:
+            return head
+
+
+def _show_all(scope: Scope, kind: str, see: Callable[[Document], None]) -> Flow[None]:
+    after: str | None = None
+    while page := (yield scope.store.list_documents(kind, after=after, limit=PAGE)):
+        for document in page:
+            see(document)
+        after = page[-1].key
+
+
+def _compare(scope: Scope, check: _Check, link: Link) -> Flow[None]:
+    if link.kind == ACTION:
+        check.compare_action(link, (yield scope.store.get_document(ACTION, link.subject)))
+        return
+    domain, _, command_id = link.subject.partition(" ")
+    trail = yield scope.store.audit_trail(UUID(command_id), domain)
+    if link.salt and not check.has_entry(link, trail):
+        # An erasure since the link was read has changed both at once.
+        again = _decoded((yield scope.store.get_document(KIND, _key(link))))
+        link = msgspec.structs.replace(link, salt=again.salt) if again else link
+    check.compare_event(link, trail)
 
 
 class _Check:
@@ -178,19 +258,21 @@ class _Check:
         self._erasures: set[str] = set()
         self._doubtful: list[tuple[Link, str]] = []
         self._problems: list[LedgerProblem] = []
-        self._erased = self._forgotten = 0
+        self._erased = self._forgotten = self._open = 0
+        self.last_key: str | None = None
+        """Of the last link that was shown."""
 
     def chain(self, document: Document) -> Link | None:
         """Whether a link fits the chain; what it says, if it can be read."""
-        try:
-            found = _links.decode(document.body)
-        except msgspec.DecodeError:
+        self.last_key = document.key
+        found = _decoded(document)
+        if found is None:
             self._problem("changed", f"link {document.key}", None)
             return None
         for missing in range(self._number + 1, found.number)[:PROBLEMS_MAX]:
             self._problem("removed", f"link {missing}", missing)
         sealed = _hash(found.number, found.at, found.kind, found.subject, found.digest, found.previous)
-        is_whole = sealed == found.hash and document.key == f"{found.number:016d}"
+        is_whole = sealed == found.hash and document.key == _key(found)
         if not is_whole:
             self._problem("changed", f"link {found.number}", found.number)
         elif found.number == self._number + 1 and found.previous != self._hash:
@@ -213,11 +295,15 @@ class _Check:
         same = [e for e in trail if str(e.event_type) == link.kind and e.timestamp == link.at]
         if not same:
             self._problem("removed", entry, link.number)
-        elif not any(_digest(link.salt, _content(event)) == link.digest for event in same):
+        elif not self.has_entry(link, same):
             if not link.salt and same[0].details.get("erased") is True:
                 self._doubtful.append((link, entry))
             else:
                 self._problem("changed", entry, link.number)
+
+    @staticmethod
+    def has_entry(link: Link, trail: list[AuditEvent]) -> bool:
+        return any(_digest(link.salt, _content(event)) == link.digest for event in trail)
 
     def compare_action(self, link: Link, action: Document | None) -> None:
         if action is None:
@@ -226,7 +312,8 @@ class _Check:
             self._problem("changed", f"action {link.subject}", link.number)
 
     def finish(self, head: Document | None) -> None:
-        """After the last link: what the head remembers, and what only an erasure explains."""
+        """After the last link: what the head remembers, and what only an erasure, or a link that came
+        later, explains."""
         last = _links.decode(head.body) if head else None
         if last is not None and last.number > self._number:
             for missing in range(self._number + 1, last.number + 1)[:PROBLEMS_MAX]:
@@ -240,6 +327,9 @@ class _Check:
                 self._erased += 1
             else:
                 self._problem("changed", entry, link.number)
+        for (kind, subject, at), count in self._named.items():
+            for _ in range(-count):
+                self._problem("inserted", f"{kind} of {subject} at {at.isoformat()}", None)
 
     def expect_event(self, event: AuditEvent) -> None:
         if event.event_type in LINKED:
@@ -250,19 +340,37 @@ class _Check:
 
     def _expect(self, kind: str, subject: str, at: datetime) -> None:
         """An entry of an operator must have its link, unless it is older than the chain."""
-        if self._begin is None or at < self._begin:
-            return
-        if self._named[kind, subject, at] > 0:
+        if self._begin is not None and at >= self._begin:
             self._named[kind, subject, at] -= 1
-        else:
-            self._problem("inserted", f"{kind} of {subject} at {at.isoformat()}", None)
+
+    def count_open(self, document: Document) -> None:
+        self._open += 1
 
     def _problem(self, what: str, entry: str, number: int | None) -> None:
         if len(self._problems) < PROBLEMS_MAX:
             self._problems.append(LedgerProblem(what, entry, number))
 
     def report(self) -> LedgerReport:
-        return LedgerReport(self._number, self._hash, self._problems, self._erased, self._forgotten)
+        return LedgerReport(
+            self._number, self._hash, self._problems, self._erased, self._forgotten, self._open
+        )
+
+
+def _document(kind: str, key: str, link: Link) -> Document:
+    """A new one; its status is what an erasure finds it by."""
+    status = ACTION if link.kind == ACTION else link.subject.partition(" ")[2]
+    return Document(kind, key, 0, status, None, msgspec.json.encode(link).decode())
+
+
+def _key(link: Link) -> str:
+    return f"{link.number:016d}"
+
+
+def _decoded(document: Document | None) -> Link | None:
+    try:
+        return _links.decode(document.body) if document else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _subject(event: AuditEvent) -> str:

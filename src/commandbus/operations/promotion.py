@@ -8,11 +8,14 @@ document is added again, or found to be there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.operations.cases import KIND as CASE
+from commandbus.operations.cases import case_key, forget_case
+from commandbus.operations.ledger import LINKED, Link, link, of_event
 from commandbus.operations.scope import Scope
 from commandbus.store.moving import (
     KIND,
@@ -52,20 +55,37 @@ def depart(scope: Scope, to: str, after: int) -> Op[Departure]:
 def list_moving(scope: Scope) -> Op[dict[str, Moving]]:
     """A piece of what was taken out and has not surely arrived, by the keys of its documents."""
     found = yield from scope.store.list_documents(KIND, limit=PIECE)
-    return {document.key: _decoder.decode(document.body) for document in found}
+    moving = {document.key: _decoder.decode(document.body) for document in found}
+    cases = yield from scope.store.get_documents(CASE, [_case_key(one) for one in moving.values()])
+    by_key = {case.key: case for case in cases}
+    return {
+        key: msgspec.structs.replace(one, case=by_key.get(_case_key(one)))
+        for key, one in moving.items()
+    }
 
 
 def arrive(scope: Scope, commands: Sequence[Moving]) -> Op[int]:
-    """Add what was taken out elsewhere; what has come before is left alone."""
+    """Add what was taken out elsewhere; what has come before is left alone. Returns how many were new.
+    What operators did to them is linked here, too, as it arrived."""
     check_arriving(scope)
     yield TOGETHER
-    return (yield from scope.store.arrive(commands))  # type: ignore[attr-defined, no-any-return]
+    new: list[Moving] = yield from scope.store.arrive(commands)  # type: ignore[attr-defined]
+    links: list[Link] = []
+    for one in new:
+        if one.case is not None:
+            yield from scope.store.put_document(msgspec.structs.replace(one.case, version=0))
+        if any(kind in LINKED for kind, _, _ in one.audit):
+            trail = yield from scope.store.audit_trail(one.command.command_id, one.command.domain)
+            links += [of_event(scope, event) for event in trail if event.event_type in LINKED]
+    yield from link(scope, links)
+    return len(new)
 
 
-def confirm(scope: Scope, keys: Sequence[str]) -> Op[None]:
+def confirm(scope: Scope, moving: Mapping[str, Moving]) -> Op[None]:
     """Forget what has arrived."""
     yield TOGETHER
-    for key in keys:
+    for key, one in moving.items():
+        yield from forget_case(scope, one.command.domain, one.command.command_id)
         yield from scope.store.delete_document(KIND, key)
 
 
@@ -73,6 +93,10 @@ def check_arriving(scope: Scope) -> None:
     """Raises ConfigurationError where nothing can be moved to."""
     if not isinstance(scope.store, ArrivingStore):
         raise ConfigurationError("Commands are moved to a postgresql:// store; name one as the target.")
+
+
+def _case_key(moving: Moving) -> str:
+    return case_key(moving.command.domain, moving.command.command_id)
 
 
 def _departing(scope: Scope) -> DepartingStore:

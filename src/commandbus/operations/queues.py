@@ -8,7 +8,7 @@ from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
-from commandbus.operations.actions import record_action
+from commandbus.operations.actions import check_actor, record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.port import AdoptingStore
@@ -25,18 +25,22 @@ def pause(
     checked = None if reason is None else as_text(reason, "reason", longest=500)
     name = as_name(domain, "domain")
     if actor is not None:
+        check_actor(actor)
         yield TOGETHER
-        yield from record_action(scope, actor, "pause", name, checked)
     yield from scope.store.set_paused(name, True, checked, actor)
+    if actor is not None:
+        yield from record_action(scope, actor, "pause", name, checked)
 
 
 def resume(scope: Scope, domain: str, *, actor: str | None = None) -> Op[None]:
     """Give out commands of a paused domain again; workers are woken."""
     name = as_name(domain, "domain")
     if actor is not None:
+        check_actor(actor)
         yield TOGETHER
-        yield from record_action(scope, actor, "resume", name)
     yield from scope.store.set_paused(name, False, None, actor)
+    if actor is not None:
+        yield from record_action(scope, actor, "resume", name)
 
 
 def stats(scope: Scope, domain: str, *, cap: int | None = None) -> Op[QueueStats]:

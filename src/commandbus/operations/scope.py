@@ -29,6 +29,8 @@ class Scope:
     """What makes the headers of a request, when traces are carried in them."""
     check_payload: Callable[[str, str, str], None] | None = None
     """Raises PayloadError when a payload does not fit the handler of its (domain, command type)."""
+    in_callers_transaction: bool = False
+    """Nobody else may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
 

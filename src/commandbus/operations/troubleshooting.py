@@ -110,8 +110,8 @@ def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorActi
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
-    yield from link_event(scope, domain, wanted, AuditEventType(f"OPERATOR_{action.kind.upper()}"))
     yield from reply_to_sender(scope, domain, wanted)
+    yield from link_event(scope, domain, wanted, AuditEventType(f"OPERATOR_{action.kind.upper()}"))
 
 
 def _reason(reason: str | None) -> str | None:

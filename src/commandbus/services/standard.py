@@ -12,6 +12,7 @@ from commandbus.services.breakers import BreakerSharing
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.escalator import Escalator
 from commandbus.services.historian import Historian
+from commandbus.services.linker import Linker
 from commandbus.services.presence import Presence
 from commandbus.services.pruner import Pruner
 from commandbus.services.reclaimer import Reclaimer
@@ -45,4 +46,5 @@ def standard_services(
         closer,
         cancellations,
         restarts,
+        Linker(),
     ]

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from commandbus.store.documents import Document
 from commandbus.store.op import Op
 from commandbus.store.records import NewCommand
 
@@ -39,6 +40,8 @@ class Moving(msgspec.Struct, frozen=True):
     """Kind, moment and details (JSON text) of what the trail keeps."""
     steps: list[tuple[str, str, int]] = []
     """Name, result (JSON text) and moment of the steps that its handler has recorded."""
+    case: Document | None = None
+    """What lists show of what people said and arranged about it."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -77,8 +80,8 @@ class DepartingStore(Protocol):
 class ArrivingStore(Protocol):
     """A store that commands can be moved to."""
 
-    def arrive(self, commands: Sequence[Moving]) -> Op[int]:
-        """Add commands with their attempts and their past, unless they have come before; returns how
-        many were new. Raises InvalidOperationError, and adds none, when the unique key of one is
+    def arrive(self, commands: Sequence[Moving]) -> Op[list[Moving]]:
+        """Add commands with their attempts and their past, unless they have come before; returns those
+        that were new. Raises InvalidOperationError, and adds none, when the unique key of one is
         held by another command here."""
         ...

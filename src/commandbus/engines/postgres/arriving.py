@@ -18,12 +18,12 @@ _NEVER = 2**62
 
 
 class PostgresArriving(PostgresSending):
-    def arrive(self, commands: Sequence[Moving]) -> Op[int]:
+    def arrive(self, commands: Sequence[Moving]) -> Op[list[Moving]]:
         rows = yield Statement(self._sql.known_ids, _ids([one.command for one in commands]))
         known = {(row[0], row[1]) for row in rows}
         new = [o for o in commands if (o.command.command_id, o.command.domain) not in known]
         if not new:
-            return 0
+            return []
         sent = [_as_sent(one) for one in new]
         for command, inserted in zip(sent, (yield from self.insert(sent, Capacity())), strict=True):
             if inserted.duplicate:
@@ -63,7 +63,7 @@ class PostgresArriving(PostgresSending):
                 integers(step[3] for step in steps),
             ),
         )
-        return len(new)
+        return new
 
     def _arrive_parked(self, parked: Sequence[Moving]) -> Op[None]:
         places = [one.parking for one in parked if one.parking is not None]

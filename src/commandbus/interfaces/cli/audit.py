@@ -72,7 +72,8 @@ def _verify(url: str | None, json: bool, expect: str | None) -> None:
         output.table(report.problems, PROBLEMS)
     else:
         told = f"{text.plural(report.links, 'action')} as recorded"
-        output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention")
+        left = f", {report.open} not linked yet" if report.open else ""
+        output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention{left}")
         if report.links:
             output.write(report.hash)
     if report.problems:

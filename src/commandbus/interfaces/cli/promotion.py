@@ -44,6 +44,7 @@ def promote(
             where = target.shown_url(destination).partition("?")[0]
             options.confirm(f"Move {_told(found)} to {where}?", yes=yes)
             old.record_action(options.acting(operator), "promote", f"to {where}")
+            new.record_action(options.acting(operator), "promote", f"from {target.shown_url(source)}")
             _pause_alike(old, new, options.acting(operator))
             moved, arrived = move(old, new, where)
             found = old.session.run(promotion.survey(old.scope), read=True)
@@ -70,7 +71,7 @@ def move(old: SyncCommandBus, new: SyncCommandBus, where: str) -> tuple[int, int
         moving = old.session.run(promotion.list_moving(old.scope), read=True)
         if moving:
             arrived += new.session.run(promotion.arrive(new.scope, list(moving.values())))
-            old.session.run(promotion.confirm(old.scope, list(moving)))
+            old.session.run(promotion.confirm(old.scope, moving))
             moved += len(moving)
         elif after is None:
             return moved, arrived

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -139,7 +140,8 @@ class SyncBusWithin(_Sending):
     """A bus inside a caller's transaction; see `SyncCommandBus.within`."""
 
     def __init__(self, scope: Scope, session: Session, hub: WakeHub) -> None:
-        self.scope, self.session, self.hub = scope, session, hub
+        self.scope = replace(scope, in_callers_transaction=True)
+        self.session, self.hub = session, hub
 
 
 class SyncTroubleshootingQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,9 +10,12 @@ import pytest
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.ledger import ACTION, HEAD, KIND
-from commandbus.testing.conformance.helpers import complete, park, together
+from commandbus.operations.ledger import ACTION, HEAD, KIND, link_open, verify_audit
+from commandbus.testing.conformance.helpers import complete, park, registry_of, together
+from commandbus.testing.conformance.transactions import transaction
+from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
 
 
 def verify(bus: Harness, **options: Any) -> Any:
@@ -33,6 +37,29 @@ def rewrite(bus: Harness, kind: str, key: str, old: str, new: str) -> None:
 def key_of(bus: Harness, kind: str, position: int) -> str:
     documents = bus.run(bus.store.list_documents(kind))
     return str(documents[position].key)
+
+
+def verify_while(bus: Harness, step: int, act: Callable[[], None]) -> tuple[Any, int]:
+    """A verification in which somebody acts after one of its steps; and how many steps it had."""
+    flow: Any = verify_audit(bus.bus.scope)
+    answer, taken = None, 0
+    while True:
+        try:
+            answer = bus.run(flow.send(answer))
+        except StopIteration as done:
+            return done.value, taken
+        if taken == step:
+            act()
+        taken += 1
+
+
+def cancel_within(bus: Harness, commit: bool = True, **options: Any) -> None:
+    """An operator cancels a command in a caller's transaction."""
+    command_id = bus.send(delay=60, **options)
+    with transaction(bus) as mine:
+        within = bus.bus.within(mine.connection)
+        bus.call(within.cancel, DOMAIN, command_id, actor="ann")
+        mine.commit() if commit else mine.rollback()
 
 
 class LedgerSuite:
@@ -119,3 +146,63 @@ class LedgerSuite:
         report = verify(bus)
         assert report.forgotten == 3
         assert [problem.what for problem in report.problems] == []
+
+    def test_what_operators_do_during_a_verification_is_no_problem(self, bus: Harness) -> None:
+        def act() -> None:
+            bus.call(bus.bus.pause, DOMAIN, actor="ann")
+            bus.call(bus.troubleshooting.comment, DOMAIN, command_id, "hm", operator="ben")
+
+        command_id = park(bus)
+        act()
+        _, steps = verify_while(bus, -1, act)
+        assert steps > 5
+        for left in range(steps):
+            # Each time the chain is longer; the steps after it are as many as before.
+            _, taken = verify_while(bus, -1, act)
+            report, _ = verify_while(bus, taken - 1 - left, act)
+            assert report.problems == []
+        assert (verify(bus).links, verify(bus).problems) == (2 * steps + 2, [])
+
+    def test_an_erasure_during_a_verification_is_no_problem(self, bus: Harness) -> None:
+        def prepare(step: int) -> None:
+            bus.operator_cancel(park(bus, {"step": step}), "the customer left", operator="ann")
+
+        def erase(step: int) -> None:
+            bus.call(bus.bus.erase, data={"step": str(step)}, operator="ann", reason="asked")
+
+        steps = 8
+        for step in range(steps):
+            prepare(step)
+        for step in range(steps):
+            report, _ = verify_while(bus, step, lambda step=step: erase(step))  # type: ignore[misc]
+            assert report.problems == []
+        report = verify(bus)
+        assert (report.problems, report.erased) == ([], steps)
+
+    def test_what_is_done_in_a_callers_transaction_is_linked_after_the_commit(
+        self, bus: Harness
+    ) -> None:
+        cancel_within(bus, commit=False)
+        assert verify(bus).open == 0
+        cancel_within(bus)
+        report = verify(bus)
+        assert (report.links, report.open, report.problems) == (0, 1, [])
+        with bus.run_worker(registry_of(ship=Recorder())):
+            eventually(lambda: verify(bus).open == 0)
+        report = verify(bus)
+        assert (report.links, report.problems) == (1, [])
+
+    def test_of_many_who_link_what_callers_left_one_does(self, bus: Harness) -> None:
+        for _ in range(3):
+            cancel_within(bus)
+        scope = bus.bus.scope
+        assert not [e for e in together(4, lambda _: bus.run(link_open(scope))) if e not in (0, 3)]
+        report = verify(bus)
+        assert (report.links, report.open, report.problems) == (3, 0, [])
+
+    def test_what_is_erased_before_it_is_linked_is_no_problem(self, bus: Harness) -> None:
+        cancel_within(bus, data={"account": 42})
+        bus.call(bus.bus.erase, data={"account": "42"}, operator="ann", reason="asked")
+        bus.run(link_open(bus.bus.scope))
+        report = verify(bus)
+        assert (report.problems, report.erased, report.open) == ([], 1, 0)

@@ -129,7 +129,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             yield Atomic(self._plain.forget_pruned, (after, last))
         return pruned
 
-    def arrive(self, commands: Sequence[Moving]) -> Op[int]:
+    def arrive(self, commands: Sequence[Moving]) -> Op[list[Moving]]:
         raise ConfigurationError(
             "Leave out transport=pgmq in the target: workers over PGMQ take over what arrives in the "
             "tables of the bus."

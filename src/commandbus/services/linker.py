@@ -1,0 +1,21 @@
+"""Links what operators did in callers' transactions, after the commit."""
+
+from __future__ import annotations
+
+from commandbus.operations.ledger import PAGE, TOPIC, link_open
+from commandbus.operations.scope import Scope
+from commandbus.store.op import Op
+
+SWEEP = 300.0
+"""How often to look for what was left while nobody listened."""
+
+
+class Linker:
+    """Looks when somebody has left something."""
+
+    name = "linker"
+    topic = TOPIC
+
+    def work(self, scope: Scope) -> Op[float]:
+        found = yield from link_open(scope)
+        return 0.0 if found == PAGE else SWEEP
