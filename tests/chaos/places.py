@@ -47,6 +47,7 @@ class Place:
         self.missing: list[str] = []
         """What cannot be done on this machine, and why."""
         self._undo: list[tuple[float, Callable[[], None]]] = []
+        self._disk: Path | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -114,11 +115,15 @@ class Place:
         return disk
 
     def _disk_full(self, chance: random.Random) -> None:
-        ballast = self._disk / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb") as file:
+        assert self._disk is not None
+        with contextlib.suppress(OSError), (self._disk / "ballast").open("wb") as file:
             while True:
                 file.write(bytes(1 << 16))
-        self._later(chance.uniform(0.5, 1.5), lambda: ballast.unlink(missing_ok=True))
+        self._later(chance.uniform(0.5, 1.5), self._make_room)
+
+    def _make_room(self) -> None:
+        if self._disk is not None:
+            (self._disk / "ballast").unlink(missing_ok=True)
 
 
 class SQLitePlace(Place):
@@ -234,10 +239,13 @@ class PostgresPlace(Place):
                 connection.execute("select pg_terminate_backend(%s)", chance.choice(rows))
 
     def _restart_server(self, chance: random.Random) -> None:
+        # No server starts on a full disk.
+        self._make_room()
         self._server.restart("immediate")
 
     def _kill_server(self, chance: random.Random) -> None:
         self._server.kill()
+        self._make_room()
         self._server.restart()
 
     def _connection_storm(self, chance: random.Random) -> None:
