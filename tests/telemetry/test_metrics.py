@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from commandbus import (
@@ -22,11 +23,13 @@ from commandbus import (
     Worker,
     none,
 )
+from commandbus.domain.outcome import Succeeded
 from commandbus.interfaces.web import create_dashboard
 from commandbus.observe.commands import TYPES_MAX, CommandFigures
 from commandbus.observe.exposition import render
 from commandbus.observe.text import Exposition
 from commandbus.runtimes.probes import ProbeServer
+from commandbus.store.records import Claimed, Settlement
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bcommandbus_[a-z_]+")
@@ -42,6 +45,12 @@ async def ship(command: Any, context: Any) -> None:
             raise PermanentCommandError("NO", "never")
         case "transient":
             raise TransientCommandError("LATER", "not now")
+
+
+def ended(command_type: str, created_at: int, ran: int) -> Settlement:
+    fields: dict[str, Any] = dict.fromkeys(f.name for f in msgspec.structs.fields(Claimed))
+    told = {"domain": "d", "command_type": command_type, "created_at": created_at}
+    return Settlement(1, 1, 1, Succeeded(), ran, claimed=Claimed(**fields | told))
 
 
 async def exposed() -> str:
@@ -148,17 +157,10 @@ async def test_connections_to_a_server_are_counted() -> None:
 
 
 def test_a_run_is_counted_in_the_bucket_of_its_time() -> None:
-    import msgspec
-
-    from commandbus.domain.outcome import Succeeded
-    from commandbus.store.records import Claimed
-
     figures = CommandFigures()
-    fields: dict[str, Any] = dict.fromkeys(f.name for f in msgspec.structs.fields(Claimed))
     late = int((time.time() + 3_600) * 1_000_000)
-    claimed = Claimed(**fields | {"domain": "d", "command_type": "t", "created_at": late})
-    for ran in (61_000_000, 5_000, 5_001, 10_000, 0):
-        figures(claimed, Succeeded(), ran)
+    figures([ended("t", late, ran) for ran in (61_000_000, 5_000, 5_001)])
+    figures([ended("t", late, ran) for ran in (10_000, 0)])
     out = Exposition()
     figures.write(out)
     found = values(out.text())
@@ -175,17 +177,23 @@ def test_a_run_is_counted_in_the_bucket_of_its_time() -> None:
 
 
 def test_types_from_outside_cannot_grow_a_worker() -> None:
-    import msgspec
-
-    from commandbus.domain.outcome import Succeeded
-    from commandbus.store.records import Claimed
-
     figures = CommandFigures()
-    fields: dict[str, Any] = dict.fromkeys(f.name for f in msgspec.structs.fields(Claimed))
-    claimed = Claimed(**fields | {"domain": "d", "created_at": 0})
-    for number in range(TYPES_MAX + 50):
-        figures(msgspec.structs.replace(claimed, command_type=f"t{number}"), Succeeded(), 5)
+    figures([ended(f"t{number}", 0, 5) for number in range(TYPES_MAX + 50)])
     out = Exposition()
     figures.write(out)
     assert 'type="other"' in out.text()
     assert out.text().count("commandbus_retries_total{") == TYPES_MAX + 1
+
+
+async def test_a_counter_that_fails_costs_no_command(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(settlements: object) -> None:
+        raise RuntimeError("cannot count")
+
+    async with CommandBus("memory://") as bus:
+        sent = await bus.send("orders", "ship", "now")
+        worker = Worker(bus, "orders", registry, recycle_after=1)
+        worker.observer = broken
+        await worker.run()
+        found = await bus.get_command("orders", sent.command_id)
+        assert found is not None and found.status == "COMPLETED"
+    assert "cannot count" in caplog.text

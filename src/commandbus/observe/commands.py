@@ -4,15 +4,15 @@ somebody asked for it."""
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
 from commandbus.domain.outcome import (
     Canceled,
-    Outcome,
     Parked,
     Rejected,
     Released,
@@ -20,7 +20,7 @@ from commandbus.domain.outcome import (
     Succeeded,
 )
 from commandbus.observe.text import Exposition
-from commandbus.store.records import Claimed
+from commandbus.store.records import Settlement
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 MICROSECONDS = tuple(int(bound * 1_000_000) for bound in BOUNDS)
@@ -40,8 +40,8 @@ TYPES_MAX = 500
 
 
 class _Distribution:
-    """Microseconds, counted in buckets. Many are added at once: sorted, they need a look per bucket
-    instead of one each."""
+    """Microseconds, counted in buckets. Many are added at once: most often all are in one bucket, and
+    else, sorted, they need a look per bucket instead of one each."""
 
     __slots__ = ("counts", "total")
 
@@ -50,9 +50,14 @@ class _Distribution:
         self.total = 0.0
 
     def add(self, values: list[Any]) -> None:
-        values.sort()
+        least = min(values)
         # A clock that was set back makes no command end before it was sent.
-        self.total += sum(values) if values[0] >= 0 else sum(value for value in values if value > 0)
+        self.total += sum(values) if least >= 0 else sum(value for value in values if value > 0)
+        lowest = bisect_left(MICROSECONDS, least)
+        if lowest == bisect_left(MICROSECONDS, max(values)):
+            self.counts[lowest] += len(values)
+            return
+        values.sort()
         below = 0
         for index, bound in enumerate(MICROSECONDS):
             up_to = bisect_right(values, bound)
@@ -99,30 +104,43 @@ class _Noted:
 
 
 class CommandFigures:
-    """Called once for every run that ended: it only notes it down, and adds up what was noted now and
-    then, for a worker at full speed has no time for more."""
+    """Told of runs that ended: it only notes them down, and adds up what was noted now and then, for a
+    worker at full speed has no time for more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._noted: dict[tuple[str, str, type], _Noted] = {}
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
-    def __call__(self, claimed: Claimed, outcome: Outcome, ran: int) -> None:
-        try:
-            noted = self._noted[claimed.domain, claimed.command_type, type(outcome)]
-        except KeyError:
-            noted = self._begin(claimed.domain, claimed.command_type, type(outcome))
-        noted.ran.append(ran)
-        if claimed.attempt == 1:
-            noted.waited.append(claimed.age)
-        if noted.ends:
-            noted.lasted.append(time() * 1_000_000 - claimed.created_at)
-        elif isinstance(outcome, Parked):
-            with self._lock:
-                noted.kind.reasons[outcome.reason] += 1
-        if len(noted.ran) >= NOTED_MAX:
-            with self._lock:
-                noted.add_up()
+    def __call__(self, settlements: Sequence[Settlement]) -> None:
+        now = time() * 1_000_000
+        domain = command_type = outcome_type = noted = None
+        for settlement in settlements:
+            claimed, outcome = settlement.claimed, settlement.outcome
+            if claimed is None:
+                continue
+            # Mostly like the one before, which is quicker to see than to look up.
+            if (
+                noted is None
+                or outcome_type is not type(outcome)
+                or command_type != claimed.command_type
+                or domain != claimed.domain
+            ):
+                outcome_type, command_type, domain = type(outcome), claimed.command_type, claimed.domain
+                noted = self._noted.get((domain, command_type, outcome_type))
+                noted = noted or self._begin(domain, command_type, outcome_type)
+            noted.ran.append(settlement.ran)
+            if claimed.attempt == 1:
+                noted.waited.append(claimed.age)
+            if noted.ends:
+                noted.lasted.append(now - claimed.created_at)
+            elif isinstance(outcome, Parked):
+                with self._lock:
+                    noted.kind.reasons[outcome.reason] += 1
+        for noted in self._noted.values():
+            if len(noted.ran) >= NOTED_MAX:
+                with self._lock:
+                    noted.add_up()
 
     def _begin(self, domain: str, command_type: str, outcome_type: type) -> _Noted:
         with self._lock:

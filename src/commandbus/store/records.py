@@ -162,6 +162,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """The batch of the command, whose counts change with it."""
     recorded: bool = False
     """It is in the store already, written in the handler's own transaction."""
+    claimed: Claimed | None = None
+    """What ran, for those who count it; a command that was never begun has none."""
 
 
 class SettleReport(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ from commandbus.errors import (
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
-from commandbus.store.records import Claimed, ClaimRequest, SettleReport
+from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.session import ConnectionUse, Demand, Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
@@ -43,13 +43,14 @@ from commandbus.worker.events import (
     ClaimFailed,
     Claims,
     Event,
+    Finished,
     PollChanged,
     Resized,
     Settled,
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, Observer, settlement_of
+from commandbus.worker.execution import CaughtException, Execution, settlement_of
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
@@ -57,6 +58,7 @@ from commandbus.worker.middleware import Middleware, check_middleware
 
 logger = logging.getLogger("commandbus.worker")
 
+Observer = Callable[[Sequence[Settlement]], None]
 RECEIVE_MAX = 1_000
 CUT_GRACE = 1.0
 """At a restart, connections without an answer for this long after the server should have given up are
@@ -126,6 +128,8 @@ class WorkerBase:
             within=self._bus_within,
             settled=self._note,
         )
+        self.observer: Observer | None = None
+        """Told of all runs that ended, some at a time; whatever counts them."""
         self._running = False
         self._restart_reason: str | None = None
         self._stop_early: bool | None = None
@@ -160,15 +164,6 @@ class WorkerBase:
     def _note(self, report: SettleReport) -> None:
         raise AssertionError("a runtime knows what follows a settle")
 
-    @property
-    def observer(self) -> Observer | None:
-        """Told of every run that ended: what was claimed, its outcome, and its microseconds."""
-        return self._execution.observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._execution.observer = observer
-
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
         self._execution.wrap_handlers(wrap)
@@ -191,7 +186,14 @@ class WorkerBase:
         return again
 
     def _observe(self, event: Event) -> None:
-        """What an event says about the machinery."""
+        """What an event says about the machinery; and to whoever counts, what has ended."""
+        if isinstance(event, Finished):
+            if self.observer is not None:
+                try:
+                    self.observer(event.settlements)
+                except Exception:
+                    logger.exception("whoever counts what has ended failed")
+            return
         if isinstance(event, Claims | ClaimFailed):
             self.health_status.answered("claim")
         elif isinstance(event, Settled | SettleFailed):

@@ -56,12 +56,6 @@ FATES = {Rejected: "failed", RetryLater: "tried again later", Parked: "parked"}
 """What becomes of a command after a failed attempt, in the words of a log."""
 
 
-class Observer(Protocol):
-    """Told of every run that ended, and its microseconds."""
-
-    def __call__(self, claimed: Claimed, outcome: Outcome, ran: int, /) -> None: ...
-
-
 class Tracing(Protocol):
     """What follows the traces that commands carry in their headers."""
 
@@ -126,23 +120,10 @@ class Execution:
         self._policy = policy
         self._max_attempts = max_attempts
         self._gates = gates
-        self._observer: Observer | None = None
-        self._note: Observer | None = None
         self._tracing: Tracing | None = None
         self._wraps: list[Callable[[Handler], Handler]] = []
         self._wrapped: dict[tuple[str, str, bool], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
-
-    @property
-    def observer(self) -> Observer | None:
-        """Told of every run that ended, by whoever wants to count."""
-        return self._observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._observer = observer
-        # A bound method is called faster than an object that can be called.
-        self._note = None if observer is None else observer.__call__
 
     def trace(self, tracing: Tracing) -> None:
         """Follow the traces that commands carry, from the next run on."""
@@ -407,8 +388,6 @@ class Execution:
             request = self.requests.get(claimed.seq)
             if request is not None:
                 outcome = Canceled(request.reason, request.actor)
-        if self._note is not None:
-            self._note(claimed, outcome, ran)
         return settlement_of(claimed, outcome, ran)
 
 
@@ -438,7 +417,14 @@ def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlemen
     """What is to be recorded; with its reply, if somebody wants one and the command ends by it."""
     sends = () if claimed.reply_to is None else _reply(claimed, claimed.reply_to, outcome)
     return Settlement(
-        claimed.seq, claimed.lease_id, claimed.attempt, outcome, ran, sends, claimed.batch_id
+        claimed.seq,
+        claimed.lease_id,
+        claimed.attempt,
+        outcome,
+        ran,
+        sends,
+        claimed.batch_id,
+        claimed=claimed,
     )
 
 

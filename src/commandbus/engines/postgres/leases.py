@@ -67,7 +67,8 @@ class Leases:
 
 
 def members_of(seqs: Iterable[int], unusual: str | None) -> list[Member]:
-    """The members of a stored lease: those that are not described are on their first delivery."""
+    """The members of a stored lease: those that are not described are on their first delivery, and
+    as it is said of number 0."""
     described: dict[str, Any] = _unusual.decode(unusual) if unusual else {}
-    ordinary = (1, 0, 0, False)
+    ordinary = described.get("0", (1, 0, 0, False))
     return [Member(seq, *described.get(str(seq), ordinary)) for seq in seqs]

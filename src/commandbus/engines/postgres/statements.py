@@ -115,8 +115,8 @@ def _apart(claim: str) -> str:
     """The claim that puts each row under a lease of its own."""
     for one, each in (
         (
-            " having count(*) > 0\n    returning lease_id)",
-            " group by t.seq\n    returning lease_id, seqs[1] as seq)",
+            "having count(*) > 0\n    returning lease_id)",
+            "group by t.seq\n    returning lease_id, seqs[1] as seq)",
         ),
         ("cross join leased l", "join leased l on l.seq = t.seq"),
     ):

@@ -203,12 +203,19 @@ member as materialized (
     select priority, seq, attempts, crashes, releases, keyed, 0 as position, 0 as leader from taken
     union all
     select priority, seq, attempts, crashes, releases, keyed, position, leader from behind),
+-- Where all of them are keyed, that is said once, under the number 0.
+alike as materialized (select bool_and(keyed) and $10::bigint > 0 as keyed from member),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
-    select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint, array_agg(t.seq order by t.position),
+    select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint,
+        array_agg(t.seq order by t.position) filter (where t.seq > 0),
         json_object_agg(t.seq, json_build_array(t.attempts + 1, t.crashes, t.releases, t.keyed))
-            filter (where t.attempts > 0 or t.crashes > 0 or t.releases > 0 or t.keyed)
-    from member t cross join moment m having count(*) > 0
+            filter (where t.attempts > 0 or t.crashes > 0 or t.releases > 0
+                or t.seq = 0 or t.keyed and not a.keyed)
+    from moment m cross join alike a cross join lateral (
+        select seq, attempts, crashes, releases, keyed, position from member
+        union all select 0, 0, 0, 0, true, 0 where a.keyed) t
+    having count(*) > 0
     returning lease_id)
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
