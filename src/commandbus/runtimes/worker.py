@@ -141,6 +141,7 @@ class RuntimeWorker(WorkerBase):
             self._on_leases_gone,
             partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
         )
+        self._execution.keeper = self._keeper
         self._keeper.start()
         services = standard_services(
             self._presence(self.runtime),
@@ -198,10 +199,10 @@ class RuntimeWorker(WorkerBase):
         for domain in self.domains if effect.domains is None else effect.domains:
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
 
-    def _keep(self, reply: ClaimReply) -> None:
+    def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""
         if reply.claimed:
-            self._keeper.keep({claimed.lease_id for claimed in reply.claimed})
+            self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, asked)
 
     def _note(self, report: SettleReport) -> None:
         """After a settle: batches whose counts changed may be complete."""

@@ -48,6 +48,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.suspects import Suspects, spread
 
@@ -63,7 +64,6 @@ SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
 STOPPING = "the worker is stopping"
-LEASE_GONE = "its lease may be gone"
 HELD_UP = "held up behind a slow command"
 OVERTAKEN = "another of its group comes first again"
 APART = "to be run apart from others whose worker died"

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Protocol, assert_never
 
 import msgspec
@@ -46,6 +47,7 @@ from commandbus.store.session import Demand, Engine
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
+from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
@@ -109,6 +111,7 @@ class Execution:
         self.engine = engine
         self.demand = demand
         self.requests: dict[int, CancelRequest] = {}
+        self.keeper: LeaseKeeper | None = None
         self._health = health
         self._middleware = tuple(middleware)
         self._within = within
@@ -154,6 +157,10 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
+        keeper = self.keeper
+        if keeper and monotonic() >= keeper.certain_until and not keeper.holds(claimed.lease_id):
+            # It may be somebody else's by now; the store decides whether this is even recorded.
+            return self._settlement(claimed, Released(LEASE_GONE))
         try:
             return self._begin(claimed)
         except Exception as error:  # nothing that a payload brings along may end a slot

@@ -1,7 +1,9 @@
 """Keeps leases alive, from a thread of its own.
 
 Neither a blocked event loop nor busy handlers can stop it: it needs only the engine's blocking session.
-A lease is renewed at a third of its length; one that cannot be renewed any more is reported.
+A lease is renewed at a third of its length; one that cannot be renewed any more is reported. Whoever
+begins a command asks here first: a process that was stopped for a while wakes up with leases that have
+run out, before anybody could tell it so.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 
 from commandbus.errors import CommandBusError
 from commandbus.store.port import Store
@@ -18,6 +21,7 @@ from commandbus.store.session import Session
 logger = logging.getLogger("commandbus.worker")
 
 STOP_SECONDS = 5.0
+LEASE_GONE = "its lease may be gone"
 
 
 class LeaseKeeper:
@@ -34,6 +38,9 @@ class LeaseKeeper:
         self._seconds = seconds
         self._lost = lost
         self._renewed = renewed
+        self.certain_until = inf
+        """Before this moment no lease that is kept can have run out."""
+        self._ends: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -49,12 +56,15 @@ class LeaseKeeper:
         # It may be waiting for a store that does not answer.
         self._thread.join(timeout=STOP_SECONDS)
 
-    def keep(self, lease_ids: Iterable[int]) -> None:
-        moment = time.monotonic() + self._seconds / 3
+    def keep(self, lease_ids: Iterable[int], asked: float) -> None:
+        """Renew these from now on, which were asked for at that moment."""
+        moment, end = time.monotonic() + self._seconds / 3, asked + self._seconds
         with self._changed:
             idle = not self._due
+            self.certain_until = end if idle else min(end, self.certain_until)
             for lease_id in lease_ids:
                 self._due[lease_id] = moment
+                self._ends[lease_id] = end
             # Leases are added in order of time, so only the first one changes the planned wake-up.
             if idle:
                 self._changed.notify()
@@ -63,16 +73,25 @@ class LeaseKeeper:
         with self._changed:
             for lease_id in lease_ids:
                 self._due.pop(lease_id, None)
+                self._ends.pop(lease_id, None)
+
+    def holds(self, lease_id: int) -> bool:
+        """Whether a lease cannot have run out yet."""
+        with self._changed:
+            self.certain_until = min(self._ends.values(), default=inf)
+            return time.monotonic() < self._ends.get(lease_id, 0.0)
 
     def _run(self) -> None:
         while (due := self._wait()) is not None:
+            asked = time.monotonic()
             try:
                 gone = self._session.run(self._store.renew(due, self._seconds))
             except CommandBusError as error:
                 logger.warning("cannot renew %d leases, trying again: %s", len(due), error)
                 self._plan(due, self._seconds / 15)
                 continue
-            self._plan([lease_id for lease_id in due if lease_id not in gone], self._seconds / 3)
+            renewed = [lease_id for lease_id in due if lease_id not in gone]
+            self._plan(renewed, self._seconds / 3, asked + self._seconds)
             self._renewed()
             if gone:
                 self.forget(gone)
@@ -89,9 +108,11 @@ class LeaseKeeper:
                 self._changed.wait(min(self._due.values()) - now if self._due else None)
             return None
 
-    def _plan(self, lease_ids: list[int], seconds: float) -> None:
+    def _plan(self, lease_ids: list[int], seconds: float, end: float | None = None) -> None:
+        """When to renew these next; and when they run out, if that has changed."""
         moment = time.monotonic() + seconds
         with self._changed:
             for lease_id in lease_ids:
                 if lease_id in self._due:
                     self._due[lease_id] = moment
+                    self._ends[lease_id] = end or self._ends[lease_id]

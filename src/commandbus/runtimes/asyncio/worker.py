@@ -276,7 +276,7 @@ class Worker(RuntimeWorker):
         except Exception as error:  # every effect answers; the core backs off
             self._post(ClaimFailed(error))
         else:
-            self._keep(reply)
+            self._keep(reply, began)
             self._post(Claims(reply, effect.limit, time.monotonic() - began))
 
     async def _settle(self, batch: list[Settlement]) -> None:

@@ -214,7 +214,7 @@ class SyncWorker(RuntimeWorker):
         except Exception as error:  # every effect answers; the core backs off
             self._inbox.put(ClaimFailed(error))
         else:
-            self._keep(reply)
+            self._keep(reply, began)
             self._inbox.put(Claims(reply, effect.limit, time.monotonic() - began))
 
     def _settle(self, effect: Settle) -> None:

@@ -204,6 +204,24 @@ class LeasesSuite:
             bus.call(other.complete, fresh, "fresh")
         assert bus.get(command_id).result == "fresh"
 
+    def test_nothing_begins_under_a_lease_that_may_have_run_out(self, bus: Harness) -> None:
+        ids = [bus.send() for _ in range(2)]
+        with (
+            Gate() as gate,
+            bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=1) as running,
+        ):
+            gate.wait_for(1)
+            eventually(lambda: running.metrics.commands_received == 2)
+            keeper = running.worker._keeper
+            with keeper._changed:  # as in a process that was stopped for a while
+                keeper._ends = dict.fromkeys(keeper._ends, 0.0)
+                keeper.certain_until = 0.0
+            gate.open()
+            records = [bus.wait(command_id) for command_id in ids]
+        assert [record.attempts for record in records] == [1, 1]
+        assert "RELEASED" not in bus.kinds(ids[0])
+        assert "RELEASED" in bus.kinds(ids[1])
+
     def test_a_lost_lease_cancels_an_async_handler(self, bus: Harness) -> None:
         canceled: list[int] = []
 
