@@ -232,6 +232,11 @@ class SqliteGates:
                 yield Statement(SQL.touch, touched, many=True)
             yield Wake(domain, None, everyone=placed)
 
+    def _passed(self, rows: Sequence[Any]) -> Op[set[int]]:
+        """Who of rows of the query `head` passed a gate."""
+        seqs = as_json([row[0] for row in rows])
+        return {seq for (seq,) in (yield Statement(SQL.slots_of, (seqs,)))}
+
     def _followers(
         self, domain: str, leaders: Sequence[Any], followers: int, chain: int
     ) -> Op[Sequence[Any]]:

@@ -258,6 +258,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         if not fit:
             return
         chains: dict[int, int] = {}
+        passed = (yield from self._passed(fit)) if gated else ()
         followers = request.spare(claimed)
         if gated and followers > 0 and request.chain:
             rows = yield from self._followers(domain, fit, followers, request.chain)
@@ -265,9 +266,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             for row in rows:
                 chains[row[0]] = chains[row[-1]] = row[-1]
             fit += rows
-        # Where anything is held back, whoever ends is asked whether it made room.
+        # Whoever has a unique key or passed a gate is asked at its end whether it made room.
+        keyed = chains.keys() | passed
         members = [
-            Member(r[0], r[2] + 1, r[3], r[4], bool(r[14] or gated), chains.get(r[0], 0)) for r in fit
+            Member(r[0], r[2] + 1, r[3], r[4], bool(r[14]) or r[0] in keyed, chains.get(r[0], 0))
+            for r in fit
         ]
         until = now + int(request.lease_seconds * SECOND)
         lease = (domain, request.worker, now, until, as_json(members))
@@ -341,6 +344,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         domains: dict[int, str] = {}
         leaving: dict[int, dict[int, Member]] = {}
         keyed: list[int] = []
+        slots: list[int] = []
         sends: list[NewCommand] = []
         batches: dict[int, UUID] = {}
         for settlement in batch:
@@ -354,6 +358,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             domains[seq] = lease[1]
             if member.keyed:
                 keyed.append(seq)
+                if not member.chain:
+                    slots.append(seq)
             plan(writes, settlement, member, lease[2], lease[3])
             sends += settlement.sends
             if settlement.batch_id is not None:
@@ -362,7 +368,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         for lease_id, gone in leaving.items():
             members = leases[lease_id][1]
             if any(member.chain for member in gone.values()):
-                yield from self._hand_over(hand_over(chains_of(members.values()), gone))
+                heirs = hand_over(chains_of(members.values()), gone)
+                slots += [holder for holder, heir in heirs.items() if heir is None]
+                yield from self._hand_over(heirs)
             for seq in gone:
                 del members[seq]
             if members:
@@ -370,7 +378,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield Statement(SQL.shrink_lease, params)
             else:
                 yield Statement(SQL.delete_lease, (lease_id,))
-        yield from self._write(writes, domains, keyed, now)
+        yield from self._write(writes, domains, keyed, slots, now)
         if batches and writes.outcomes:
             ends = [(batches.get(row.seq), row.status) for row in writes.outcomes]
             yield from self.add_batch_counts(tally(ends), writes.outcomes[0].worker or "")
@@ -402,24 +410,27 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 if member.keyed:
                     keyed.append(member.seq)
             yield Statement(SQL.delete_lease, (lease_id,))
-        yield from self._write(writes, domains, keyed, now)
+        yield from self._write(writes, domains, keyed, keyed, now)
         yield from self._count_ends((row.seq, row.status) for row in writes.outcomes)
         return len(domains)
 
     def _write(
-        self, writes: Writes, domains: dict[int, str], keyed: Sequence[int], now: int
+        self,
+        writes: Writes,
+        domains: dict[int, str],
+        keyed: Sequence[int],
+        slots: Sequence[int],
+        now: int,
     ) -> Op[None]:
+        """Of those that are keyed, `slots` are all that may hold a place of a group."""
         yield from self._end_all(writes.outcomes, domains, now)
         freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
         if freed:
             yield Statement(SQL.free_keys, (as_json(sorted(freed)),))
         ready = [row for row in writes.requeues if not row.delay]
-        if ready and keyed:
+        if ready:
             back = [(row.seq, row.attempts, row.crashes, row.releases) for row in ready]
             yield from self._route_back(back, now)
-        elif ready:
-            rows = [(row.attempts, row.crashes, row.releases, now, row.seq) for row in ready]
-            yield Statement(SQL.requeue, rows, many=True)
         later = [
             (now + r.delay, r.attempts, r.crashes, r.releases, r.seq)
             for r in writes.requeues
@@ -427,9 +438,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         ]
         if later:
             yield Statement(SQL.reschedule, later, many=True)
-        if keyed:
+        if slots:
             # After what comes back, which may be the next one of its group itself.
-            yield from self._leave_gates(keyed, now)
+            yield from self._leave_gates(slots, now)
         yield from self._audit(writes.audits, now)
         for domain, due_in in _soonest(writes, domains).items():
             yield Wake(domain, due_in)

@@ -164,10 +164,6 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: delete_outcome
 delete from commandbus_outcome where seq = ?
 
--- name: requeue
-insert into commandbus_queue (domain, priority, seq, attempts, crashes, releases, available_at)
-select domain, priority, seq, ?, ?, ?, ? from commandbus_command where seq = ?
-
 -- name: reschedule
 insert into commandbus_scheduled (domain, due_at, seq, attempts, crashes, releases)
 select domain, ?, seq, ?, ?, ? from commandbus_command where seq = ?

@@ -94,6 +94,9 @@ delete from commandbus_held where seq = ?
 -- name: take_slot
 insert into commandbus_slot (domain, gate, seq) values (?, ?, ?)
 
+-- name: slots_of
+select seq from commandbus_slot where seq in (select value from json_each(?))
+
 -- name: leave_slots
 delete from commandbus_slot where seq in (select value from json_each(?)) returning domain, gate
 
