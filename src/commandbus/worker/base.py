@@ -191,7 +191,7 @@ class WorkerBase:
             if self.observer is not None:
                 try:
                     self.observer(event.settlements)
-                except Exception:
+                except Exception:  # whoever counts must not stop the work
                     logger.exception("whoever counts what has ended failed")
             return
         if isinstance(event, Claims | ClaimFailed):
