@@ -389,11 +389,12 @@ def some_handlers_are_run_twice() -> None:
 # PostgreSQL.
 
 
-def in_queries(name: str, old: str, new: str) -> None:
+def in_queries(old: str, new: str, *names: str) -> None:
     def queries(original: Any, schema: str) -> Any:
         found = original(schema)
-        assert old in getattr(found, name)
-        setattr(found, name, getattr(found, name).replace(old, new))
+        for name in names:
+            assert old in getattr(found, name)
+            setattr(found, name, getattr(found, name).replace(old, new))
         return found
 
     original = statements.queries.__wrapped__
@@ -413,7 +414,7 @@ def in_queries(name: str, old: str, new: str) -> None:
 
 @bug("P6", postgres=True)
 def claims_do_not_lock_what_they_take() -> None:
-    in_queries("claim", " for update skip locked", "")
+    in_queries(" for update skip locked", "", "claim", "claim_apart")
 
 
 @bug("P4", postgres=True, needs_freezes=True)
@@ -438,4 +439,4 @@ def an_outcome_is_recorded_beside_its_transaction() -> None:
 
 @bug("P9", postgres=True)
 def a_sweep_takes_what_is_almost_due() -> None:
-    in_queries("sweep", "due_at <= m.now", "due_at <= m.now + 300000")
+    in_queries("due_at <= m.now", "due_at <= m.now + 300000", "sweep")
