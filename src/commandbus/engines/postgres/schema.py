@@ -23,6 +23,7 @@ MIGRATIONS = (
     "0003_limits.sql",
     "0004_ageing.sql",
     "0005_plain_sends.sql",
+    "0006_many_groups.sql",
 )
 
 _REGISTER = """

@@ -182,21 +182,20 @@ ahead as materialized (
         and not exists (select 1 from commandbus.limit_rule r where r.domain = $9::text and r.gate <> 's')
         and not exists (select 1 from commandbus.place p where p.domain = $9::text)),
 behind as materialized (
-    select f.*, l.seq as leader from ahead l cross join lateral (
+    select f.*, l.seq as leader from ahead l
+    cross join lateral (select array(
+        select h.seq from commandbus.held h where h.domain = $9::text and h.gate = l.gate
+        order by h.priority, h.seq limit l.most) as seqs offset 0) line
+    cross join lateral (
         select h.*, count(*) over line as position,
-            count(*) filter (where h.crashes > 0) over line as suspects, u.number
+            count(*) filter (where h.crashes > 0) over line as suspects
         from (
             select ctid as place, priority, seq, attempts, crashes, releases, true as keyed
             from commandbus.held h where h.domain = $9::text and h.gate = l.gate
             order by h.priority, h.seq limit l.most for update skip locked) h
-        join (
-            select seq, row_number() over (order by priority, seq) as number from (
-                select priority, seq from commandbus.held h
-                where h.domain = $9::text and h.gate = l.gate
-                order by h.priority, h.seq limit l.most) h) u on u.seq = h.seq
         window line as (order by h.priority, h.seq)) f
     -- Up to one that somebody has locked, and may yet let go.
-    where f.suspects = 0 and f.position = f.number),
+    where f.suspects = 0 and f.seq = line.seqs[f.position]),
 not_held as (
     delete from commandbus.held where ctid = any (array(select place from behind))),
 member as materialized (
