@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from commandbus.domain.limits import KEY_PREFIX
+from commandbus.engines.postgres.arrays import texts
 from commandbus.store.records import NewCommand
+
+TOUCHED_MAX = 50
+"""Groups that one touch is about."""
 
 Row = tuple[int, NewCommand, int, int]
 """A sequence, its command, and in microseconds when it was sent and is due."""
@@ -61,6 +70,23 @@ def queue_line(row: Row) -> str:
 def held_line(item: tuple[str, Row]) -> str:
     gate, (seq, command, _, due_at) = item
     return f"{command.domain}\t{escaped(gate)}\t{command.priority}\t{seq}\t{due_at}"
+
+
+def touches(held: Iterable[tuple[str, Row]], now: int) -> list[tuple[str, str, int]]:
+    """That gates are to be looked at; groups some at a time, for there may be as many as commands."""
+    found = sorted({(row[1].domain, gate) for gate, row in held})
+    return [
+        (domain, gate, now)
+        for domain, gates in groupby(found, key=itemgetter(0))
+        for gate in _packed([gate for _, gate in gates])
+    ]
+
+
+def _packed(gates: list[str]) -> Iterator[str]:
+    groups = [gate for gate in gates if gate.startswith(KEY_PREFIX)]
+    yield from (gate for gate in gates if not gate.startswith(KEY_PREFIX))
+    for first in range(0, len(groups), TOUCHED_MAX):
+        yield "k*" + texts(groups[first : first + TOUCHED_MAX])
 
 
 def touch_line(row: tuple[str, str, int]) -> str:

@@ -19,6 +19,7 @@ from commandbus.engines.postgres.copying import (
     queue_line,
     scheduled_line,
     touch_line,
+    touches,
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.gates import PostgresGates
@@ -264,8 +265,7 @@ class PostgresSending(PostgresGates):
         yield Statement(self._sql.mark_gated, marks)
         if held:
             yield Copy(self._sql.copy_held, held, render=held_line)
-            touches = sorted({(row[1].domain, gate, now) for gate, row in held})
-            yield Copy(self._sql.copy_touch, touches, render=touch_line)
+            yield Copy(self._sql.copy_touch, touches(held, now), render=touch_line)
 
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
         """Where commands that were copied wait: now, or for their time."""

@@ -1,6 +1,6 @@
 -- compatible from: 4
 -- The gates as before. Where many groups wait to be looked at, the few other gates are found without a
--- look at all of theirs.
+-- look at all of theirs; and a touch may be about several groups: `k*{k:one,k:other}`.
 create index touch_others on commandbus.touch (domain, at) where gate not like 'k:%';
 
 -- Lets pass what the gates of a domain allow, to the next gate or to the queue. One at a time per
@@ -48,11 +48,17 @@ begin
         return;
     end if;
     -- In the order in which a command passes them: its key's, its type's, its domain's.
-    foreach kind in array array['k:%', 't:%', '_'] loop
-        if kind = 'k:%' then
-            taken := array(select ctid from commandbus.touch t
-                where t.domain = the_domain and t.at <= now_at and t.gate like 'k:%'
-                order by t.at limit 5 * pass_max);
+    foreach kind in array array['k%', 't:%', '_'] loop
+        if kind = 'k%' then
+            taken := array(
+                (select ctid from commandbus.touch t
+                    where t.domain = the_domain and t.at <= now_at and t.gate like 'k:%'
+                    order by t.at limit 5 * pass_max)
+                union all
+                (select ctid from commandbus.touch t
+                    where t.domain = the_domain and t.at <= now_at and t.gate not like 'k:%'
+                        and t.gate like 'k*%'
+                    order by t.at limit pass_max / 10));
         else
             taken := array(select ctid from commandbus.touch t
                 where t.domain = the_domain and t.at <= now_at and t.gate not like 'k:%'
@@ -67,7 +73,9 @@ begin
                 least(g.concurrency - s.running, pass_max) as room,
                 case when r.rate is not null then floor(r.burst
                     - greatest(0, coalesce(b.full_at, 0) - now_at - 1) * r.rate / 1000000) end as tokens
-            from (select distinct gate from touched) t
+            from (select distinct g.gate from touched t cross join unnest(
+                case when t.gate like 'k*%' then substr(t.gate, 3)::text[] else array[t.gate] end)
+                as g (gate)) t
             left join commandbus.limit_rule r on r.domain = the_domain
                 and r.gate = case when t.gate like 'k:%' then 'k' else t.gate end
             cross join lateral (select case when t.gate like 'k:%' then coalesce(r.concurrency, 1)
