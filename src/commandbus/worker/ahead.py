@@ -16,7 +16,7 @@ URGENT_SHARE = 5
 KEYED_SHARE = 5
 """Where a command that was claimed ahead holds up others of its group, or one of few places, so much
 less is claimed ahead."""
-CHAINED_SHARE = 20
+CHAINED_SHARE = 100
 """And where members of groups come along: few groups, and many of each, cost the least."""
 
 
