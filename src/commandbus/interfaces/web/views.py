@@ -44,16 +44,6 @@ HEALTH = {
 }
 
 
-EVENTS = {
-    "MOVED_TO_TSQ": "parked",
-    "BUSINESS_RULE_FAILED": "refused by a rule",
-    "OPERATOR_RETRY": "retried by hand",
-    "OPERATOR_CANCEL": "canceled by hand",
-    "OPERATOR_COMPLETE": "completed by hand",
-    "COMMENTED": "comment",
-}
-
-
 def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -68,7 +58,7 @@ def environment() -> jinja2.Environment:
         "ago": ago,
         "count": count,
         "duration": duration,
-        "event": lambda kind: EVENTS.get(str(kind), str(kind).replace("_", " ").lower()),
+        "event": text.event,
         "json": text.as_json,
         "compact": compact,
         "moment": moment,
