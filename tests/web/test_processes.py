@@ -52,7 +52,18 @@ async def test_a_compensation_is_skipped_only_when_it_has_failed() -> None:
             pages = {name: await client.get(f"/processes/{one}") for name, one in ids.items()}
             offered = {name: f"/{ids[name]}/skip" in page.text for name, page in pages.items()}
             assert offered == {"good": False, "undone": False, "stuck": False, "unsold": True}
+            assert "release</a> could not undo reserve" in pages["unsold"].text
+            assert "dispatch</a> is parked" in pages["stuck"].text
             for name, status in {"stuck": 409, "unsold": 200}.items():
                 place = f"{PREFIX}/processes/{ids[name]}/skip"
                 answer = await client.post(place, json={"reason": "settled by phone"})
                 assert answer.status_code == status, answer.text
+
+
+async def test_every_page_tells_beside_the_menu_how_many_wait_for_a_person() -> None:
+    async with CommandBus("memory://") as bus:
+        await saga.drive(bus)
+        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for place in ("/", "/processes", "/audit"):
+                assert '<b>1<span class="unseen"> parked</span></b>' in (await client.get(place)).text

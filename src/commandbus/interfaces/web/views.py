@@ -63,6 +63,7 @@ def environment() -> jinja2.Environment:
         "compact": compact,
         "moment": moment,
         "number": number,
+        "place": place,
         "short": short,
         "status": status,
         "word": lambda value: STATUS.get(str(value), ("", str(value)))[1],
@@ -124,6 +125,12 @@ def count(value: int) -> str:
 def short(value: object) -> str:
     """The end of an id, where ids made at about the same time differ."""
     return "…" + str(value)[-8:]
+
+
+def place(frame: str) -> str:
+    """Where in the code, without the folders above: a file's own name is at the end of its path."""
+    folders, _, name = frame.rpartition("/")
+    return f"…/{folders.rpartition('/')[2]}/{name}" if folders.count("/") > 1 else frame
 
 
 def compact(value: object, longest: int = 120) -> str:
