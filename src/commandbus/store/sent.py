@@ -27,7 +27,8 @@ class SentFigures:
         """Those that were there already are not counted."""
         if len(commands) == 1:
             if not inserted[0].duplicate:
-                self._add(_kind(commands[0]), 1)
+                command = commands[0]
+                self._add((command.domain, command.command_type), 1)
             return
         added = Counter(map(_kind, commands))
         added.subtract(
@@ -38,9 +39,11 @@ class SentFigures:
 
     def _add(self, kind: tuple[str, str], count: int) -> None:
         with self._lock:
-            if kind not in self._counts and len(self._counts) >= TYPES_MAX:
+            known = self._counts.get(kind)
+            if known is None and len(self._counts) >= TYPES_MAX:
                 kind = (kind[0], OTHER)
-            self._counts[kind] = self._counts.get(kind, 0) + count
+                known = self._counts.get(kind)
+            self._counts[kind] = (known or 0) + count
 
     def counts(self) -> dict[tuple[str, str], int]:
         """By (domain, command type), in order."""
