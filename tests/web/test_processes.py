@@ -66,12 +66,3 @@ async def test_a_process_is_offered_only_what_helps_it() -> None:
                 place = f"{PREFIX}/processes/{ids[name]}/skip"
                 answer = await client.post(place, json={"reason": "settled by phone"})
                 assert answer.status_code == status, answer.text
-
-
-async def test_every_page_tells_beside_the_menu_how_many_wait_for_a_person() -> None:
-    async with CommandBus("memory://") as bus:
-        await saga.drive(bus)
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            for place in ("/", "/processes", "/audit"):
-                assert '<b>1<span class="unseen"> parked</span></b>' in (await client.get(place)).text

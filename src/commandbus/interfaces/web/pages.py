@@ -291,9 +291,10 @@ class Pages:
         self, domain: str, command_type: str, entered: dict[str, str] | None = None, problem: str = ""
     ) -> dict[str, Any]:
         handlers = self.desk.payloads.handlers()
-        chosen = next(
-            (h for h in handlers if (h.domain, h.command_type) == (domain, command_type)), None
-        )
+        # Whoever asks for none in particular gets the first.
+        wanted = (domain, command_type)
+        fitting = (h for h in handlers if wanted in (("", ""), (h.domain, h.command_type)))
+        chosen = next(fitting, None)
         return {
             "handlers": handlers,
             "chosen": chosen,
