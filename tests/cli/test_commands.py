@@ -62,12 +62,13 @@ def test_a_list_on_a_terminal_is_a_table_that_fits(
     cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
 ) -> None:
     parked = park(bus, "AVeryLongNameOfACommandTypeThatDoesNotFit")
-    for columns in (80, 120):
+    for columns in (50, 60, 80, 120):
         terminal.setenv("COLUMNS", str(columns))
-        ran = cli("list")
-        assert parked in ran.out
-        assert "parked" in ran.out
-        assert all(len(line) <= columns for line in ran.out.splitlines())
+        for words in (["list"], ["tsq", "list"], ["audit"]):
+            ran = cli(*words)
+            assert parked in ran.out, "an id is never shortened"
+            assert all(len(line) <= columns for line in ran.out.splitlines())
+    assert "parked" in cli("list").out
 
 
 @pytest.mark.parametrize(
