@@ -40,6 +40,11 @@ COMMAND = (
 )
 OUTCOME = "seq, status, attempts, crashes, lease_id, worker, started_at, finished_at, error, reason"
 QUEUE = "domain, priority, seq, attempts, crashes, releases, available_at"
+PROCESS = (
+    "process_id, process_type, reply_to, status, version, state, progress, created_at, updated_at,"
+    " finished_at"
+)
+TABLES = {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE, "process": PROCESS}
 ERROR = json.dumps(
     {"kind": "PERMANENT", "code": "NO_SUCH_CITY", "message": "not on the map",
      "exception": "commandbus.errors.PermanentCommandError", "frame": "app.py:12 in ship"}
@@ -47,7 +52,8 @@ ERROR = json.dumps(
 
 
 def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Half completed, some failed and parked, the rest waiting: a day of work."""
+    """Half completed, some failed and parked, the rest waiting: a day of work. There is a process for
+    every ten commands, and parked commands belong to one."""
     now = int(time.time() * 1_000_000)
     step = 86_400_000_000 // count
     for seq in range(1, count + 1):
@@ -56,7 +62,13 @@ def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         one = uuid.UUID(int=(1 << 100) + seq)
         data = json.dumps({"account": seq % 1_000, "amount": seq, "city": "Oslo"})
         tags = json.dumps(["vip"]) if seq % 500 == 0 else None
-        yield "command", (seq, one, domain, kind, data, one, 5, created, created, tags)
+        process = uuid.UUID(int=(1 << 101) + seq)
+        whole = one if seq % 200 else process
+        yield "command", (seq, one, domain, kind, data, whole, 5, created, created, tags)
+        if seq % 10 == 0:
+            status, ended = ("COMPLETED", created) if seq < count * 0.7 else ("RUNNING", None)
+            saga = f"saga{seq % 3}"
+            yield "process", (process, saga, domain, status, 5, "{}", "{}", created, created, ended)
         if seq % 200 == 0:
             parked = "IN_TROUBLESHOOTING_QUEUE"
             yield "outcome", (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, ERROR, "PERMANENT")
@@ -82,8 +94,7 @@ def tallies(count: int) -> dict[tuple[str, str], int]:
 
 def fill_sqlite(path: str, count: int) -> None:
     connection = sqlite3.connect(path)
-    columns = {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE}
-    for table, names in columns.items():
+    for table, names in TABLES.items():
         marks = ", ".join("?" * len(names.split(",")))
         chosen = (
             tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in row)
@@ -109,7 +120,7 @@ def fill_postgres(url: str, count: int) -> None:
     import psycopg
 
     with psycopg.connect(url) as connection, connection.cursor() as cursor:
-        for table, names in {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE}.items():
+        for table, names in TABLES.items():
             with cursor.copy(f"copy commandbus.{table} ({names}) from stdin".encode()) as copy:
                 for kind, row in rows(count):
                     if kind == table:
@@ -133,7 +144,9 @@ def pages(count: int, batch: str) -> list[str]:
     place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
     found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting",
              "/troubleshooting?domain=orders", "/troubleshooting/bulk?action=retry&domain=orders",
-             "/batches", batch, "/processes", "/schedules", "/send", "/workers",
+             "/batches", batch, "/processes", "/processes?status=COMPLETED",
+             "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
+             f"/processes/{uuid.UUID(int=(1 << 101) + parked)}", "/schedules", "/send", "/workers",
              "/breakers", "/audit", "/audit?event=OPERATOR_RETRY", "/audit?actor=ana",
              "/audit?view=actions", "/system", "/metrics", place, f"/api/v1{place}"]  # fmt: skip
     searches = ["status:pending", "status:running", "status:completed", "status:failed",
@@ -157,8 +170,8 @@ def lists(count: int) -> list[str]:
         f"show {one}", f"show {one.hex[-9:]}", f"why {one}", f"audit {one}", "audit",
         "audit --event OPERATOR_RETRY", "audit --who ana", "audit --people", "audit --restarts",
         "queue list", "queue stats orders", "tsq list", "tsq list --domain mail", "tsq count",
-        "batch list", "process list", "schedule list", "breaker list", "limit list",
-        "workers", "health", "db doctor",
+        "batch list", "process list", "process list --status waiting", "schedule list",
+        "breaker list", "limit list", "workers", "health", "db doctor",
     ]  # fmt: skip
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
     from commandbus.domain.process.values import (
+        ProcessCount,
         ProcessEvent,
         ProcessEventType,
         ProcessRecord,
@@ -102,7 +103,7 @@ _HOMES = {
     "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
     "commandbus.domain.process.declaration": "END Process StartProcess WaitFor step",
     "commandbus.domain.process.values": (
-        "ProcessEvent ProcessEventType ProcessRecord ProcessStatus ProcessStep StepStatus"
+        "ProcessCount ProcessEvent ProcessEventType ProcessRecord ProcessStatus ProcessStep StepStatus"
     ),
     "commandbus.domain.reply": "REPLY_TYPE Reply",
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
@@ -196,6 +197,7 @@ __all__ = [
     "PoolExhausted",
     "PriorityDelayQueue",
     "Process",
+    "ProcessCount",
     "ProcessEvent",
     "ProcessEventType",
     "ProcessManager",

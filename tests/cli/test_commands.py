@@ -62,12 +62,13 @@ def test_a_list_on_a_terminal_is_a_table_that_fits(
     cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
 ) -> None:
     parked = park(bus, "AVeryLongNameOfACommandTypeThatDoesNotFit")
-    for columns in (80, 120):
+    for columns in (50, 60, 80, 120):
         terminal.setenv("COLUMNS", str(columns))
-        ran = cli("list")
-        assert parked in ran.out
-        assert "parked" in ran.out
-        assert all(len(line) <= columns for line in ran.out.splitlines())
+        for words in (["list"], ["tsq", "list"], ["audit"]):
+            ran = cli(*words)
+            assert parked in ran.out, "an id is never shortened"
+            assert all(len(line) <= columns for line in ran.out.splitlines())
+    assert "parked" in cli("list").out
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,21 @@ def test_show_has_record_payload_error_and_timeline(cli: Cli, bus: SyncCommandBu
     for expected in ("shop/Buy", "parked", '{"amount":12}', "BROKEN: it is broken", "trace: t-1"):
         assert expected in out
     timeline = out[out.index("timeline") :]
-    assert [word for word in ("sent", "received", "moved to tsq") if word in timeline] == [
+    assert [word for word in ("sent", "received", "parked") if word in timeline] == [
         "sent",
         "received",
-        "moved to tsq",
+        "parked",
+    ]
+
+
+@pytest.mark.parametrize("word", ["parked", "MOVED_TO_TSQ", "moved-to-tsq"])
+def test_events_are_found_by_their_words_and_by_their_types(
+    cli: Cli, bus: SyncCommandBus, word: str
+) -> None:
+    parked = park(bus)
+    bus.send("shop", "Buy")
+    assert [row[1:5] for row in cli("audit", "--event", word).rows] == [
+        ["MOVED_TO_TSQ", "shop", "Buy", str(parked)]
     ]
 
 

@@ -91,6 +91,12 @@ def test_an_unknown_command_is_a_usage_error(cli: Cli) -> None:
     assert "nonsense" in cli("nonsense", code=2).err
 
 
+def test_an_unknown_command_is_answered_with_those_it_may_mean(cli: Cli) -> None:
+    assert "is it list?" in cli("lst", code=2).err
+    assert "is it queue stats?" in cli("stats", code=2).err
+    assert "there are list, stats, pause, resume, purge" in cli("queue", "show", code=2).err
+
+
 def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
     ran = run("db", "upgrade", folder=tmp_path, PYTHONIOENCODING="ascii")
     assert ran.code == 0

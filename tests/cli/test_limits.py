@@ -36,6 +36,10 @@ def test_a_bad_limit_is_refused(cli: Cli, bus: SyncCommandBus, words: list[str])
     assert bus.list_limits() == []
 
 
+def test_a_limit_of_nothing_is_told_by_the_names_of_the_options(cli: Cli, bus: SyncCommandBus) -> None:
+    assert "--concurrency, --rate or both" in cli("limit", "set", "mail", code=2).err
+
+
 def test_a_limit_that_is_not_there_is_not_cleared(cli: Cli, bus: SyncCommandBus) -> None:
     assert "no such limit" in cli("limit", "clear", "mail", code=1).err
 

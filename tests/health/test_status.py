@@ -59,6 +59,7 @@ def test_critical_outranks_degraded_and_both_are_told() -> None:
     report = health.report()
     assert report.state is HealthState.CRITICAL
     assert len(report.reasons) == 2
+    assert len(report.causes) == 1, "what makes it worse than DEGRADED"
 
 
 def test_counting_from_many_threads_loses_nothing() -> None:
@@ -86,6 +87,7 @@ def test_the_report_is_plain_json() -> None:
         "loop_stalls": 0,
         "last_error": None,
         "last_stall": None,
+        "causes": (),
     }
 
 

@@ -26,6 +26,7 @@ from commandbus import (
     Worker,
     WorkerWatchdog,
 )
+from commandbus.observe.exposition import render
 from commandbus.runtimes.probes import ProbeServer, SignsOfLife
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 from commandbus.testing.sagas import BookTrip
@@ -123,6 +124,7 @@ def test_the_watchdog_restarts_a_critical_worker(bus: SyncCommandBus) -> None:
     with Running(worker), WorkerWatchdog(worker, check_interval=0.02) as watchdog:
         sent = [bus.send("d", "hang") for _ in range(3)]
         eventually(lambda: watchdog.restarts == 1)
+        assert 'watchdog_recoveries_total{kind="threads"} 1' in render(worker)
         for one in sent:
             assert bus.wait(one.command_id, timeout=10).status is CommandStatus.COMPLETED
         eventually(lambda: worker.health_status.state is HealthState.HEALTHY)

@@ -20,16 +20,20 @@ from commandbus import (
     Schedule,
     SendRequest,
     TransientCommandError,
+    TroubleshootingQueue,
     Worker,
     none,
 )
 from commandbus.domain.outcome import Succeeded
 from commandbus.interfaces.web import create_dashboard
-from commandbus.observe.commands import TYPES_MAX, CommandFigures
-from commandbus.observe.exposition import render
+from commandbus.observe.commands import CommandFigures
+from commandbus.observe.exposition import render, render_sender
 from commandbus.observe.text import Exposition
 from commandbus.runtimes.probes import ProbeServer
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.sent import TYPES_MAX
+from commandbus.sync import SyncCommandBus
+from tests.web import saga
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bcommandbus_[a-z_]+")
@@ -64,6 +68,10 @@ async def exposed() -> str:
         server._server.server_close()
         await bus.send_many([SendRequest("mail", "welcome")] * 4)
         await bus.open_breaker("bank", 60)
+        await saga.drive(bus)
+        queue = TroubleshootingQueue(bus)
+        parked = (await queue.list_troubleshooting("orders")).commands
+        await queue.operator_cancel("orders", parked[0].command_id, "not needed")
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )
@@ -92,7 +100,7 @@ async def test_runs_are_counted_by_type_and_outcome() -> None:
     assert found[f'commandbus_command_duration_seconds_bucket{{{labels},le="+Inf"}}'] == 6
     assert found[f"commandbus_command_queue_seconds_count{{{labels}}}"] == 5
     assert found[f"commandbus_command_end_to_end_seconds_count{{{labels}}}"] == 3
-    assert found['commandbus_tsq_depth{domain="orders"}'] == 2
+    assert found['commandbus_tsq_depth{domain="orders"}'] == 1
     assert found['commandbus_queue_oldest_age_seconds{domain="orders"}'] == 0
     assert found['commandbus_commands_ended_total{domain="orders",outcome="completed"}'] == 3
 
@@ -107,6 +115,53 @@ async def test_depth_age_and_breakers_are_told_for_the_whole_fleet() -> None:
     assert found['commandbus_schedule_lag_seconds{schedule="nightly"}'] == 0
 
 
+async def test_what_operators_did_and_where_processes_stand_is_told_for_the_whole_fleet() -> None:
+    found = values(await exposed())
+    assert found['commandbus_tsq_actions_total{domain="orders",action="cancel"}'] == 1
+    assert found['commandbus_tsq_actions_total{domain="orders",action="retry"}'] == 0
+    instances = {name: n for name, n in found.items() if name.startswith("commandbus_process_inst")}
+    stuck = 'type="place_order",state="waiting_for_troubleshooting"'
+    assert instances == {f"commandbus_process_instances{{{stuck}}}": 1}
+
+
+async def test_a_process_that_only_sends_tells_what_it_sent() -> None:
+    ours = 'commandbus_commands_sent_total{domain="orders",type="ship"}'
+    async with CommandBus("memory://") as bus:
+        await bus.send("orders", "ship")
+        assert values(render_sender(bus)) == {ours: 1}
+    with SyncCommandBus("memory://") as blocking:
+        assert values(render_sender(blocking)) == {}
+        blocking.send_many([SendRequest("orders", "ship")] * 3)
+        assert values(render_sender(blocking)) == {ours: 3}
+
+
+def test_types_from_outside_cannot_grow_a_sender() -> None:
+    with SyncCommandBus("memory://") as bus:
+        bus.send_many([SendRequest("d", f"t{number}") for number in range(TYPES_MAX + 50)])
+        found = values(render_sender(bus))
+    assert len(found) == TYPES_MAX + 1
+    assert found['commandbus_commands_sent_total{domain="d",type="other"}'] == 50
+
+
+async def test_sends_and_claims_of_a_worker_are_told() -> None:
+    found = values(await exposed())
+    assert found['commandbus_commands_sent_total{domain="mail",type="welcome"}'] == 4
+    claims = found["commandbus_claim_duration_seconds_count"]
+    assert claims == found['commandbus_claim_duration_seconds_bucket{le="+Inf"}'] > 0
+    polls = (f'commandbus_polls_total{{result="{result}"}}' for result in ("found", "empty"))
+    assert claims == sum(found[name] for name in polls)
+    assert found['commandbus_watchdog_recoveries_total{kind="threads"}'] == 0
+
+
+async def test_every_metric_is_described() -> None:
+    pages = [ROOT / "docs" / page for page in ("operations.md", "guide/telemetry.md")]
+    told = "".join(page.read_text(encoding="utf-8") for page in pages)
+    for line in (await exposed()).splitlines():
+        if line.startswith("# TYPE"):
+            name = line.split()[2].removeprefix("commandbus_")
+            assert re.search(rf"\b(commandbus_)?{name}\b", told), f"describe {name} in operations.md"
+
+
 async def test_every_metric_of_the_dashboard_and_the_alerts_exists() -> None:
     text = await exposed()
     known = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
@@ -114,7 +169,7 @@ async def test_every_metric_of_the_dashboard_and_the_alerts_exists() -> None:
         content = (ROOT / "deploy" / file).read_text(encoding="utf-8")
         named = {SUFFIXES.sub("", name) for name in NAME.findall(content)}
         assert named, file
-        assert named <= known | {"commandbus_lease_expired_total"}, named - known
+        assert named <= known, named - known
     assert json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())["panels"]
 
 
@@ -150,9 +205,10 @@ async def test_connections_to_a_server_are_counted() -> None:
         worker = Worker(bus, "orders", registry, recycle_after=1)
         await worker.run()
         found = values(render(worker))
-    assert found["commandbus_connections_max"] >= 1
-    assert found['commandbus_connections{use="busy"}'] <= found["commandbus_connections_max"]
-    assert found['commandbus_connections{use="reserved"}'] >= 0
+    assert found["commandbus_pool_connections_max"] >= 1
+    busy = found['commandbus_pool_connections{state="busy"}']
+    assert busy <= found["commandbus_pool_connections_max"]
+    assert found['commandbus_pool_connections{state="reserved"}'] >= 0
     assert found["commandbus_pool_exhaustions"] == 0
 
 
@@ -195,5 +251,6 @@ async def test_a_counter_that_fails_costs_no_command(caplog: pytest.LogCaptureFi
         worker.observer = broken
         await worker.run()
         found = await bus.get_command("orders", sent.command_id)
-        assert found is not None and found.status == "COMPLETED"
+        assert found is not None
+        assert found.status == "COMPLETED"
     assert "cannot count" in caplog.text

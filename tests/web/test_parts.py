@@ -11,7 +11,7 @@ import pytest
 
 from commandbus import CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
 from commandbus.interfaces.search import parse_search
-from commandbus.interfaces.web import charts
+from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import MASK, Redaction
 
@@ -95,6 +95,18 @@ def test_a_chart_has_axes_values_and_a_table() -> None:
     assert "a &lt;b&gt;" in drawn
     assert str(drawn).count("<tr>") == 6
     assert "collecting" in charts.line_chart("empty", [], [])
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        ("/srv/shop/src/orders/handlers.py:48 in ship", "…/orders/handlers.py:48 in ship"),
+        ("orders/handlers.py:48 in ship", "orders/handlers.py:48 in ship"),
+        ("shop.py:3 in <module>", "shop.py:3 in <module>"),
+    ],
+)
+def test_a_place_in_the_code_is_told_by_its_end(frame: str, told: str) -> None:
+    assert views.place(frame) == told
 
 
 def stats(**changes: Any) -> QueueStats:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 
 from commandbus import CommandBus
@@ -42,3 +44,25 @@ async def test_processes_are_listed_drawn_and_acted_upon() -> None:
             missing = await client.get("/processes/00000000-0000-4000-8000-000000000000")
             assert missing.status_code == 404
             assert (await client.get("/processes", params={"status": "NONSENSE"})).status_code == 422
+
+
+async def test_a_process_is_offered_only_what_helps_it() -> None:
+    async with CommandBus("memory://") as bus:
+        ids = await saga.drive(bus, unsold=saga.Order("piano", 20_000))
+        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            pages = {name: await client.get(f"/processes/{one}") for name, one in ids.items()}
+            acts = re.compile(r'action="/processes/[^/]+/(\w+)"')
+            offered = {name: acts.findall(page.text) for name, page in pages.items()}
+            assert offered == {
+                "good": [],
+                "undone": [],
+                "stuck": ["retry", "cancel"],
+                "unsold": ["retry", "skip"],
+            }
+            assert "release</a> could not undo reserve" in pages["unsold"].text
+            assert "dispatch</a> is parked" in pages["stuck"].text
+            for name, status in {"stuck": 409, "unsold": 200}.items():
+                place = f"{PREFIX}/processes/{ids[name]}/skip"
+                answer = await client.post(place, json={"reason": "settled by phone"})
+                assert answer.status_code == status, answer.text

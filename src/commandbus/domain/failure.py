@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from enum import StrEnum
 from types import TracebackType
@@ -23,6 +24,7 @@ ERROR_CHARACTERS_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2_000
 STATEMENT_TIMEOUT = "STATEMENT_TIMEOUT"
 POOL_TIMEOUT = "POOL_TIMEOUT"
+_OURS = re.compile(r"commandbus\.(runtimes|worker)\.")
 
 
 class FailureKind(StrEnum):
@@ -96,10 +98,20 @@ def _text_of(told: object, longest: int = MESSAGE_CHARACTERS_MAX) -> str:
 
 def _traceback_of(error: BaseException) -> str:
     try:
-        return _clean("".join(traceback.format_exception(error)), ERROR_CHARACTERS_MAX)
+        trace = _from_handler(error.__traceback__)
+        lines = traceback.format_exception(type(error), error, trace)
+        return _clean("".join(lines), ERROR_CHARACTERS_MAX)
     except Exception:  # formatting calls __str__ of the exception and of its causes
         frames = "".join(traceback.format_tb(error.__traceback__))
         return _clean(f"{frames}{type(error).__name__}", ERROR_CHARACTERS_MAX)
+
+
+def _from_handler(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames of the worker that called the handler, unless there are no others."""
+    entry = trace
+    while entry is not None and _OURS.match(entry.tb_frame.f_globals.get("__name__") or ""):
+        entry = entry.tb_next
+    return entry or trace
 
 
 def _frame_of(trace: TracebackType | None) -> str | None:

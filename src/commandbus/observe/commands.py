@@ -21,6 +21,7 @@ from commandbus.domain.outcome import (
 )
 from commandbus.observe.text import Exposition
 from commandbus.store.records import Settlement
+from commandbus.store.sent import OTHER, TYPES_MAX
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 MICROSECONDS = tuple(int(bound * 1_000_000) for bound in BOUNDS)
@@ -34,9 +35,6 @@ WORDS: dict[type, str] = {
 }
 ENDS = frozenset({"completed", "failed", "canceled"})
 NOTED_MAX = 1_024
-OTHER = "other"
-TYPES_MAX = 500
-"""Further types are counted together, so that names from outside cannot grow a worker."""
 
 
 class _Distribution:

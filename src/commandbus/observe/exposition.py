@@ -1,72 +1,123 @@
-"""A worker's figures as Prometheus text."""
+"""A worker's figures, and a sender's, as Prometheus text."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from commandbus.observe.commands import CommandFigures
 from commandbus.observe.text import CONTENT_TYPE, Exposition
+from commandbus.operations.scope import Scope
+from commandbus.settings import VERSION
+from commandbus.store.sent import SentFigures
+from commandbus.store.session import ConnectionUse
 from commandbus.worker.base import WorkerBase
-from commandbus.worker.health import HealthState
+from commandbus.worker.health import Cause, HealthReport, HealthState
+from commandbus.worker.metrics import CLAIM_BOUNDS, WorkerMetrics
 
-__all__ = ["CONTENT_TYPE", "render"]
+__all__ = ["CONTENT_TYPE", "Sender", "render", "render_sender", "write_sent"]
+
+
+class Sender(Protocol):
+    """A bus of either runtime."""
+
+    @property
+    def scope(self) -> Scope: ...
+
+
+def render_sender(bus: Sender) -> str:
+    """What was sent through a bus, for a program with metrics of its own."""
+    out = Exposition()
+    write_sent(out, bus.scope.sent)
+    return out.text()
 
 
 def render(worker: WorkerBase) -> str:
     """The counters of one worker; figures of the store come from elsewhere, once for a fleet."""
-    metrics, health = worker.metrics, worker.health_status.report()
-    lines: list[str] = []
-
-    def add(name: str, kind: str, text: str, *samples: tuple[str, float]) -> None:
-        lines.extend((f"# HELP commandbus_{name} {text}", f"# TYPE commandbus_{name} {kind}"))
-        lines.extend(f"commandbus_{name}{labels} {value}" for labels, value in samples)
-
-    by_type = Exposition()
+    out = Exposition()
+    _write_work(out, worker.metrics)
+    _write_state(out, worker, worker.health_status.report())
+    if (held := worker.connections) is not None:
+        _write_connections(out, held)
+    write_sent(out, worker.sent)
     if isinstance(worker.observer, CommandFigures):
-        worker.observer.write(by_type)
-    finished = metrics.batches_processed
-    add(
+        worker.observer.write(out)
+    return out.text()
+
+
+def write_sent(out: Exposition, sent: SentFigures) -> None:
+    out.add(
+        "commands_sent_total",
+        "counter",
+        "Commands that this process has sent.",
+        *(({"domain": d, "type": t}, count) for (d, t), count in sent.counts().items()),
+    )
+
+
+def _write_work(out: Exposition, metrics: WorkerMetrics) -> None:
+    out.add(
         "polls_total",
         "counter",
         "Claims by what they found.",
-        ('{result="found"}', finished),
-        ('{result="empty"}', metrics.empty_receives),
-        ('{result="failed"}', metrics.claim_failures),
+        ({"result": "found"}, metrics.batches_processed),
+        ({"result": "empty"}, metrics.empty_receives),
+        ({"result": "failed"}, metrics.claim_failures),
     )
-    add("commands_received_total", "counter", "Commands claimed.", ("", metrics.commands_received))
-    add("commands_settled_total", "counter", "Outcomes recorded.", ("", metrics.commands_settled))
-    add("settle_failures_total", "counter", "Settles that failed.", ("", metrics.settle_failures))
-    add("lease_lost_total", "counter", "Outcomes refused: lease gone.", ("", metrics.leases_lost))
-    add("lease_expired_total", "counter", "Commands rescued from others.", ("", metrics.rescued))
+    out.histograms(
+        "claim_duration_seconds",
+        "How long claims took, whatever they found.",
+        CLAIM_BOUNDS,
+        ({}, metrics.claim_counts, metrics.fetch_seconds),
+    )
+    counters = {
+        "commands_received_total": ("Commands claimed.", metrics.commands_received),
+        "commands_settled_total": ("Outcomes recorded.", metrics.commands_settled),
+        "settle_failures_total": ("Settles that failed.", metrics.settle_failures),
+        "lease_lost_total": ("Outcomes refused: lease gone.", metrics.leases_lost),
+        "lease_expired_total": ("Commands rescued from others.", metrics.rescued),
+        "handler_seconds_total": ("Time spent in handlers.", metrics.process_seconds),
+    }
+    for name, (text, value) in counters.items():
+        out.add(name, "counter", text, ({}, value))
     wakeups = sorted(metrics.wakeups.items())
-    samples = [(f'{{source="{source}"}}', count) for source, count in wakeups]
-    add("wakeups_total", "counter", "Wake-ups by source.", *samples)
-    add("claim_seconds_total", "counter", "Time spent claiming.", ("", metrics.fetch_seconds))
-    add("handler_seconds_total", "counter", "Time spent in handlers.", ("", metrics.process_seconds))
+    samples = [({"source": source}, count) for source, count in wakeups]
+    out.add("wakeups_total", "counter", "Wake-ups by source.", *samples)
+    out.add(
+        "watchdog_recoveries_total",
+        "counter",
+        "Restarts by the watchdog, by what was wrong.",
+        *(({"kind": cause}, metrics.recoveries.get(cause, 0)) for cause in Cause),
+    )
+
+
+def _write_state(out: Exposition, worker: WorkerBase, health: HealthReport) -> None:
     busy = min(worker.in_flight_count, worker.concurrency)
-    add(
+    out.add(
         "worker_slots",
         "gauge",
         "Slots by what they do.",
-        ('{state="busy"}', busy),
-        ('{state="idle"}', worker.concurrency - busy),
+        ({"state": "busy"}, busy),
+        ({"state": "idle"}, worker.concurrency - busy),
     )
-    add("worker_up", "gauge", "Whether the worker runs.", ("", int(worker.is_running)))
-    add(
+    out.add("worker_up", "gauge", "Whether the worker runs.", ({}, int(worker.is_running)))
+    out.add(
         "worker_health",
         "gauge",
         "1 for the present state.",
-        *((f'{{state="{state}"}}', int(health.state is state)) for state in HealthState),
+        *(({"state": state}, int(health.state is state)) for state in HealthState),
     )
-    add("stuck_threads", "gauge", "Threads given up.", ("", health.stuck_threads))
-    add("loop_stalls_total", "counter", "Blocked event loops seen.", ("", health.loop_stalls))
-    if (held := worker.connections) is not None:
-        add(
-            "connections",
-            "gauge",
-            "Connections of this process to the server.",
-            ('{use="busy"}', held.busy),
-            ('{use="reserved"}', held.reserved),
-            ('{use="listen"}', held.listening),
-        )
-        add("connections_max", "gauge", "Most that may be busy at once.", ("", held.busy_max))
-    add("pool_exhaustions", "gauge", "Waits in vain, in a row.", ("", health.pool_exhaustions))
-    return "\n".join(lines) + "\n" + by_type.text().lstrip("\n")
+    out.add("stuck_threads", "gauge", "Threads given up.", ({}, health.stuck_threads))
+    out.add("loop_stalls_total", "counter", "Blocked event loops seen.", ({}, health.loop_stalls))
+    out.add("pool_exhaustions", "gauge", "Waits in vain, in a row.", ({}, health.pool_exhaustions))
+    out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": worker.scheme}, 1))
+
+
+def _write_connections(out: Exposition, held: ConnectionUse) -> None:
+    out.add(
+        "pool_connections",
+        "gauge",
+        "Connections of this process to the server.",
+        ({"state": "busy"}, held.busy),
+        ({"state": "reserved"}, held.reserved),
+        ({"state": "listening"}, held.listening),
+    )
+    out.add("pool_connections_max", "gauge", "Most that may be busy at once.", ({}, held.busy_max))

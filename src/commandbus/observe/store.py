@@ -7,21 +7,23 @@ from datetime import UTC, datetime
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.process.values import ProcessCount
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.observe.text import Exposition
 from commandbus.operations.history import Sample
 from commandbus.settings import VERSION
 
 
-def render_store(
+def write_store(
+    out: Exposition,
     samples: Mapping[str, Sample],
     breakers: Iterable[BreakerSnapshot],
     workers: Iterable[WorkerInfo],
     schedules: Iterable[ScheduleRecord],
+    processes: Iterable[ProcessCount],
     engine: str,
-) -> str:
+) -> None:
     """Depths, ages and counts by domain; the oldest age is the one to alert on."""
-    out = Exposition()
     domains = sorted(samples.items())
     out.add(
         "queue_depth",
@@ -65,20 +67,19 @@ def render_store(
             if s.wait_p95 is not None
         ),
     )
-    _write_fleet(out, [name for name, _ in domains], breakers, workers)
-    now = datetime.now(UTC)
     out.add(
-        "schedule_lag_seconds",
-        "gauge",
-        "How late a schedule is; 0 while it waits for its time.",
+        "tsq_actions_total",
+        "counter",
+        "What operators did about parked commands, in the whole fleet, since the store was made.",
         *(
-            ({"schedule": record.schedule.name}, max(0.0, (now - record.next_run).total_seconds()))
-            for record in schedules
-            if record.next_run is not None
+            ({"domain": name, "action": action}, count)
+            for name, sample in domains
+            for action, count in sample.actions.items()
         ),
     )
+    _write_fleet(out, [name for name, _ in domains], breakers, workers)
+    _write_plans(out, schedules, processes)
     out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": engine}, 1))
-    return out.text()
 
 
 def _write_fleet(
@@ -106,4 +107,26 @@ def _write_fleet(
         "gauge",
         "Slots of the workers that reported themselves lately.",
         *(({"domain": name}, slots) for name, slots in sorted(serving.items())),
+    )
+
+
+def _write_plans(
+    out: Exposition, schedules: Iterable[ScheduleRecord], processes: Iterable[ProcessCount]
+) -> None:
+    now = datetime.now(UTC)
+    out.add(
+        "schedule_lag_seconds",
+        "gauge",
+        "How late a schedule is; 0 while it waits for its time.",
+        *(
+            ({"schedule": record.schedule.name}, max(0.0, (now - record.next_run).total_seconds()))
+            for record in schedules
+            if record.next_run is not None
+        ),
+    )
+    out.add(
+        "process_instances",
+        "gauge",
+        "Processes that have not ended, counted up to 100000.",
+        *(({"type": p.process_type, "state": p.status.lower()}, p.count) for p in processes),
     )

@@ -104,7 +104,7 @@ def _create(
     # What can be refused comes first: an engine without a rollback must not have begun by then.
     taken = (yield from scope.store.get_document(document.kind, document.key)) is not None
     if not taken:
-        yield from scope.store.insert(members, Capacity(scope.settings.max_pending))
+        yield from scope.insert(members, Capacity(scope.settings.max_pending))
         taken = not (yield from scope.store.put_document(document))
     if taken:
         raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
@@ -279,7 +279,7 @@ def _close(
             command_id=uuid5(_COMPLETIONS, f"{domain}|{batch_id}"),
             headers=payload.encode(headers, what="headers"),
         )
-        yield from scope.store.insert([told], Capacity())
+        yield from scope.insert([told], Capacity())
     return 1
 
 

@@ -160,7 +160,7 @@ def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> 
     if extras is not None and extras.uniques:
         insertion = insert_unique(scope, commands, extras.uniques, capacity, reply_to_sender)
     else:
-        insertion = scope.store.insert(commands, capacity)
+        insertion = scope.insert(commands, capacity)
     inserted = yield from insertion
     if scope.settings.warn_depth is not None:
         for command, row in zip(commands, inserted, strict=True):
@@ -174,7 +174,7 @@ def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> 
 def _insert_one(scope: Scope, command: NewCommand) -> Op[SendResult]:
     """What `_insert` does, for most sends."""
     settings = scope.settings
-    inserted = yield from scope.store.insert([command], Capacity(settings.max_pending))
+    inserted = yield from scope.insert([command], Capacity(settings.max_pending))
     row = inserted[0]
     if settings.warn_depth is not None:
         scope.watch_depth(command.domain, row.pending)
@@ -385,7 +385,7 @@ def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
         result=None if record.result is None else payload.encode(record.result),
         reason=record.reason,
     )
-    yield from scope.store.insert([reply], Capacity())
+    yield from scope.insert([reply], Capacity())
 
 
 def request(

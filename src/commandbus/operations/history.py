@@ -58,6 +58,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     wait_p95: float | None = None
     run_p50: float | None = None
     run_p95: float | None = None
+    actions: dict[str, int] = {}
+    """What operators did about parked commands, since the beginning."""
 
 
 class DomainHistory(msgspec.Struct, frozen=True):
@@ -155,6 +157,7 @@ def _sample(now: int, stats: QueueStats, runs: Sequence[Run]) -> Sample:
         _percentile(waited, 0.95),
         _percentile(ran, 0.5),
         _percentile(ran, 0.95),
+        stats.operator_actions,
     )
 
 

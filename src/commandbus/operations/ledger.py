@@ -203,9 +203,10 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
             check.expect_event(entry.event)
         before = entries[-1].id
     yield from _show_all(scope, ACTION, check.expect_action)
-    # What was done since the first reading is in these lists, and has its link by now.
-    check.finish((yield from _read_chain(scope, check)))
+    # What was done since the first reading is in these lists, and has its link by now: beside the
+    # chain, or in it when somebody took it from there.
     yield from _show_all(scope, OPEN, check.count_open)
+    check.finish((yield from _read_chain(scope, check)))
     return check.report()
 
 
@@ -345,6 +346,8 @@ class _Check:
 
     def count_open(self, document: Document) -> None:
         self._open += 1
+        if (found := _decoded(document)) is not None:
+            self._named[found.kind, found.subject, found.at] += 1
 
     def _problem(self, what: str, entry: str, number: int | None) -> None:
         if len(self._problems) < PROBLEMS_MAX:

@@ -25,6 +25,7 @@ from commandbus.domain.names import as_name, as_text
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
+    ProcessCount,
     ProcessEvent,
     ProcessEventType,
     ProcessRecord,
@@ -43,6 +44,7 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.batches import open_batch
+from commandbus.operations.ledger import Link, link, written
 from commandbus.operations.membership import grow_batch, require_open
 from commandbus.operations.saga_writing import (
     SIGNAL_TYPE,
@@ -59,6 +61,7 @@ from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
 
 LIMIT_MAX = 1_000
+COUNT_MAX = 100_000
 TIMERS = "commandbus.process-timers"
 """Woken when a process begins that keeps time, so that routers of this process look again."""
 
@@ -139,7 +142,7 @@ def _start(
         raise DuplicateProcessError(row.process_id)
     if work.commands:
         try:
-            yield from scope.store.insert(work.commands, Capacity(scope.settings.max_pending))
+            yield from scope.insert(work.commands, Capacity(scope.settings.max_pending))
         except DuplicateCommandError as error:
             # Somebody else starts the same process right now: its first command has the same id.
             same = [c.correlation_id for c in work.commands if c.command_id == error.command_id]
@@ -203,6 +206,12 @@ def _parked_runs(scope: Scope, row: ProcessRow) -> Op[list[StepRun]]:
                 records = yield from scope.store.find(run.id, run.target)
                 found += [run for record in records if record.status is PARKED]
     return found
+
+
+def count_processes(scope: Scope) -> Op[list[ProcessCount]]:
+    """How many processes have not ended, by type and status; counted up to 100,000."""
+    counted = yield from scope.store.count_processes(COUNT_MAX)
+    return [ProcessCount(kind, status, count) for (kind, status), count in sorted(counted.items())]
 
 
 def list_processes(
@@ -326,7 +335,7 @@ def signal_process(scope: Scope, process_id: UUID | str, signal: str, data: Any 
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "signal")
     command = follow_up(row.reply_to, SIGNAL_TYPE, body, row.process_id, row.process_id)
-    yield from scope.store.insert([command], Capacity())
+    yield from scope.insert([command], Capacity())
 
 
 def cancel_process(
@@ -359,13 +368,17 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
     if row.parked:
         replies = yield from scope.store.query(wanted)
         places += [(reply.domain, reply.command_id) for reply in replies]
+    links: list[Link] = []
     for domain, command_id in places:
         yield from scope.store.resolve(domain, command_id, OperatorAction("retry", operator))
+        retried = AuditEventType.OPERATOR_RETRY
+        links.append((yield from written(scope, domain, command_id, retried)))
     if places:
+        yield from link(scope, links)
         return
     _require_stuck(row)
     command = control(row.reply_to, row.process_id, "retry", None, operator)
-    yield from scope.store.insert([command], Capacity())
+    yield from scope.insert([command], Capacity())
 
 
 def skip_compensation(
@@ -379,12 +392,17 @@ def skip_compensation(
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "skip a compensation of")
     _require_stuck(row)
-    if decode_progress(row).stuck is None:
+    if not _compensation_failed(row):
         raise InvalidOperationError(
             f"No compensation of process {row.process_id} has failed; retry_process lets it go on."
         )
     command = control(row.reply_to, row.process_id, "skip", checked, operator)
-    yield from scope.store.insert([command], Capacity())
+    yield from scope.insert([command], Capacity())
+
+
+def _compensation_failed(row: ProcessRow) -> bool:
+    waits = row.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING
+    return waits and decode_progress(row).stuck is not None
 
 
 def _require_stuck(row: ProcessRow) -> None:
@@ -398,7 +416,7 @@ def _ask(scope: Scope, process_id: UUID | str, action: str, reason: str, actor: 
     yield TOGETHER
     row = yield from _require_going(scope, process_id, action)
     command = control(row.reply_to, row.process_id, action, reason, actor)
-    yield from scope.store.insert([command], Capacity())
+    yield from scope.insert([command], Capacity())
 
 
 def _require_going(scope: Scope, process_id: UUID | str, action: str) -> Op[ProcessRow]:
@@ -446,4 +464,5 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         row.parent_id,
         row.version,
         row.seq,
+        _compensation_failed(row),
     )

@@ -120,6 +120,10 @@ def bulk(
             "Say which: command_ids, or at least one of domain, command_type, error_code, group."
         )
     wanted = None if command_ids is None else {as_id(one, "command_ids") for one in command_ids}
+    if preview and wanted is None and error_code is None and group is None:
+        # The store counts them without reading them.
+        parked: int = yield scope.store.count_parked(domain, command_type)
+        return BulkReport(parked if limit is None else min(parked, limit), 0, 0, stopped=False)
     chosen = [
         record
         for record in (yield from _parked(scope, domain, command_type))

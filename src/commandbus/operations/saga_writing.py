@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import PARKED, ReplyOutcome
@@ -25,6 +27,7 @@ from commandbus.domain.process.values import (
 from commandbus.domain.process.work import DecisionError
 from commandbus.errors import CommandBusError, CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import encode_request, reply_to_sender
+from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
@@ -212,7 +215,7 @@ def control(
 def write(scope: Scope, work: Work, shard: str) -> Op[None]:
     """Write what was decided about processes that are locked; the transaction is the caller's."""
     if work.commands:
-        yield from scope.store.insert(work.commands, Capacity())
+        yield from scope.insert(work.commands, Capacity())
     if work.new:
         taken = yield from scope.store.add_processes(work.new, [])
         if taken:
@@ -240,4 +243,7 @@ def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
             return
         action = OperatorAction("cancel", "process", reason)
         yield from scope.store.resolve(run.target, run.id, action)
+        # A router's transaction has many processes in its hands: nobody is to wait for it.
+        beside = replace(scope, in_callers_transaction=True)
+        yield from link_event(beside, run.target, run.id, AuditEventType.OPERATOR_CANCEL)
     yield from reply_to_sender(scope, run.target, run.id)

@@ -125,7 +125,7 @@ def trigger_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op
     yield TOGETHER
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
-    yield from scope.store.insert([command], Capacity())
+    yield from scope.insert([command], Capacity())
     yield from _note(scope, actor, "trigger_schedule", name)
     return command.command_id
 
@@ -170,7 +170,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         known = yield from scope.store.find(command.command_id, command.domain)
         new += [] if known else [command]
     if new:
-        yield from scope.store.insert(new, Capacity())
+        yield from scope.insert(new, Capacity())
     return len(new)
 
 

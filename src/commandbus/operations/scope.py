@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -15,6 +15,8 @@ from commandbus.domain.ids import new_id
 from commandbus.settings import BusSettings
 from commandbus.store.op import Op
 from commandbus.store.port import Store
+from commandbus.store.records import Capacity, Inserted, NewCommand
+from commandbus.store.sent import SentFigures
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus")
@@ -33,6 +35,14 @@ class Scope:
     """Nobody else may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
+    sent: SentFigures = field(default_factory=SentFigures)
+    """What went through `insert`."""
+
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        """The store's, and counted."""
+        inserted = yield from self.store.insert(commands, capacity)
+        self.sent.add(commands, inserted)
+        return inserted
 
     def watch_depth(self, domain: str, pending: int | None) -> None:
         bound = self.settings.warn_depth

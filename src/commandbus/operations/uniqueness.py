@@ -34,7 +34,7 @@ def insert_unique(
     results: list[Inserted] = []
     for command, unique in pairs:
         if unique is None:
-            results += yield from scope.store.insert([command], capacity)
+            results += yield from scope.insert([command], capacity)
         else:
             results.append((yield from _insert_one(scope, command, unique, capacity, tell)))
     return results
@@ -64,7 +64,7 @@ def _insert_one(
     holder = yield from _holder_by_window(scope, command)
     while True:
         if holder is None:
-            result = (yield from scope.store.insert([command], capacity))[0]
+            result = (yield from scope.insert([command], capacity))[0]
             if not result.duplicate:
                 yield from _open_window(scope, command, unique)
                 return result

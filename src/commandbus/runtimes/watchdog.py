@@ -83,6 +83,8 @@ class WorkerWatchdog:
             match self._policy.judge(report.state, time.monotonic()):
                 case Verdict.RESTART:
                     self.restarts += 1
+                    # A restart is counted once, whatever else was wrong.
+                    self._worker.metrics.recovered(report.causes[0])
                     self._worker.request_restart(reason)
                 case Verdict.GIVE_UP:
                     logger.critical("worker %s is still ill: %s", self._worker.name, reason)

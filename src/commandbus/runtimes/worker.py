@@ -26,6 +26,7 @@ from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import SHUTDOWN_SECONDS
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, SettleReport
+from commandbus.store.sent import SentFigures
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
@@ -106,6 +107,11 @@ class RuntimeWorker(WorkerBase):
     def _set_up(self) -> None:
         """What a runtime keeps beside this."""
         raise AssertionError("a runtime knows what it needs")
+
+    @property
+    def sent(self) -> SentFigures:
+        sent: SentFigures = self._bus.scope.sent
+        return sent
 
     @property
     def session(self) -> Any:

@@ -103,6 +103,11 @@ class ProcessStore(Protocol):
         as waiting for troubleshooting."""
         ...
 
+    def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
+        """How many have not ended, by type and by the status that `query_processes` shows; of the
+        newest `limit` such processes."""
+        ...
+
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
         """Everything that was written about a process, in order."""
         ...

@@ -288,10 +288,18 @@ class QueueStats(msgspec.Struct, frozen=True):
     paused_at: datetime | None = None
     held: int = 0
     """How many of the ready ones wait for their group, a limit, or to be let through to the queue."""
+    operator_actions: dict[str, int] = {}
+    """How often operators decided about a parked command, by what they did: retry, cancel, complete."""
 
     @property
     def depth(self) -> int:
         return self.ready + self.scheduled
+
+
+def operator_actions(tally: Mapping[str, int]) -> dict[str, int]:
+    """What operators did, out of a tally in which it is counted beside the statuses."""
+    kinds = ("retry", "cancel", "complete")
+    return {kind: tally.get(f"OPERATOR_{kind.upper()}", 0) for kind in kinds}
 
 
 class OperatorAction(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from commandbus.settings import VERSION, WorkerSettings, check_concurrency, chec
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
+from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse, Demand, Engine
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
@@ -141,11 +142,10 @@ class WorkerBase:
             return
         for found in self.registry:
             if found.transactional and found.domain in self.domains:
-                scheme = self._engine.url.partition(":")[0]
                 raise ConfigurationError(
                     f"The handler for {found.command_type!r} in domain {found.domain!r} is "
-                    f"transactional, but {scheme}:// has no transactions for handlers; register it "
-                    "without transactional=True, or use postgresql://…."
+                    f"transactional, but {self.scheme}:// has no transactions for handlers; register "
+                    "it without transactional=True, or use postgresql://…."
                 )
 
     def _check_ageing(self) -> int | None:
@@ -243,6 +243,16 @@ class WorkerBase:
     @property
     def concurrency(self) -> int:
         return self._core.concurrency
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the store's URL."""
+        return self._engine.url.partition(":")[0]
+
+    @property
+    def sent(self) -> SentFigures:
+        """What its bus has sent."""
+        raise AssertionError("a runtime knows its bus")
 
     @property
     def connections(self) -> ConnectionUse | None:

@@ -319,7 +319,7 @@ class WorkerCore:
         reply, metrics = event.reply, self.metrics
         self._claiming = False
         self._claim_failures = 0
-        metrics.fetch_seconds += event.took
+        metrics.claimed(event.took)
         metrics.rescued += reply.rescued
         taken = sum(not claimed.follows for claimed in reply.claimed)
         self.backlog = taken >= event.limit

@@ -209,7 +209,7 @@ class Execution:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
             refused = PermanentCommandError(
-                "UNDECODABLE", f"The payload does not fit {handler.payload_type!r}: {error}"
+                "UNDECODABLE", f"The payload does not fit {handler.payload_name}: {error}"
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
         command = _command(claimed, data)

@@ -57,6 +57,12 @@ class Handler:
     total_timeout: float | None = None
     errors: ErrorMap | None = None
 
+    @property
+    def payload_name(self) -> str:
+        """What it takes, for messages."""
+        kind = self.payload_type
+        return "any JSON" if kind is Any else getattr(kind, "__name__", str(kind))
+
 
 class HandlerOptions(TypedDict, total=False):
     """What may be said about a handler; see `HandlerRegistry.handler`."""
@@ -152,7 +158,7 @@ class HandlerRegistry:
             found.decode(data)
         except Exception as error:  # a payload type may raise anything in its validation
             raise PayloadError(
-                f"The payload does not fit {found.payload_type!r} of the handler for {command_type!r} "
+                f"The payload does not fit {found.payload_name} of the handler for {command_type!r} "
                 f"in domain {domain!r}: {error}"
             ) from error
 

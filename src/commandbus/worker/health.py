@@ -24,6 +24,14 @@ class HealthState(StrEnum):
     CRITICAL = "CRITICAL"
 
 
+class Cause(StrEnum):
+    """What makes a worker CRITICAL."""
+
+    THREADS = "threads"
+    CONNECTIONS = "connections"
+    SILENCE = "silence"
+
+
 class HealthReport(msgspec.Struct, frozen=True):
     """A moment of a worker's health; `reasons` says in words why it is not HEALTHY."""
 
@@ -36,6 +44,8 @@ class HealthReport(msgspec.Struct, frozen=True):
     last_error: str | None
     last_stall: str | None
     """Where the event loop was when it was last found blocked."""
+    causes: tuple[Cause, ...] = ()
+    """Why it is CRITICAL, in a word each."""
 
 
 class HealthStatus:
@@ -131,16 +141,20 @@ class HealthStatus:
     def report(self) -> HealthReport:
         with self._lock:
             critical: list[str] = []
+            causes: list[Cause] = []
             degraded: list[str] = []
             if self._stuck >= CRITICAL_STUCK_THREADS:
                 critical.append(f"{self._stuck} threads are stuck in handlers")
+                causes.append(Cause.THREADS)
             exhaustions = max(self._exhaustions, self._starved)
             if exhaustions >= CRITICAL_POOL_EXHAUSTIONS:
                 critical.append(f"no connection was free {exhaustions} times in a row")
+                causes.append(Cause.CONNECTIONS)
             now = time.monotonic()
             for what, moment in list(self._asked_at.items()):
                 if now - moment >= self._silence_max:
                     critical.append(f"a {what} has had no answer for {now - moment:.0f} s")
+                    causes.append(Cause.SILENCE)
             if self._failures >= DEGRADED_FAILURES:
                 degraded.append(f"{self._failures} failures in a row, the last: {self._last_error}")
             state = HealthState.HEALTHY
@@ -155,6 +169,7 @@ class HealthStatus:
                 self._stalls,
                 self._last_error,
                 self._last_stall,
+                tuple(causes),
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
+
+CLAIM_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds of the buckets that claims are counted in; the last bucket has none."""
 
 
 class WorkerMetrics(msgspec.Struct):
@@ -22,6 +27,10 @@ class WorkerMetrics(msgspec.Struct):
     """Commands taken back from workers that died."""
     wakeups: dict[str, int] = {}
     """Wake-ups by source: notify, watch, chain, timer, fallback, lost, reconnect, …"""
+    recoveries: dict[str, int] = {}
+    """Restarts by the watchdog, by what was wrong: threads, connections, silence."""
+    claim_counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(CLAIM_BOUNDS) + 1))
+    """Claims by how long they took, in the buckets of CLAIM_BOUNDS."""
     fetch_seconds: float = 0.0
     process_seconds: float = 0.0
     processed: int = 0
@@ -43,3 +52,11 @@ class WorkerMetrics(msgspec.Struct):
 
     def woken(self, source: str) -> None:
         self.wakeups[source] = self.wakeups.get(source, 0) + 1
+
+    def claimed(self, seconds: float) -> None:
+        """A claim was answered, whatever it found."""
+        self.fetch_seconds += seconds
+        self.claim_counts[bisect_left(CLAIM_BOUNDS, seconds)] += 1
+
+    def recovered(self, kind: str) -> None:
+        self.recoveries[kind] = self.recoveries.get(kind, 0) + 1

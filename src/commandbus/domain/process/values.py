@@ -176,11 +176,21 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     parent_id: UUID | None
     version: int
     sequence: int
+    compensation_failed: bool = False
+    """Whether it waits because a compensation failed: then `skip_compensation` lets it go on."""
 
     @property
     def current_steps(self) -> list[str]:
         """The names of the steps that it waits for."""
         return [step.name for step in self.steps if step.status is StepStatus.PENDING]
+
+
+class ProcessCount(msgspec.Struct, frozen=True):
+    """How many processes of a type are in a status."""
+
+    process_type: str
+    status: ProcessStatus
+    count: int
 
 
 class ProcessEvent(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import msgspec
 
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, Clock
+from commandbus.domain.process.values import ProcessStatus
 from commandbus.engines.memory.state import State
 from commandbus.store.op import Op
 from commandbus.store.processes import (
@@ -102,6 +104,11 @@ class MemoryProcesses:
             if len(found) < wanted.limit and _matches(seen, wanted):
                 found.append(seen)
         return found
+
+    def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
+        rows = yield from self.query_processes(ProcessFilter(limit=len(self._state.processes)))
+        going = [row for row in rows if not row.ended][:limit]
+        return Counter((row.process_type, shown_status(row)) for row in going)
 
     def _seen(self, row: ProcessRow, parked: set[tuple[UUID, str]]) -> ProcessRow:
         waits = (row.process_id, row.reply_to) in parked

@@ -25,6 +25,7 @@ from commandbus.store.records import (
     Pruned,
     QueueStats,
     Run,
+    operator_actions,
 )
 from commandbus.store.searching import matches_error, pruned, value_at
 from commandbus.store.trail import Facts, compose, shown
@@ -221,6 +222,7 @@ class MemoryReads:
             paused_reason=state.pause.reason if state.pause else None,
             paused_at=as_datetime(state.pause.at) if state.pause else None,
             held=sum(item[1] in state.waiting for heap in state.held.values() for item in heap),
+            operator_actions=operator_actions(tally),
         )
 
     def next_lease_end(self, worker: str) -> Op[float | None]:

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
-from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import Limit
 from commandbus.domain.priority import rank
 from commandbus.engines.memory.heaps import TwoHeaps
@@ -65,7 +64,7 @@ class Pause:
 class Domain:
     heaps: TwoHeaps[Entry] = field(default_factory=TwoHeaps)
     waiting: dict[int, Entry] = field(default_factory=dict)
-    tally: dict[CommandStatus, int] = field(default_factory=dict)
+    tally: dict[str, int] = field(default_factory=dict)
     pause: Pause | None = None
     limits: dict[str, Limit] = field(default_factory=dict)
     held: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)

@@ -349,7 +349,9 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         status = after(self._status(stored), transition)
         parked = stored.outcome
         assert parked is not None
-        self._state.domain(domain).tally[parked.status] -= 1
+        counted, act = self._state.domain(domain).tally, transition.upper()
+        counted[parked.status] -= 1
+        counted[act] = counted.get(act, 0) + 1
         self._count(stored, parked.status, -1)
         stored.audit.append(Kept(AuditEventType(transition.upper()), now, action.details(stored.data)))
         stored.outcome = None

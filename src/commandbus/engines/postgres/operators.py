@@ -52,7 +52,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         seq, priority, data = row[:3]
         transition = Transition(f"operator_{action.kind}")
         status = after(_status_of(row), transition)
-        yield Statement(self._sql.delete_outcome, (seq, domain))
+        yield Statement(self._sql.take_up, (seq, domain, transition.upper()))
         yield from self.add_batch_counts(tally([(row[12], PARKED)], -1), "")
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         writes = Writes(audits=[note])

@@ -93,6 +93,10 @@ class PostgresProcesses(PostgresBase):
         rows = yield Atomic(sql, params)
         return [_row(row) for row in rows]
 
+    def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
+        rows = yield Atomic(self._sql.count_processes, (limit,))
+        return {(kind, ProcessStatus(status)): count for kind, status, count in rows}
+
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
         rows = yield Atomic(self._sql.process_events, (process_id,))
         return [ProcessEventRow(row[0], ProcessEventType(row[1]), *row[2:]) for row in rows]

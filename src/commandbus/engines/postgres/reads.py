@@ -25,6 +25,7 @@ from commandbus.store.records import (
     Pruned,
     QueueStats,
     Run,
+    operator_actions,
 )
 from commandbus.store.searching import pruned
 from commandbus.store.trail import Kept, compose, shown
@@ -163,6 +164,7 @@ class PostgresReads(PostgresBase):
             paused_reason=paused_reason,
             paused_at=as_optional_datetime(paused_at),
             held=held,
+            operator_actions=operator_actions(tally),
         )
 
     def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:

@@ -52,6 +52,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         status = after(_status_of(row), transition)
         yield Statement(SQL.delete_outcome, (seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
+        yield Statement(SQL.add_tally, (domain, transition.upper(), 1))
         yield from self._count_ends([(seq, PARKED)], -1)
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         yield from self._audit([note], now)

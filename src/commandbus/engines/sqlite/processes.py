@@ -115,6 +115,10 @@ class SqliteProcesses:
         rows = yield Statement(sql, params)
         return [_row(row, self._clock()) for row in rows]
 
+    def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
+        rows = yield Statement(SQL.count, {"limit": limit})
+        return {(kind, ProcessStatus(status)): count for kind, status, count in rows}
+
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
         rows = yield Statement(SQL.events, (process_id.bytes,))
         return [

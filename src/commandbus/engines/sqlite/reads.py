@@ -23,6 +23,7 @@ from commandbus.store.records import (
     Pruned,
     QueueStats,
     Run,
+    operator_actions,
 )
 from commandbus.store.searching import escaped_like, pruned
 from commandbus.store.settling import Member
@@ -171,6 +172,7 @@ class SqliteReads:
             paused_reason=paused_reason,
             paused_at=as_optional_datetime(paused_at),
             held=held,
+            operator_actions=operator_actions(tally),
         )
 
     def next_lease_end(self, worker: str) -> Op[float | None]:

@@ -120,6 +120,15 @@ class BusGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}; {self.advice(ctx, args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def advice(self, ctx: Any, wanted: str) -> str:
+        """What to write instead of a command that there is not."""
+        return f"there are {', '.join(self.list_commands(ctx))}"
+
 
 class RootGroup(BusGroup):
     """Finds commands when they are asked for. Errors of the bus become one line and an exit code."""
@@ -138,6 +147,15 @@ class RootGroup(BusGroup):
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             self.commands[cmd_name] = _build(cmd_name)
         return self.commands.get(cmd_name)
+
+    def advice(self, ctx: Any, wanted: str) -> str:
+        import difflib
+
+        known = self.list_commands(ctx)
+        known += [f"{group} {part}" for group, parts in GROUPS.items() for part in parts]
+        near = [name for name in known if wanted in name.split()]
+        near = near or difflib.get_close_matches(wanted, known, 3)
+        return f"is it {' or '.join(near[:3])}?" if near else "`commandbus --help` lists them"
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, summaries in SECTIONS.items():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.output import Column, field_of
+
+if TYPE_CHECKING:
+    from commandbus.domain.audit import AuditEvent
 
 COLUMNS = (
     Column("time", lambda event: text.moment(event.timestamp)),
@@ -23,11 +26,20 @@ EVENTS = (
         lambda entry: text.moment(entry.event.timestamp),
         lambda entry: text.age(entry.event.timestamp),
     ),
-    Column("event", lambda entry: entry.event.event_type),
+    Column(
+        "event",
+        lambda entry: entry.event.event_type,
+        lambda entry: text.event(entry.event.event_type),
+    ),
     Column("domain", lambda entry: entry.event.domain),
     Column("type", field_of("command_type")),
     Column("id", lambda entry: entry.event.command_id, keep=True),
-    Column("details", lambda entry: text.compact_json(entry.event.details), wide=True),
+    Column(
+        "details",
+        lambda entry: text.compact_json(entry.event.details),
+        lambda entry: _in_words(entry.event),
+        wide=True,
+    ),
 )
 
 ACTIONS = (
@@ -45,6 +57,12 @@ RESTARTS = (
     Column("pid", field_of("pid"), right=True, wide=True),
     Column("reason", field_of("reason")),
 )
+
+
+def _in_words(event: AuditEvent) -> str:
+    from commandbus.interfaces.cli.details import summary
+
+    return summary(event)
 
 
 def _show_restarts(url: str | None, json: bool) -> None:
@@ -87,7 +105,8 @@ def audit(
     ] = "",
     domain: options.Domain = None,
     event: Annotated[
-        str | None, typer.Option("--event", metavar="EVENT", help="Only these: FAILED, OPERATOR_RETRY.")
+        str | None,
+        typer.Option("--event", metavar="EVENT", help="Only these, such as failed or parked."),
     ] = None,
     who: Annotated[str | None, typer.Option("--who", help="Only by this operator or worker.")] = None,
     people: Annotated[
@@ -123,7 +142,7 @@ def audit(
     elif command_id:
         _show_trail(command_id, domain, url, json)
     else:
-        kind = None if event is None else event.upper().replace("-", "_")
+        kind = None if event is None else text.event_type(event)
         with target.opened(url) as bus:
             found = bus.search_audit(
                 domain=domain, event_type=kind, actor=who, after=after, limit=limit

@@ -154,21 +154,21 @@ def print_events(events: Iterable[AuditEvent], *, indent: str = "") -> None:
 
     out = output.console()
     for event in events:
-        name = event.event_type.replace("_", " ").lower()
+        name = text.event(event.event_type)
         out.print(
             Text.assemble(
                 indent,
                 (text.moment(event.timestamp), "bright_black"),
                 "  ",
-                (f"{name:<15}", EVENT_STYLES.get(event.event_type, "")),
+                (f"{name:<17}", EVENT_STYLES.get(event.event_type, "")),
                 " ",
-                text.line(_summary(event)),
+                text.line(summary(event)),
             ),
             soft_wrap=True,
         )
 
 
-def _summary(event: AuditEvent) -> str:
+def summary(event: AuditEvent) -> str:
     """The details of an event in a few words."""
     details = dict(event.details)
     match event.event_type:

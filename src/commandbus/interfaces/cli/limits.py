@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -75,6 +76,10 @@ def set_(
 
     What waits already is limited too; what runs goes on.
     """
+    if concurrency is None and rate is None:
+        raise InvalidArgumentError(
+            "Say what to limit: --concurrency, --rate or both; `limit clear` takes a limit away."
+        )
     seconds = options.seconds(per, "--per") or 0.0
     with target.opened(url) as bus:
         limit = bus.set_limit(

@@ -118,19 +118,29 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
 
 
 def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[Column]:
-    """The columns of a table: those for wide terminals as far as there is room, the last one first."""
+    """The columns of a table: those for wide terminals as far as there is room, the last one first;
+    on a very narrow one as many of the others as fit beside what is never shortened."""
     columns = [column for column in columns if not column.pipe and _has_something(column, rows)]
     shown = [column for column in columns if not column.wide]
     if width >= WIDE:
         room = width + GAP - sum(GAP + _width(column, rows) for column in shown)
         for column in reversed([column for column in columns if column.wide]):
-            least = _width(column, rows)
-            if not column.right and not column.keep:
-                least = min(least, max(len(column.name), NARROWEST))
+            least = _least(column, rows)
             if GAP + least <= room:
                 room -= GAP + least
                 shown.append(column)
+    excess = sum(GAP + _least(column, rows) for column in shown) - GAP - width
+    for column in reversed([column for column in shown if not column.keep]):
+        if excess > 0:
+            excess -= GAP + _least(column, rows)
+            shown.remove(column)
     return [column for column in columns if column in shown]
+
+
+def _least(column: Column, rows: Sequence[Any]) -> int:
+    """As narrow as it may become."""
+    whole = _width(column, rows)
+    return whole if column.right or column.keep else min(whole, max(len(column.name), NARROWEST))
 
 
 def _has_something(column: Column, rows: Sequence[Any]) -> bool:

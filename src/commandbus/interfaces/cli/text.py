@@ -22,6 +22,14 @@ _UNSAFE = (
 _LINE = re.compile(f"[{_UNSAFE}]")
 _BLOCK = re.compile(f"[{_UNSAFE}]".replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _NAMES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_EVENTS = {
+    "MOVED_TO_TSQ": "parked",
+    "BUSINESS_RULE_FAILED": "refused by a rule",
+    "OPERATOR_RETRY": "retried by hand",
+    "OPERATOR_CANCEL": "canceled by hand",
+    "OPERATOR_COMPLETE": "completed by hand",
+    "COMMENTED": "comment",
+}
 
 
 def line(value: object) -> str:
@@ -53,6 +61,18 @@ def as_json(value: object, *, indent: int = 2) -> str:
     in UTC, ids are text."""
     encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=indent)
     return _BLOCK.sub(_escaped_json, encoded.decode())
+
+
+def event(kind: str) -> str:
+    """An event of a trail in words."""
+    return _EVENTS.get(str(kind), str(kind).replace("_", " ").lower())
+
+
+def event_type(word: str) -> str:
+    """What such words, or the type itself however it is written, stand for."""
+    word = word.replace("-", " ").replace("_", " ").lower()
+    found = (kind for kind, words in _EVENTS.items() if words == word)
+    return next(found, word.replace(" ", "_").upper())
 
 
 def compact_json(value: object) -> str:

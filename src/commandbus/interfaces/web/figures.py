@@ -55,6 +55,11 @@ class Figures:
                 self._taken = time.monotonic() + 4 * (time.monotonic() - began)
         return self._samples[-1]
 
+    @property
+    def parked(self) -> int:
+        """How many commands were parked at the last look."""
+        return sum(sample.parked for sample in self._samples[-1].values()) if self._samples else 0
+
     def rate(self, domain: str) -> float:
         """Commands of a domain that ended per second, over the last half minute that is known."""
         known = [samples[domain] for samples in self._samples if domain in samples]

@@ -65,14 +65,16 @@ def attention_of(domains: Iterable[DomainView], breakers: Iterable[BreakerSnapsh
         place = f"/domains/{view.domain}"
         if view.health == "critical":
             found.append(Attention("critical", f"{view.domain}: {view.note}", place))
-        elif view.paused or (view.health == "warning" and (view.oldest_ready_age or 0) > OLD_SECONDS):
+        elif view.paused:
+            found.append(Attention("warning", f"{view.domain} is {view.note}", place))
+        elif view.health == "warning" and (view.oldest_ready_age or 0) > OLD_SECONDS:
             found.append(Attention("warning", f"{view.domain}: {view.note}", place))
         if view.parked:
             waits = "waits" if view.parked == 1 else "wait"
             text = f"{view.domain}: {plural(view.parked, 'command')} {waits} for a person"
             found.append(Attention("warning", text, f"/troubleshooting?domain={view.domain}"))
     found += [
-        Attention("warning", f"the breaker of {breaker.target} is open", "/breakers")
+        Attention("warning", f"{breaker.target}: the breaker is open", "/breakers")
         for breaker in breakers
         if breaker.state is BreakerState.OPEN
     ]

@@ -31,6 +31,8 @@ from commandbus.interfaces.web.views import Links, environment
 from commandbus.settings import VERSION
 
 NOTICE = "commandbus_notice"
+PARKED_SECONDS = 60.0
+"""How old the number beside the menu may be when a page is asked for; a live page shows it anew."""
 
 MENU = (
     ("/", "Overview", "overview"),
@@ -86,6 +88,7 @@ class Pages:
             try:
                 who = await admit(self._doorkeeper, request, Role.VIEWER)
                 name, content = await page(request, who)
+                await self.desk.figures.now(fresh=PARKED_SECONDS)
             except HANDLED as error:
                 return self.problem(request, error)
             return self.render(request, name, content, who)
@@ -107,6 +110,7 @@ class Pages:
             may_act=who.role is Role.OPERATOR,
             token=token,
             notice=notice,
+            parked_count=self.desk.figures.parked,
             here=request.url.path.removeprefix(request.scope.get("root_path", "")) or "/",
             **content,
         )
@@ -128,7 +132,7 @@ class Pages:
         page = self._environment.get_template("problem.html").render(
             link=link, title=self._title, version=VERSION, status=status, message=str(error),
             inside=status not in (401, 403), menu=self._menu(), notice="", here="", token="",
-            may_act=False, who=None,
+            may_act=False, who=None, parked_count=0,
         )  # fmt: skip
         headers = {"WWW-Authenticate": self._doorkeeper.challenge} if status == 401 else None
         return Response(page, status, headers, media_type="text/html")
@@ -287,9 +291,10 @@ class Pages:
         self, domain: str, command_type: str, entered: dict[str, str] | None = None, problem: str = ""
     ) -> dict[str, Any]:
         handlers = self.desk.payloads.handlers()
-        chosen = next(
-            (h for h in handlers if (h.domain, h.command_type) == (domain, command_type)), None
-        )
+        # Whoever asks for none in particular gets the first.
+        wanted = (domain, command_type)
+        fitting = (h for h in handlers if wanted in (("", ""), (h.domain, h.command_type)))
+        chosen = next(fitting, None)
         return {
             "handlers": handlers,
             "chosen": chosen,

@@ -25,7 +25,7 @@ class Payloads:
         found = [] if self._registry is None else list(self._registry)
         found.sort(key=lambda handler: (handler.domain, handler.command_type))
         return [
-            HandlerView(h.domain, h.command_type, _name(h.payload_type), _schema(h.payload_type))
+            HandlerView(h.domain, h.command_type, h.payload_name, _schema(h.payload_type))
             for h in found
         ]
 
@@ -38,16 +38,12 @@ class Payloads:
             handler.decode(msgspec.json.encode(data).decode())
         except Exception as error:  # a payload type may raise anything in its validation
             raise PayloadError(
-                f"The payload does not fit {_name(handler.payload_type)}, which the handler of "
+                f"The payload does not fit {handler.payload_name}, which the handler of "
                 f"{command_type!r} takes: {error}"
             ) from None
 
     def _handler(self, domain: str, command_type: str) -> Handler | None:
         return None if self._registry is None else self._registry.get(domain, command_type)
-
-
-def _name(payload_type: Any) -> str:
-    return "any JSON" if payload_type is Any else getattr(payload_type, "__name__", str(payload_type))
 
 
 def _schema(payload_type: Any) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.stream import Stream
 from commandbus.interfaces.web.views import HERE
-from commandbus.observe.store import render_store
-from commandbus.observe.text import CONTENT_TYPE
+from commandbus.observe.exposition import write_sent
+from commandbus.observe.store import write_store
+from commandbus.observe.text import CONTENT_TYPE, Exposition
 
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -50,8 +51,11 @@ class Sides:
         schedules = (await self._desk.schedules()).schedules
         engine = self._desk.stores.url.partition(":")[0]
         samples = await self._desk.figures.now()
-        text = render_store(samples, breakers.breakers, workers.workers, schedules, engine)
-        return Response(text, headers={"content-type": CONTENT_TYPE})
+        processes = await (await self._desk.stores.reading()).count_processes()
+        out = Exposition()
+        write_store(out, samples, breakers.breakers, workers.workers, schedules, processes, engine)
+        write_sent(out, (await self._desk.stores.acting()).scope.sent)
+        return Response(out.text(), headers={"content-type": CONTENT_TYPE})
 
     async def nowhere(self, request: Request, error: Exception | None = None) -> Response:
         """Whoever is not let in does not learn what there is."""

@@ -44,16 +44,6 @@ HEALTH = {
 }
 
 
-EVENTS = {
-    "MOVED_TO_TSQ": "parked",
-    "BUSINESS_RULE_FAILED": "refused by a rule",
-    "OPERATOR_RETRY": "retried by hand",
-    "OPERATOR_CANCEL": "canceled by hand",
-    "OPERATOR_COMPLETE": "completed by hand",
-    "COMMENTED": "comment",
-}
-
-
 def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -68,11 +58,12 @@ def environment() -> jinja2.Environment:
         "ago": ago,
         "count": count,
         "duration": duration,
-        "event": lambda kind: EVENTS.get(str(kind), str(kind).replace("_", " ").lower()),
+        "event": text.event,
         "json": text.as_json,
         "compact": compact,
         "moment": moment,
         "number": number,
+        "place": place,
         "short": short,
         "status": status,
         "word": lambda value: STATUS.get(str(value), ("", str(value)))[1],
@@ -134,6 +125,12 @@ def count(value: int) -> str:
 def short(value: object) -> str:
     """The end of an id, where ids made at about the same time differ."""
     return "…" + str(value)[-8:]
+
+
+def place(frame: str) -> str:
+    """Where in the code, without the folders above: a file's own name is at the end of its path."""
+    folders, _, name = frame.rpartition("/")
+    return f"…/{folders.rpartition('/')[2]}/{name}" if folders.count("/") > 1 else frame
 
 
 def compact(value: object, longest: int = 120) -> str:

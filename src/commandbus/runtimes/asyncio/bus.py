@@ -123,6 +123,7 @@ class CommandBus(BusBase, _Sending):
     list_batch_commands = awaiting(batches.list_batch_commands, read=True)
     cancel_batch = awaiting_flow(batches.cancel_batch)
     list_processes = awaiting(processes.list_processes, read=True)
+    count_processes = awaiting(processes.count_processes, read=True)
     get_process_audit = awaiting(processes.get_process_audit, read=True)
     wait_process = awaiting_flow(processes.wait_process)
     retry_process = awaiting(processes.retry_process)

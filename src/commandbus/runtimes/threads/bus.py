@@ -123,6 +123,7 @@ class SyncCommandBus(BusBase, _Sending):
     list_batch_commands = blocking(batches.list_batch_commands, read=True)
     cancel_batch = blocking_flow(batches.cancel_batch)
     list_processes = blocking(processes.list_processes, read=True)
+    count_processes = blocking(processes.count_processes, read=True)
     get_process_audit = blocking(processes.get_process_audit, read=True)
     wait_process = blocking_flow(processes.wait_process)
     retry_process = blocking(processes.retry_process)

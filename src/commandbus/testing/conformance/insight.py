@@ -149,10 +149,19 @@ class RedriveSuite:
         assert groups[0].example == newest
 
     def test_a_preview_changes_nothing(self, bus: Harness) -> None:
-        park(bus)
-        report = self.bulk(bus, "retry", domain=DOMAIN, preview=True)
-        assert (report.matched, report.done) == (1, 0)
-        assert bus.call(bus.troubleshooting.count) == 1
+        for command_type in ("ship", "ship", "bill"):
+            park(bus, command_type=command_type)
+        for matched, conditions in (
+            (3, {"domain": DOMAIN}),
+            (2, {"command_type": "ship"}),
+            (2, {"domain": DOMAIN, "limit": 2}),
+            (3, {"error_code": bus.query()[0].error_code}),
+            (0, {"error_code": "ANOTHER"}),
+            (0, {"domain": "nowhere"}),
+        ):
+            report = self.bulk(bus, "retry", preview=True, **conditions)
+            assert (report.matched, report.done) == (matched, 0), conditions
+        assert bus.call(bus.troubleshooting.count) == 3
 
     def test_a_group_is_retried_and_the_rest_is_left(self, bus: Harness) -> None:
         for command_type in ("ship", "ship", "bill"):

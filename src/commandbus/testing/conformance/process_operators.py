@@ -15,6 +15,7 @@ from commandbus.errors import (
     PermanentCommandError,
     ProcessNotFoundError,
 )
+from commandbus.operations.ledger import link_open
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -41,6 +42,9 @@ class CompensationSuite:
         sagas.done("cancel_car", BROKEN)
         assert sagas.status(process_id) == "WAITING_FOR_TROUBLESHOOTING"
         assert sagas.waiting() == []
+        assert not sagas.get(process_id).compensation_failed
+        with pytest.raises(InvalidOperationError, match="waits for no operator"):
+            bus.call(bus.bus.skip_compensation, process_id, "because")
         bus.call(bus.bus.retry_process, process_id)
         assert sagas.status(process_id) == "COMPENSATING"
         sagas.done("cancel_car")
@@ -73,10 +77,42 @@ class CompensationSuite:
     def test_a_refused_compensation_is_skipped_when_an_operator_vouches(self, bus: Harness) -> None:
         sagas, process_id = failing(bus)
         sagas.done("cancel_car", NO)
+        assert sagas.get(process_id).compensation_failed
         bus.call(bus.bus.skip_compensation, process_id, "sold the car", operator="ann")
         sagas.route()
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
+
+    def test_what_happens_to_the_commands_of_a_process_by_hand_is_linked(self, bus: Harness) -> None:
+        bus.call(bus.bus.record_action, "ann", "began", "the ledger")
+        sagas, process_id = failing(bus)
+        sagas.done("cancel_car", BROKEN)
+        bus.call(bus.bus.retry_process, process_id, operator="ann")
+        sagas.done("cancel_car")
+        sagas.done("cancel_hotel")
+        other = sagas.start()
+        sagas.done("book_hotel", BROKEN)
+        bus.call(bus.bus.cancel_process, other, "ill", actor="ann")
+        sagas.route()
+        assert bus.call(bus.bus.verify_audit).problems == []
+        bus.run(link_open(bus.bus.scope))
+        report = bus.call(bus.bus.verify_audit)
+        assert (report.links, report.problems) == (3, [])
+
+    def test_those_that_have_not_ended_are_counted_by_type_and_status(self, bus: Harness) -> None:
+        sagas, stuck = failing(bus)
+        sagas.done("cancel_car", BROKEN)
+        for _ in range(2):
+            sagas.start()
+        ended = sagas.start()
+        bus.call(bus.bus.cancel_process, ended, "ill")
+        sagas.route()
+        counted = bus.call(bus.bus.count_processes)
+        kind = sagas.get(stuck).process_type
+        assert [(c.process_type, c.status, c.count) for c in counted] == [
+            (kind, "RUNNING", 2),
+            (kind, "WAITING_FOR_TROUBLESHOOTING", 1),
+        ]
 
     def test_operators_cannot_act_on_what_does_not_wait(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)

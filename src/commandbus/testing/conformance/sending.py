@@ -33,6 +33,16 @@ class SendingSuite:
         assert bus.send(command_id=as_given(str(wanted))) == wanted
         assert bus.get(wanted).command_id == wanted
 
+    def test_what_was_sent_is_counted_by_type_once_for_each_command(self, bus: Harness) -> None:
+        bus.send(DOMAIN, "ship", unique_key="one")
+        assert bus.send_result(DOMAIN, "ship", unique_key="one").duplicate
+        requests = [SendRequest(DOMAIN, "ship"), SendRequest(DOMAIN, "ship", unique_key="one")]
+        bus.send_many([*requests, SendRequest("billing", "charge")])
+        with pytest.raises(DuplicateCommandError):
+            bus.send(DOMAIN, "ship", command_id=bus.send(DOMAIN, "weigh"))
+        counted = {(DOMAIN, "ship"): 2, (DOMAIN, "weigh"): 1, ("billing", "charge"): 1}
+        assert bus.bus.scope.sent.counts() == counted
+
     def test_data_may_be_left_out(self, bus: Harness) -> None:
         assert bus.get(bus.send()).data is None
 

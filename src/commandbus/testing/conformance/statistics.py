@@ -80,6 +80,7 @@ class StatisticsSuite:
         bus.operator_cancel(ids[1])
         bus.operator_complete(ids[2])
         assert counts(bus) == (1, 0, 0, 1, 1, 0, 1)
+        assert bus.stats().operator_actions == {"retry": 1, "cancel": 1, "complete": 1}
 
     def test_domains_are_counted_apart(self, bus: Harness) -> None:
         bus.send("orders")

@@ -95,6 +95,20 @@ where ($1::text is null or process_type = $1::text)
     and ($7::bigint is null or seq < $7::bigint)
 order by seq desc limit $8::bigint
 
+-- name: count_processes
+-- Begun from what is parked, so that not every process has to be asked for its commands.
+with parked as materialized (
+    select c.correlation_id, c.domain, c.reply_to
+    from (select seq from commandbus.outcome where status = 'IN_TROUBLESHOOTING_QUEUE'
+        order by seq desc limit $1::bigint) o
+    join commandbus.command c on c.seq = o.seq and c.correlation_id <> c.command_id)
+select process_type, case when (process_id, reply_to) in (
+        select correlation_id, domain from parked union all
+        select correlation_id, reply_to from parked where reply_to is not null)
+    then 'WAITING_FOR_TROUBLESHOOTING' else status end, count(*)
+from (select * from commandbus.process where finished_at is null order by seq desc limit $1::bigint) p
+group by 1, 2
+
 -- name: process_events
 select process_id, kind, step, command_id, details, at from commandbus.process_step
 where process_id = $1::uuid order by id

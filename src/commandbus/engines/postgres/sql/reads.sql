@@ -41,10 +41,12 @@ later as (delete from commandbus.scheduled where seq = $3::bigint returning seq)
 held as (delete from commandbus.held where seq = $3::bigint returning seq)
 select seq from ready union all select seq from later union all select seq from held
 
--- name: delete_outcome
+-- name: take_up
+-- A command is parked no more, and what an operator did about it is counted.
 with gone as (delete from commandbus.outcome where seq = $1::bigint returning seq),
 tallied as (insert into commandbus.tally (domain, status, n)
-    select $2::text, 'IN_TROUBLESHOOTING_QUEUE', -1 from gone)
+    select $2::text, t.status, t.n
+    from gone, (values ('IN_TROUBLESHOOTING_QUEUE', -1), ($3::text, 1)) as t (status, n))
 select seq from gone
 
 -- name: note

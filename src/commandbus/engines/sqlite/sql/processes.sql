@@ -56,6 +56,20 @@ where (:process_type is null or process_type = :process_type)
     and (:before is null or p.seq < :before)
 order by p.seq desc limit :limit
 
+-- name: count
+-- Begun from what is parked, so that not every process has to be asked for its commands.
+with parked as materialized (
+    select c.correlation_id, c.domain, c.reply_to
+    from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
+    where o.status = 'IN_TROUBLESHOOTING_QUEUE' and c.correlation_id <> c.command_id
+    order by o.seq desc limit :limit)
+select process_type, case when (process_id, reply_to) in (
+        select correlation_id, domain from parked union all
+        select correlation_id, reply_to from parked where reply_to is not null)
+    then 'WAITING_FOR_TROUBLESHOOTING' else status end, count(*)
+from (select * from commandbus_process where finished_at is null order by seq desc limit :limit)
+group by 1, 2
+
 -- name: one
 select p.process_id, process_type, p.reply_to, status, version, state, progress, error,
     due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,

@@ -16,7 +16,7 @@
   let last = 0;
   let timer = 0;
 
-  const isLive = () => body.dataset.livePage === "yes" && document.querySelector("[data-live]") !== null;
+  const isLive = () => body.dataset.livePage === "yes" && document.querySelector("main [data-live]") !== null;
 
   function show(state) {
     if (!button) return;

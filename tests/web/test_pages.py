@@ -1,0 +1,47 @@
+"""Pages at first sight: what they show before anybody has asked for anything."""
+
+from __future__ import annotations
+
+import httpx
+
+from commandbus import CommandBus
+from commandbus.interfaces.web import create_dashboard
+from tests.web import saga, scene
+
+
+def visitor(bus: CommandBus, **settings: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=create_dashboard(bus, **settings))  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+async def test_every_page_tells_beside_the_menu_how_many_wait_for_a_person() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await saga.drive(bus)
+        for place in ("/", "/processes", "/audit"):
+            assert '<b>1<span class="unseen"> parked</span></b>' in (await client.get(place)).text
+
+
+async def test_an_empty_store_shows_how_to_begin_instead_of_empty_charts() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        page = (await client.get("/")).text
+        assert "commandbus send orders" in page
+        assert "<figure>" not in page
+        await bus.send("orders", "ship")
+        async with visitor(bus) as another:
+            assert "<figure>" in (await another.get("/")).text
+
+
+async def test_with_an_app_one_begins_with_a_form() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus, registry=scene.registry) as client:
+        assert 'href="/send">Send one</a>' in (await client.get("/")).text
+        form = '<input type="hidden" name="domain" value="mail">'
+        assert form in (await client.get("/send")).text, "the first of those that there are"
+        assert form not in (await client.get("/send?domain=orders&type=ship")).text
+
+
+async def test_a_command_that_ended_is_told_once_and_in_short() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await saga.drive(bus)
+        ended = (await bus.query_commands(status="COMPLETED", limit=1)).commands[0]
+        page = (await client.get(f"/commands/{ended.domain}/{ended.command_id}")).text
+        assert "COMPLETED at" not in page
