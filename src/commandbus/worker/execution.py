@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import monotonic
 from typing import Any, Protocol, assert_never
 
 import msgspec
@@ -157,8 +156,7 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
-        keeper = self.keeper
-        if keeper and monotonic() >= keeper.certain_until and not keeper.holds(claimed.lease_id):
+        if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
             # It may be somebody else's by now; the store decides whether this is even recorded.
             return self._settlement(claimed, Released(LEASE_GONE))
         try:

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from math import inf
 
 from commandbus.errors import CommandBusError
 from commandbus.store.port import Store
@@ -38,8 +37,6 @@ class LeaseKeeper:
         self._seconds = seconds
         self._lost = lost
         self._renewed = renewed
-        self.certain_until = inf
-        """Before this moment no lease that is kept can have run out."""
         self._ends: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._changed = threading.Condition()
@@ -61,7 +58,6 @@ class LeaseKeeper:
         moment, end = time.monotonic() + self._seconds / 3, asked + self._seconds
         with self._changed:
             idle = not self._due
-            self.certain_until = end if idle else min(end, self.certain_until)
             for lease_id in lease_ids:
                 self._due[lease_id] = moment
                 self._ends[lease_id] = end
@@ -76,10 +72,8 @@ class LeaseKeeper:
                 self._ends.pop(lease_id, None)
 
     def holds(self, lease_id: int) -> bool:
-        """Whether a lease cannot have run out yet."""
-        with self._changed:
-            self.certain_until = min(self._ends.values(), default=inf)
-            return time.monotonic() < self._ends.get(lease_id, 0.0)
+        """Whether a lease cannot have run out yet. Without the lock, as every command asks."""
+        return time.monotonic() < self._ends.get(lease_id, 0.0)
 
     def _run(self) -> None:
         while (due := self._wait()) is not None:

@@ -215,11 +215,26 @@ class LeasesSuite:
             keeper = running.worker._keeper
             with keeper._changed:  # as in a process that was stopped for a while
                 keeper._ends = dict.fromkeys(keeper._ends, 0.0)
-                keeper.certain_until = 0.0
             gate.open()
             records = [bus.wait(command_id) for command_id in ids]
         assert [record.attempts for record in records] == [1, 1]
         assert "RELEASED" not in bus.kinds(ids[0])
+        assert "RELEASED" in bus.kinds(ids[1])
+
+    def test_nothing_begins_under_a_lease_whose_end_the_worker_is_about_to_hear_of(
+        self, bus: Harness
+    ) -> None:
+        ids = [bus.send() for _ in range(2)]
+        with (
+            Gate() as gate,
+            bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=1) as running,
+        ):
+            gate.wait_for(1)
+            eventually(lambda: running.metrics.commands_received == 2)
+            keeper = running.worker._keeper
+            keeper.forget(list(keeper._ends))  # a renewal was refused
+            gate.open()
+            assert [bus.wait(command_id).attempts for command_id in ids] == [1, 1]
         assert "RELEASED" in bus.kinds(ids[1])
 
     def test_a_lost_lease_cancels_an_async_handler(self, bus: Harness) -> None:
