@@ -20,6 +20,7 @@ from commandbus.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
+from commandbus.store.versions import accepts
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
@@ -97,6 +98,12 @@ def test_a_newer_schema_that_declares_itself_compatible_is_worked_with() -> None
         for step in (verify, upgrade):
             with pytest.raises(SchemaOutdated, match="upgrade this installation"):
                 step(url)
+
+
+def test_a_program_that_cannot_read_the_leases_of_today_is_refused() -> None:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    assert not accepts(5, {row.version: row.compatible_from for row in verify(url)})
 
 
 def test_a_database_from_before_declarations_is_taken_over() -> None:

@@ -1,4 +1,5 @@
--- compatible from: 4
+-- Not for older programs: where all of a lease is keyed it says so once, under the number 0, which they
+-- do not read; one that took such a lease back would let a whole group run at once, and block it.
 -- The gates as before. Where many groups wait to be looked at, the few other gates are found without a
 -- look at all of theirs; and a touch may be about several groups: `k*{k:one,k:other}`.
 create index touch_others on commandbus.touch (domain, at) where gate not like 'k:%';
