@@ -133,6 +133,18 @@ class GroupsSuite:
         assert sorted(take_all(bus, bus.worker())) == [0, 1, 2, 3, 4]
         assert bus.stats().depth == 295
 
+    def test_any_text_names_a_group_in_a_bulk(self, bus: Harness) -> None:
+        keys = ['a"b', "a\\b", "{}", "{", ",", "NULL", "k*{k:x}", "k:", "%", "_", "\t\n\r", "\\N", "'"]
+        keys += [" ", "€" * 255, "\\" * 255, '"' * 255]
+        requests = [SendRequest(DOMAIN, "ship", key, group_key=key) for _ in range(10) for key in keys]
+        bus.call(bus.bus.send_many, requests)
+        worker = bus.worker()
+        for _ in range(10):
+            received = bus.call(worker.receive, 100)
+            assert sorted(one.command.data for one in received) == sorted(keys)
+            for one in received:
+                bus.call(worker.complete, one)
+
     def test_what_waits_for_its_group_is_pending_and_counted(self, bus: Harness) -> None:
         bus.send(DOMAIN, "ship", 1, group_key="k")
         second = bus.send(DOMAIN, "ship", 2, group_key="k")
