@@ -461,6 +461,16 @@ def test_a_closed_bus_says_how_to_open_it(tmp_path: Path) -> None:
 # Rows that were changed by hand.
 
 
+def test_what_a_dead_worker_held_of_a_deleted_command_holds_up_nobody(tmp_path: Path) -> None:
+    with SyncCommandBus(f"sqlite:///{tmp_path / 'test.db'}") as bus:
+        bus.send("d", "t", 1)
+        kept = bus.send("d", "t", 2).command_id
+        SyncWorker(bus, "d", name="doomed").receive(2)
+        edit(tmp_path, "delete from commandbus_command where seq = 1")
+        edit(tmp_path, "update commandbus_lease set until = 0")
+        assert [taken.command.command_id for taken in SyncWorker(bus, "d").receive(2)] == [kept]
+
+
 def test_a_queue_row_without_its_command_is_noted_and_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "test.db"
     with SyncCommandBus(f"sqlite:///{file}?synchronous=off") as bus:

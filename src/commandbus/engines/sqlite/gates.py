@@ -136,12 +136,14 @@ class SqliteGates:
         yield from self._hold(domain, held, now)
 
     def _route_back(self, rows: Sequence[tuple[int, int, int, int]], now: int) -> Op[None]:
-        """Commands that come back at once: seq, attempts, crashes and releases of each."""
+        """Commands that come back at once: seq, attempts, crashes and releases of each. One that was
+        deleted by hand does not."""
         columns = yield Statement(SQL.routes, (as_json([row[0] for row in rows]),))
         routes = {row[0]: row[1:] for row in columns}
         gates = yield from self._gates_of(route[0] for route in routes.values())
+        back = [(routes[row[0]], row) for row in rows if row[0] in routes]
         for domain in gates:
-            mine = [(routes[row[0]], row) for row in rows if routes[row[0]][0] == domain]
+            mine = [(route, row) for route, row in back if route[0] == domain]
             items = [(route[2], route[3], route[4], (route[1], *row, now)) for route, row in mine]
             yield from self._route(domain, gates[domain], items, now)
 
