@@ -135,12 +135,14 @@ async def test_a_process_that_only_sends_tells_what_it_sent() -> None:
         assert values(render_sender(blocking)) == {ours: 3}
 
 
-def test_types_from_outside_cannot_grow_a_sender() -> None:
+@pytest.mark.parametrize("names", ["{0} t", "d {0}"])
+def test_domains_and_types_from_outside_cannot_grow_a_sender(names: str) -> None:
+    places = [names.format(f"n{number}").split() for number in range(TYPES_MAX + 50)]
     with SyncCommandBus("memory://") as bus:
-        bus.send_many([SendRequest("d", f"t{number}") for number in range(TYPES_MAX + 50)])
+        bus.send_many([SendRequest(*place) for place in places])
         found = values(render_sender(bus))
     assert len(found) == TYPES_MAX + 1
-    assert found['commandbus_commands_sent_total{domain="d",type="other"}'] == 50
+    assert found['commandbus_commands_sent_total{domain="other",type="other"}'] == 50
 
 
 async def test_sends_and_claims_of_a_worker_are_told() -> None:

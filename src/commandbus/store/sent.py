@@ -41,7 +41,7 @@ class SentFigures:
         with self._lock:
             known = self._counts.get(kind)
             if known is None and len(self._counts) >= TYPES_MAX:
-                kind = (kind[0], OTHER)
+                kind = (OTHER, OTHER)
                 known = self._counts.get(kind)
             self._counts[kind] = (known or 0) + count
 
