@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from commandbus.testing.waiting import eventually
 from commandbus.worker.keeper import LeaseKeeper
 
 
@@ -35,3 +36,26 @@ def test_a_renewal_makes_it_certain_for_longer() -> None:
     assert not keeper.holds(1)
     keeper._plan([1], 20, now + 60)
     assert keeper.holds(1)
+
+
+def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> None:
+    renewed: list[list[int]] = []
+
+    class Renewing:
+        def renew(self, lease_ids: list[int], seconds: float) -> list[int]:
+            return lease_ids
+
+        def run(self, lease_ids: list[int]) -> list[int]:
+            renewed.append(lease_ids)
+            return []
+
+    store: Any = Renewing()
+    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None)
+    keeper.start()
+    try:
+        keeper.keep([1], time.monotonic())
+        keeper.keep([2], time.monotonic() - 50)
+        eventually(lambda: bool(renewed))
+    finally:
+        keeper.stop()
+    assert renewed == [[2]]

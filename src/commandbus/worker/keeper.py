@@ -55,14 +55,15 @@ class LeaseKeeper:
 
     def keep(self, lease_ids: Iterable[int], asked: float) -> None:
         """Renew these from now on, which were asked for at that moment."""
-        moment, end = time.monotonic() + self._seconds / 3, asked + self._seconds
+        moment, end = asked + self._seconds / 3, asked + self._seconds
         with self._changed:
             idle = not self._due
             for lease_id in lease_ids:
                 self._due[lease_id] = moment
                 self._ends[lease_id] = end
-            # Leases are added in order of time, so only the first one changes the planned wake-up.
-            if idle:
+            # Leases are added in order of time, so only the first one changes the planned wake-up; or
+            # one that was long in coming.
+            if idle or moment <= time.monotonic():
                 self._changed.notify()
 
     def forget(self, lease_ids: Iterable[int]) -> None:
