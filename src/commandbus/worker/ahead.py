@@ -17,7 +17,7 @@ KEYED_SHARE = 5
 """Where a command that was claimed ahead holds up others of its group, or one of few places, so much
 less is claimed ahead."""
 CHAINED_SHARE = 100
-"""And where members of groups come along: few groups, and many of each, cost the least."""
+"""And where most come along with others of a group: few groups, and many of each, cost the least."""
 
 
 def prefetch(
@@ -36,6 +36,6 @@ def prefetch(
 
 def share(claimed: Sequence[Claimed]) -> int:
     """After such a claim, which part of what is claimed ahead may be commands that hold up others."""
-    if any(one.follows for one in claimed):
+    if 2 * sum(one.follows for one in claimed) > len(claimed):
         return CHAINED_SHARE
     return KEYED_SHARE if any(one.keyed for one in claimed) else 1
