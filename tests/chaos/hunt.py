@@ -16,7 +16,7 @@ from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
 from tests.chaos.trial import lanes
 
-STAYS_MAX = 4
+STAYS_MAX = 8
 PATIENCE = 10.0
 """How long a stay waits for commands that a bug may keep from ending."""
 TYPES: dict[str, float] = {
@@ -34,10 +34,13 @@ FAULTS = {"kill worker": 5.0, "freeze worker": 6.0, "stop worker": 3.0, "kill se
 
 FREEZES: dict[str, Any] = {
     "faults": {"freeze worker": 1.0},
-    "types": {"note": 200, "slow": 500, "transfer": 500},
-    "calm": 0.2,
+    "types": {"note": 200, "slow": 300, "transfer": 1000},
+    "calm": 0.3,
+    "longest": 1.0,
+    "workers": 6,
 }
-USUAL: dict[str, Any] = {"faults": FAULTS, "types": TYPES, "calm": 0.3}
+"""Some are always awake, to take over what those that sleep go on with later."""
+USUAL: dict[str, Any] = {"faults": FAULTS, "types": TYPES, "calm": 0.3, "workers": 3}
 MIX = {"one": 50.0, "bulk": 15.0, "batch": 10.0, "key": 40.0}
 
 
@@ -84,7 +87,6 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
                 Path(folder),
                 seed=seed * 100 + catch.stays,
                 seconds=seconds,
-                workers=3,
                 pause=0.03,
                 drain_seconds=PATIENCE if bug != NO_BUG else 60.0,
                 bug=None if bug == NO_BUG else bug,

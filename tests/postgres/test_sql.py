@@ -182,3 +182,19 @@ def test_a_slow_walk_is_taken_more_rarely() -> None:
     bounds.took("d", [(5, 1)])
     assert bounds.ranges("d", 9.0) is not None
     assert bounds.ranges("d", 11.0) is None
+
+
+def test_new_work_is_looked_for_where_work_ended_until_somebody_gives_some_back() -> None:
+    bounds = Bounds()
+    bounds.walked("d", 0.0, 0.0)
+    bounds.took("d", [(5, 9)])
+    before = bounds.ranges("d", 0.5)
+    bounds.emptied("d")
+    assert bounds.ranges("d", 0.5) is None
+    bounds.resume("d", 60.0)
+    assert bounds.ranges("d", 60.5) == before
+    assert bounds.ranges("d", 61.5) is None, "and everywhere a second later"
+    bounds.emptied("d")
+    bounds.forget("d")
+    bounds.resume("d", 70.0)
+    assert bounds.ranges("d", 70.5) is None

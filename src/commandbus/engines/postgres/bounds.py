@@ -7,7 +7,8 @@ priorities.
 
 A bound is a guess: sends commit out of order and retries return with old keys. Therefore bounds are
 forgotten after a second, when a claim finds nothing, and when this process itself gives work back. The
-look without bounds is timed, and where it is slow it is taken more rarely: it may cost a twentieth.
+look without bounds is timed, and where it is slow it is taken more rarely: it may cost a twentieth. Who
+slept and is told of new work looks for it where work ended before, and everywhere a moment later.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Bounds:
     def __init__(self) -> None:
         self._known: dict[str, dict[int, int]] = {}
         self._fresh_until: dict[str, float] = {}
+        self._ended: dict[str, dict[int, int]] = {}
 
     def ranges(self, domain: str, now: float) -> Ranges | None:
         """Where to look, or None for everywhere."""
@@ -79,12 +81,26 @@ class Bounds:
 
     def lower(self, domain: str, priority: int, seq: int) -> None:
         """This key came back, and perhaps others of the priority after it."""
-        known = self._known.get(domain)
-        if known and known.get(priority, 0) > seq:
-            self._known[domain] = known | {priority: seq}
+        for bounds in (self._known, self._ended):
+            known = bounds.get(domain)
+            if known and known.get(priority, 0) > seq:
+                bounds[domain] = known | {priority: seq}
+
+    def emptied(self, domain: str) -> None:
+        """Nothing was found: the next look is everywhere."""
+        if known := self._known.pop(domain, None):
+            self._ended[domain] = known
+
+    def resume(self, domain: str, now: float) -> None:
+        """There is new work: begin where the work ended."""
+        if known := self._ended.pop(domain, None):
+            self._known[domain] = known
+            self._fresh_until[domain] = max(self._fresh_until.get(domain, 0.0), now + FORGET_SECONDS)
 
     def forget(self, domain: str) -> None:
+        """Something came back, with an old key."""
         self._known.pop(domain, None)
+        self._ended.pop(domain, None)
 
 
 def _rest(known: Mapping[int, int]) -> list[Range]:

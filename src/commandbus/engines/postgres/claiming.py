@@ -44,6 +44,8 @@ class PostgresClaiming(PostgresSettling):
                 return ClaimReply([], None if moment is None else moment / SECOND, 0)
         if request.hurried and self._gated.isdisjoint(request.domains):
             # Somebody waits for this: one round trip less before its handler starts.
+            for domain in request.domains:
+                self._bounds.resume(domain, self._monotonic())
             claimed = yield from self._claim_in_turn(request, [])
             if claimed:
                 yield from self._stay_awake(request.worker, claimed)
@@ -129,7 +131,7 @@ class PostgresClaiming(PostgresSettling):
                 now = self._monotonic()
                 self._bounds.walked(place, now, now - began)
             if not rows:
-                self._bounds.forget(place)
+                self._bounds.emptied(place)
                 if ranges is None:
                     return
                 continue
