@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import MASK, Redaction
+from commandbus.interfaces.web.stream import Stream
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
@@ -147,3 +149,20 @@ def test_the_time_to_drain_is_what_waits_by_the_rate() -> None:
     assert domain_view(stats(ready=500), [WORKER], 20.0).drain_seconds == 25.0
     assert domain_view(stats(ready=500), [WORKER], 0.0).drain_seconds is None
     assert domain_view(stats(), [WORKER], 20.0).drain_seconds is None
+
+
+async def test_who_comes_as_the_last_listener_leaves_is_told_of_changes() -> None:
+    class Figures:
+        async def now(self, fresh: float) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            return {}
+
+    figures: Any = Figures()
+    stream = Stream(figures)
+    first, second = stream.events(), stream.events()
+    await anext(first)
+    await asyncio.sleep(0)
+    await first.aclose()  # type: ignore[attr-defined]
+    assert "hello" in await anext(second)
+    assert "changed" in await asyncio.wait_for(anext(second), 10)
+    await second.aclose()  # type: ignore[attr-defined]

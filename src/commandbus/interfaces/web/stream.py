@@ -40,8 +40,10 @@ class Stream:
                     yield ": alive\n\n"
         finally:
             self._listeners.discard(queue)
-            if not self._listeners:
+            if not self._listeners and self._looking is not None:
+                # It takes a moment to end, in which the next listener may come.
                 self._looking.cancel()
+                self._looking = None
 
     async def _look(self) -> None:
         last: object = None
