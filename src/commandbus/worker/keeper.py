@@ -38,7 +38,9 @@ class LeaseKeeper:
         self._lost = lost
         self._renewed = renewed
         self._ends: dict[int, float] = {}
+        """When each lease runs out, at the earliest."""
         self._due: dict[int, float] = {}
+        """When each is to be renewed."""
         self._changed = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="commandbus-leases", daemon=True)
