@@ -45,117 +45,142 @@ class Row:
     goal: Mark
 
 
-def judge(results: Results) -> list[Row]:
-    """Every row that the bars name, whether or not its figures are there."""
-    m = results.median
+@dataclass(frozen=True)
+class Medians:
+    """The figures of a run, and how they compare."""
 
-    def ratio(metric: str, other: str, other_metric: str = "", ours: str = OURS) -> float | None:
-        return _divide(m(ours, metric), m(other, other_metric or metric))
+    results: Results
 
-    def best(metric: str, choose: Callable[[Iterable[float]], float]) -> float | None:
-        found = [value for name in PEERS if (value := m(name, metric)) is not None]
+    def of(self, subject: str, metric: str) -> float | None:
+        return self.results.median(subject, metric)
+
+    def ratio(self, metric: str, other: str, other_metric: str = "", ours: str = OURS) -> float | None:
+        return _divide(self.of(ours, metric), self.of(other, other_metric or metric))
+
+    def best(self, metric: str, choose: Callable[[Iterable[float]], float]) -> float | None:
+        """The best peer's."""
+        found = [value for name in PEERS if (value := self.of(name, metric)) is not None]
         return choose(found) if found else None
 
-    bulk = [value for name in (PGQUEUER, BATCHED, "graphile-worker") if (value := m(name, "bulk_send"))]
-    bare = [value for name in ("insert_16", "pgbench_16") if (value := m(LIMITS, name))]
-    p50, p99 = best("pickup_p50", min), best("pickup_p99", min)
-    pickup = _most(_divide(m(OURS, "pickup_p50"), p50), _divide(m(OURS, "pickup_p99"), p99))
-    least_idle = best("idle", min)
+
+def judge(results: Results) -> list[Row]:
+    """Every row that the bars name, whether or not its figures are there."""
+    it = Medians(results)
+    return [*_drains(it), *_sends_and_waits(it), *_conditions(it)]
+
+
+def _drains(it: Medians) -> list[Row]:
     return [
         Row(
             "drain, one process, best concurrency",
-            _show(m(OURS, "drain_best"), "/s"),
-            Mark("≥ 2 × PgQueuer", ratio("drain_best", PGQUEUER), 2),
-            Mark("≥ 1.5 × graphile-worker, batched", ratio("drain_best", BATCHED), 1.5),
+            _show(it.of(OURS, "drain_best"), "/s"),
+            Mark("≥ 2 × PgQueuer", it.ratio("drain_best", PGQUEUER), 2),
+            Mark("≥ 1.5 × graphile-worker, batched", it.ratio("drain_best", BATCHED), 1.5),
         ),
         Row(
             "drain, one process, concurrency 10",
-            _show(m(OURS, "drain_10"), "/s"),
-            Mark("≥ 5 × PgQueuer at 10", ratio("drain_10", PGQUEUER), 5),
-            Mark("≥ 0.9 × ours at 100", ratio("drain_10", OURS, "drain_100"), 0.9),
+            _show(it.of(OURS, "drain_10"), "/s"),
+            Mark("≥ 5 × PgQueuer at 10", it.ratio("drain_10", PGQUEUER), 5),
+            Mark("≥ 0.9 × ours at 100", it.ratio("drain_10", OURS, "drain_100"), 0.9),
         ),
         Row(
             "drain, two processes",
-            _show(m(OURS, "drain_2"), "/s"),
-            Mark("≥ 1.4 × ours with one", ratio("drain_2", OURS, "drain_best"), 1.4),
-            Mark("≥ graphile-worker, batched, with two", ratio("drain_2", BATCHED), 1),
+            _show(it.of(OURS, "drain_2"), "/s"),
+            Mark("≥ 1.4 × ours with one", it.ratio("drain_2", OURS, "drain_best"), 1.4),
+            Mark("≥ graphile-worker, batched, with two", it.ratio("drain_2", BATCHED), 1),
         ),
+    ]
+
+
+def _sends_and_waits(it: Medians) -> list[Row]:
+    bulk = [v for name in (PGQUEUER, BATCHED, "graphile-worker") if (v := it.of(name, "bulk_send"))]
+    bare = [value for name in ("insert_16", "pgbench_16") if (value := it.of(LIMITS, name))]
+    p50, p99 = it.best("pickup_p50", min), it.best("pickup_p99", min)
+    pickup = _most(_divide(it.of(OURS, "pickup_p50"), p50), _divide(it.of(OURS, "pickup_p99"), p99))
+    least_idle = it.best("idle", min)
+    return [
         Row(
             "bulk send",
-            _show(m(OURS, "bulk_send"), "/s"),
+            _show(it.of(OURS, "bulk_send"), "/s"),
             Mark(
                 "≥ PgQueuer and graphile-worker",
-                _divide(m(OURS, "bulk_send"), max(bulk, default=None)),
+                _divide(it.of(OURS, "bulk_send"), max(bulk, default=None)),
                 1,
             ),
-            Mark("≥ 0.5 × COPY into two tables", ratio("bulk_send", LIMITS, "copy_2"), 0.5),
+            Mark("≥ 0.5 × COPY into two tables", it.ratio("bulk_send", LIMITS, "copy_2"), 0.5),
         ),
         Row(
             "single sends, 16 senders, workers awake",
-            _show(m(OURS, "send_16"), "/s"),
-            Mark("≥ 3 × the best peer", _divide(m(OURS, "send_16"), best("send_16", max)), 3),
+            _show(it.of(OURS, "send_16"), "/s"),
+            Mark("≥ 3 × the best peer", _divide(it.of(OURS, "send_16"), it.best("send_16", max)), 3),
             Mark(
                 "≥ bare INSERT of 16 clients",
-                _divide(m(OURS, "send_16"), max(bare, default=None)),
+                _divide(it.of(OURS, "send_16"), max(bare, default=None)),
                 1,
             ),
         ),
         Row(
             "pick-up latency, p50 and p99",
-            f"{_show(m(OURS, 'pickup_p50'), 'ms')}, {_show(m(OURS, 'pickup_p99'), 'ms')}",
+            f"{_show(it.of(OURS, 'pickup_p50'), 'ms')}, {_show(it.of(OURS, 'pickup_p99'), 'ms')}",
             Mark("both ≤ the best peer", pickup, 1, at_most=True),
             Mark(
                 "p50 ≤ 1.5 × bare NOTIFY and claim",
-                ratio("pickup_p50", LIMITS, "notify_p50"),
+                it.ratio("pickup_p50", LIMITS, "notify_p50"),
                 1.5,
                 at_most=True,
             ),
         ),
         Row(
             "idle statements per second",
-            _show(m(OURS, "idle"), "/s"),
+            _show(it.of(OURS, "idle"), "/s"),
             Mark(
                 "≤ every peer",
-                m(OURS, "idle"),
+                it.of(OURS, "idle"),
                 least_idle if least_idle is not None else 0.0,
                 at_most=True,
                 unit="/s",
             ),
-            Mark("≤ 0.05", m(OURS, "idle"), 0.05, at_most=True, unit="/s"),
+            Mark("≤ 0.05", it.of(OURS, "idle"), 0.05, at_most=True, unit="/s"),
         ),
+    ]
+
+
+def _conditions(it: Medians) -> list[Row]:
+    """Under a held snapshot, on SQLite, in threads, with handlers that wait, and in how much memory."""
+    return [
         Row(
             "held snapshot, last tenth to first",
-            _show(m(OURS, "snapshot"), "%"),
-            Mark("≥ 80 %", m(OURS, "snapshot"), 80, unit="%"),
-            Mark("≥ 95 %", m(OURS, "snapshot"), 95, unit="%"),
+            _show(it.of(OURS, "snapshot"), "%"),
+            Mark("≥ 80 %", it.of(OURS, "snapshot"), 80, unit="%"),
+            Mark("≥ 95 %", it.of(OURS, "snapshot"), 95, unit="%"),
         ),
         Row(
             "drain on SQLite",
-            _show(m(SQLITE, "drain_best"), "/s"),
-            Mark("≥ 1.5 × Huey", ratio("drain_best", "huey", ours=SQLITE), 1.5),
+            _show(it.of(SQLITE, "drain_best"), "/s"),
+            Mark("≥ 1.5 × Huey", it.ratio("drain_best", "huey", ours=SQLITE), 1.5),
             Mark(
                 "≥ half of the raw batch rate",
-                ratio("drain_best", LIMITS, "sqlite_rows", SQLITE),
+                it.ratio("drain_best", LIMITS, "sqlite_rows", SQLITE),
                 0.5,
             ),
         ),
         Row(
             "thread runtime to asyncio, drain",
-            _show(m(THREADS, "drain_best"), "/s"),
-            Mark("≥ 0.9", ratio("drain_best", OURS, ours=THREADS), 0.9),
-            Mark("≥ 1.0", ratio("drain_best", OURS, ours=THREADS), 1.0),
+            _show(it.of(THREADS, "drain_best"), "/s"),
+            Mark("≥ 0.9", it.ratio("drain_best", OURS, ours=THREADS), 0.9),
+            Mark("≥ 1.0", it.ratio("drain_best", OURS, ours=THREADS), 1.0),
         ),
         Row(
             "5 ms handlers, concurrency 100",
-            _show(m(OURS, "busy"), "% of the ideal"),
-            Mark("≥ 90 %", m(OURS, "busy"), 90, unit="%"),
-            Mark("≥ 97 %", m(OURS, "busy"), 97, unit="%"),
+            _show(it.of(OURS, "busy"), "% of the ideal"),
+            Mark("≥ 90 %", it.of(OURS, "busy"), 90, unit="%"),
+            Mark("≥ 97 %", it.of(OURS, "busy"), 97, unit="%"),
         ),
         Row(
             "worker memory",
-            _show(m(OURS, "memory"), "MB"),
-            Mark("≤ 80 MB", m(OURS, "memory"), 80, at_most=True, unit="MB"),
-            Mark("≤ 60 MB", m(OURS, "memory"), 60, at_most=True, unit="MB"),
+            _show(it.of(OURS, "memory"), "MB"),
+            Mark("≤ 80 MB", it.of(OURS, "memory"), 80, at_most=True, unit="MB"),
+            Mark("≤ 60 MB", it.of(OURS, "memory"), 60, at_most=True, unit="MB"),
         ),
     ]
 

@@ -99,18 +99,18 @@ class Peer:
 
     def send(self, data: Any) -> Any:
         """Send one command."""
-        raise NotImplementedError
+        raise AssertionError("a peer knows how to send")
 
     def send_many(self, data: list[Any]) -> Any:
         """Send many at once, the fastest way there is."""
-        raise NotImplementedError
+        raise AssertionError("a peer knows how to send many")
 
     def prepare(self, tally: Tally) -> Any:
         """Be ready to work, short of the first claim."""
 
     def work(self, tally: Tally) -> Any:
         """Carry out commands until killed."""
-        raise NotImplementedError
+        raise AssertionError("a peer knows how to work")
 
 
 async def finished(value: Any) -> Any:

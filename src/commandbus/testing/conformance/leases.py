@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +19,7 @@ from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 from commandbus.worker.base import ReceivedCommand
+from commandbus.worker.keeper import LeaseKeeper
 
 Report = Callable[[Harness, Any, ReceivedCommand], object]
 
@@ -29,6 +32,19 @@ REPORTS: dict[str, Report] = {
     "progress": lambda bus, _, taken: bus.call(taken.context.progress, 50, "half"),
 }
 every_report = pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+
+
+@contextmanager
+def one_claimed_ahead(bus: Harness) -> Iterator[tuple[list[UUID], Gate, LeaseKeeper]]:
+    """Two commands under leases of a worker with one slot, of which the first runs."""
+    ids = [bus.send() for _ in range(2)]
+    with (
+        Gate() as gate,
+        bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=1) as running,
+    ):
+        gate.wait_for(1)
+        eventually(lambda: running.metrics.commands_received == 2)
+        yield ids, gate, running.worker._keeper
 
 
 class LeasesSuite:
@@ -205,14 +221,7 @@ class LeasesSuite:
         assert bus.get(command_id).result == "fresh"
 
     def test_nothing_begins_under_a_lease_that_may_have_run_out(self, bus: Harness) -> None:
-        ids = [bus.send() for _ in range(2)]
-        with (
-            Gate() as gate,
-            bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=1) as running,
-        ):
-            gate.wait_for(1)
-            eventually(lambda: running.metrics.commands_received == 2)
-            keeper = running.worker._keeper
+        with one_claimed_ahead(bus) as (ids, gate, keeper):
             with keeper._changed:  # as in a process that was stopped for a while
                 keeper._ends = dict.fromkeys(keeper._ends, 0.0)
             gate.open()
@@ -224,14 +233,7 @@ class LeasesSuite:
     def test_nothing_begins_under_a_lease_whose_end_the_worker_is_about_to_hear_of(
         self, bus: Harness
     ) -> None:
-        ids = [bus.send() for _ in range(2)]
-        with (
-            Gate() as gate,
-            bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=1) as running,
-        ):
-            gate.wait_for(1)
-            eventually(lambda: running.metrics.commands_received == 2)
-            keeper = running.worker._keeper
+        with one_claimed_ahead(bus) as (ids, gate, keeper):
             keeper.forget(list(keeper._ends))  # a renewal was refused
             gate.open()
             assert [bus.wait(command_id).attempts for command_id in ids] == [1, 1]
