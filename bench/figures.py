@@ -50,7 +50,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             "pickup_p50", "pick-up p50", "ms", "send by another process to the handler's start", False
         ),
-        Metric("pickup_p99", "pick-up p99", "ms", "the same way, the slowest of a hundred", False),
+        Metric("pickup_p99", "pick-up p99", "ms", "the same way, of 250 a turn", False),
         Metric(
             "idle", "idle", "statements/s", "statements of one worker that has nothing to do", False
         ),

@@ -82,6 +82,8 @@ async def test_a_page_shows_it_as_text(text: str) -> None:
                 assert page.status_code == 200, (path, page.text)
                 check_page(page.text, text)
                 shown += text in unescape(page.text)
+            told = (await client.get(f"{PREFIX}{detail}")).json()["command"]
+            assert told["data"] == {text: text}
             for path in ("/commands", "/audit", "/troubleshooting", "/batches", "/send", "/"):
                 name = {"/commands": "q", "/audit": "actor"}.get(path, "domain")
                 page = await client.get(path, params={name: text, "after": text})
@@ -91,6 +93,10 @@ async def test_a_page_shows_it_as_text(text: str) -> None:
                 page = await client.get(path)
                 assert page.status_code in (200, 404, 422), page.text
                 check_page(page.text, text)
+            for path in (detail, "/workers", "/batches", f"/{quote(CORPUS[0], safe='')}"):
+                answer = await client.get(f"{PREFIX}{path}")
+                assert answer.status_code in (200, 404), answer.text
+                assert "<" not in answer.text, "nobody can take a document for a page"
             if text.isprintable() and "\u202e" not in text:
                 assert shown >= 4, "the text itself must be there to be seen"
 

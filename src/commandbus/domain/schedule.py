@@ -11,10 +11,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid5
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
-from cronsim import CronSim, CronSimError
 
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.names import as_name, as_text
@@ -77,6 +75,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             while True:
                 yield slot
                 slot += step
+        # Here, because every program that opens a bus would pay for calendars.
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        from cronsim import CronSim, CronSimError
+
         try:
             local = moment.astimezone(ZoneInfo(self.timezone))
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
 def read_text(package: str, name: str) -> str:
-    return (resources.files(package) / name).read_text(encoding="utf-8")
+    return Path(import_module(package).__path__[0], name).read_text(encoding="utf-8")
 
 
 def load(package: str, name: str) -> SimpleNamespace:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import sqlite3
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, TypeVar
 
 from commandbus.domain.moment import Clock, system_clock
@@ -77,10 +76,14 @@ class SqliteEngine(Serverless):
         self._watcher = self._reader = self._writer = self._lock = None
 
     async def open_async(self) -> None:
-        await asyncio.to_thread(self.open)
+        from asyncio import to_thread
+
+        await to_thread(self.open)
 
     async def close_async(self) -> None:
-        await asyncio.to_thread(self.close)
+        from asyncio import to_thread
+
+        await to_thread(self.close)
 
     def lane(self, read: bool) -> Lane:
         lane = self._reader if read else self._writer
@@ -150,10 +153,14 @@ class SqliteSession:
 
 
 class AsyncSqliteSession:
+    """Imports asyncio when it is used: the command line starts without it."""
+
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
+        import asyncio
+
         future = self._engine.lane(read).submit(op)
         try:
             async with asyncio.timeout(LOCK_SECONDS_MAX):
@@ -251,6 +258,6 @@ def _inside(wrapper: Any) -> Any:
     # A connection of sqlite3 can be called, too, and what an asyncio session gives is a coroutine.
     if callable(held) and not isinstance(held, sqlite3.Connection):
         held = held()
-    if inspect.iscoroutine(held):
+    if isinstance(held, CoroutineType):
         held.close()
     return held

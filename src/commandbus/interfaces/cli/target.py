@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +60,8 @@ def _project() -> tuple[Path, dict[str, Any]]:
         file = folder / "pyproject.toml"
         if not file.is_file():
             continue
+        import tomllib
+
         try:
             parsed = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
