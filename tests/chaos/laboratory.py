@@ -287,8 +287,8 @@ class Laboratory:
             time.sleep(0.02)
             self._replace_dead()
             try:
-                left = sum(s.ready + s.scheduled + s.running for s in map(bus.stats, DOMAINS))
-                left = left or closable_batches(bus)
+                # The last member of a batch ends, and its end is a command that is carried out.
+                left = _not_ended(bus) or closable_batches(bus) or _not_ended(bus)
             except StoreUnavailable:
                 continue
             if left < fewest:
@@ -305,3 +305,7 @@ class Laboratory:
                 worker.wait()
             except AssertionError as error:
                 self._died.append(f"a worker did not stop: {error}")
+
+
+def _not_ended(bus: SyncCommandBus) -> int:
+    return sum(s.ready + s.scheduled + s.running for s in map(bus.stats, DOMAINS))
