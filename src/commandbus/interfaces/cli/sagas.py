@@ -256,14 +256,18 @@ def cancel(
             )
             return
         options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
-        bus.cancel_process(record.process_id, reason, actor=options.acting(operator))
+        actor = options.acting(operator)
+        bus.cancel_process(record.process_id, reason, actor=actor)
+        bus.record_action(actor, "cancel_process", str(record.process_id), reason)
     output.done(f"asked process {record.process_id} to undo what it did; a router does it")
 
 
 def retry(process_id: Id, operator: options.Operator = None, url: options.Url = None) -> None:
     """Let a process that waits for a person try again."""
     with target.opened(url) as bus:
-        bus.retry_process(process_id, operator=options.acting(operator))
+        actor = options.acting(operator)
+        bus.retry_process(process_id, operator=actor)
+        bus.record_action(actor, "retry_process", str(process_id))
     output.done(f"process {process_id} tries again")
 
 
@@ -280,7 +284,9 @@ def skip(
             record = _find(bus, process_id)
             output.note(f"would let {record.process_type} {process_id} go on, which is {record.status}")
             return
-        bus.skip_compensation(process_id, reason, operator=options.acting(operator))
+        actor = options.acting(operator)
+        bus.skip_compensation(process_id, reason, operator=actor)
+        bus.record_action(actor, "skip_compensation", str(process_id), reason)
     output.done(f"process {process_id} goes on without it")
 
 
