@@ -53,6 +53,12 @@ def endless(command, context):
 @registry.handler("mail", "Send")
 def send(command, context): ...
 """
+STRICT = """
+strict = HandlerRegistry()
+
+@strict.handler("bank", "Pay", transactional=True)
+def pay(command, context): ...
+"""
 
 
 @pytest.fixture
@@ -188,12 +194,15 @@ def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: Sync
         (["worker", "cliapp_worker", "--url", "sqlite:////nowhere/at/all.db"], 4, "does not exist"),
         (["worker", "cliapp_worker", "--url", "memory://"], 2, "memory://"),
         (["worker", "cliapp_worker", "--concurrency", "0"], 2, "concurrency"),
+        (["worker", "cliapp_worker", "--max-concurrency", "2"], 2, "is below --concurrency 4"),
+        (["worker", "cliapp_worker:strict"], 2, "transactional"),
+        (["worker", "cliapp_worker:strict", "--threads"], 2, "transactional"),
     ],
 )
 def test_what_cannot_be_served_says_why(
     cli: Cli, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("cliapp_worker.py").write_text(APP)
+    Path("cliapp_worker.py").write_text(APP + STRICT)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert complaint in cli(*arguments, code=code).err
 
