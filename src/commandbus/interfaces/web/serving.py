@@ -26,9 +26,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # Python repeats the address
         hint = "; choose another --port" if error.errno == errno.EADDRINUSE else ""
         raise ConfigurationError(
-            f"The dashboard cannot listen at {host}:{port}: {error.strerror}{hint}."
+            f"The dashboard cannot listen at {host}:{port}: {why}{hint}."
         ) from None
 
 
