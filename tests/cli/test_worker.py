@@ -1,5 +1,6 @@
 """`worker`: serves an app as a process, and does what signals say."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -176,6 +177,19 @@ def test_a_killed_process_is_replaced(folder: Path, url: str, bus: SyncCommandBu
         worker.wait_for("serves")
         worker.signal()
         assert worker.process.wait(20) == 0
+
+
+def test_logs_as_json_are_a_document_a_line(folder: Path, url: str, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Wait", "no number")
+    with serving(folder, url, "shop", "--log-format", "json", "--probe-port", "0") as worker:
+        said = [worker.wait_for("probes"), worker.wait_for("serves")]
+        said.append(worker.wait_for("tried again later"))
+        worker.signal()
+        said += [worker.wait_for("draining"), worker.wait_for("has stopped")]
+    documents = [json.loads(line) for line in said]
+    failed = documents[2]
+    assert (failed["command_id"], failed["domain"]) == (str(sent.command_id), "shop")
+    assert (failed["attempt"], failed["code"]) == (1, "TypeError")
 
 
 def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: SyncCommandBus) -> None:

@@ -363,6 +363,14 @@ class Execution:
                 claimed.attempt,
                 failure.code,
                 FATES[type(outcome)],
+                extra={
+                    "command_id": str(claimed.command_id),
+                    "domain": claimed.domain,
+                    "command_type": claimed.command_type,
+                    "attempt": claimed.attempt,
+                    "correlation_id": str(claimed.correlation_id),
+                    "code": failure.code,
+                },
             )
         return outcome
 

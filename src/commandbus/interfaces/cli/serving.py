@@ -82,6 +82,7 @@ def configure_logging(verbose: bool, log_format: str = "text") -> None:
         from commandbus.observe.logs import JsonFormatter
 
         handler.setFormatter(JsonFormatter())
+        output.logs = logging.getLogger("commandbus.cli")
     else:
         handler.setFormatter(_Escaping("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
