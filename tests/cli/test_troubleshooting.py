@@ -81,6 +81,19 @@ def test_list_by_code(cli: Cli, bus: SyncCommandBus) -> None:
     wanted = park(bus, code="B")
     document = cli("tsq", "list", "--code", "B", "--json").document
     assert [command["command_id"] for command in document["commands"]] == [wanted]
+    park(bus, code="B")
+    assert "a larger --limit" in cli("tsq", "list", "--code", "B", "-n", "1").err
+    assert cli("tsq", "list", "--code", "B", "-n", "2").err == ""
+    assert "--after does not go" in cli("tsq", "list", "--code", "B", "--after", "1", code=2).err
+
+
+def test_conditions_hold_before_the_limit_does(cli: Cli, bus: SyncCommandBus) -> None:
+    one, other = park(bus, code="A"), park(bus, code="B")
+    for parked in (one, other):
+        cli("tsq", "assign", parked, "ben")
+    for parked, code in ((one, "A"), (other, "B")):
+        rows = cli("tsq", "list", "--assignee", "ben", "--code", code, "-n", "1").rows
+        assert [row[0] for row in rows] == [parked]
 
 
 def test_show_is_the_command_with_its_error(cli: Cli, bus: SyncCommandBus) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["assign", "cancel", "comment", "complete", "count", "list_", "retry", "show"]
 
 PAGE = 500
+LIMIT_MAX = 1_000
 
 COLUMNS = (
     Column("id", field_of("command_id"), keep=True),
@@ -90,6 +91,10 @@ class Choice:
             and self.code in (None, record.error_code)
         )
 
+    def assigned(self, queue: SyncTroubleshootingQueue, assignee: str) -> Iterator[CommandRecord]:
+        """What of it somebody takes care of."""
+        return filter(self.fits, queue.list_assigned(assignee, limit=LIMIT_MAX))
+
     def records(self, queue: SyncTroubleshootingQueue) -> Iterator[CommandRecord]:
         """What is meant, newest first, read as far as it is asked for."""
         after = None
@@ -117,16 +122,18 @@ def list_(
     """List parked commands, newest first."""
     from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
-    chosen, following = Choice(domain, command_type, code), None
+    if after is not None and (code is not None or assignee is not None):
+        raise CliError("--after does not go with --code and --assignee; raise --limit.", Exit.USAGE)
+    chosen, following, more = Choice(domain, command_type, code), None, False
     with target.opened(url) as bus:
         queue = SyncTroubleshootingQueue(bus)
         if groups:
             _print_groups(chosen.groups(queue), json)
             return
-        if assignee is not None:
-            records = [r for r in queue.list_assigned(assignee, limit=limit) if chosen.fits(r)]
-        elif code is not None:
-            records = list(islice(chosen.records(queue), limit))
+        if assignee is not None or code is not None:
+            found = chosen.records(queue) if assignee is None else chosen.assigned(queue, assignee)
+            records = list(islice(found, limit + 1))
+            records, more = records[:limit], len(records) > limit
         else:
             page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
             records, following = page.commands, page.next
@@ -137,6 +144,8 @@ def list_(
     output.table(records, COLUMNS + cases.columns(records, known), empty=EMPTY)
     if following is not None:
         output.note(f"more with --after {following}, or by error with --groups")
+    elif more:
+        output.note("more with a larger --limit, or by error with --groups")
 
 
 def _print_groups(found: list[FailureGroup], json: bool) -> None:
