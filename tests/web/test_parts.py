@@ -89,13 +89,14 @@ def test_masks_hide_and_are_lifted() -> None:
 def test_a_chart_has_axes_values_and_a_table() -> None:
     times = [NOW + timedelta(seconds=s) for s in range(0, 50, 10)]
     drawn = charts.line_chart(
-        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, 9])]
+        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, None])]
     )
     tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
     titles = [node.text or "" for node in tree.iter("title")]
     assert len(titles) == 5
     assert "ended & done: 12" in titles[3]
     assert len(list(tree.iter("polyline"))) == 2, "what is not known is a gap"
+    assert len(set(list(tree.iter("polyline"))[1].get("points", "").split())) == 1, "a dot"
     ticks = [node.text for node in tree.iter("text")]
     assert ticks[:4] == ["0", "5", "10", "15"]
     assert "a &lt;b&gt;" in drawn

@@ -177,7 +177,7 @@ def _line(
     x: Callable[[datetime], float],
     y: Callable[[float], float],
 ) -> list[Markup]:
-    """Gaps, where nothing is known, are left open."""
+    """Gaps, where nothing is known, are left open; a value between two of them is a dot."""
     pieces: list[list[str]] = [[]]
     for moment, value in zip(times, line.values, strict=True):
         if value is None:
@@ -185,9 +185,11 @@ def _line(
         else:
             pieces[-1].append(f"{x(moment):.1f},{y(value):.1f}")
     return [
-        Markup('<polyline class="line {}" points="{}"/>').format(line.kind, " ".join(piece))
+        Markup('<polyline class="line {}" points="{}"/>').format(
+            line.kind, " ".join(piece if len(piece) > 1 else piece * 2)
+        )
         for piece in pieces
-        if len(piece) > 1
+        if piece
     ]
 
 
