@@ -184,10 +184,11 @@ def _line(
             pieces.append([])
         else:
             pieces[-1].append(f"{x(moment):.1f},{y(value):.1f}")
+    drawn = Markup('<polyline class="{} {}" points="{}"/>')
     return [
-        Markup('<polyline class="line {}" points="{}"/>').format(
-            line.kind, " ".join(piece if len(piece) > 1 else piece * 2)
-        )
+        drawn.format("line dot", line.kind, " ".join(piece * 2))
+        if len(piece) == 1
+        else drawn.format("line", line.kind, " ".join(piece))
         for piece in pieces
         if piece
     ]
