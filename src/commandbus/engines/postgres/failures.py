@@ -106,8 +106,8 @@ def translate(error: Exception) -> CommandBusError:
             return StoreUnavailable(f"{meaning} ({text}). {_AGAIN}")
     if text.startswith(_UNREACHED):
         return StoreUnavailable(
-            f"PostgreSQL cannot be reached: {text.removeprefix(_UNREACHED[0])}. Nothing was changed; "
-            "check the URL, and whether the server runs."
+            f"PostgreSQL cannot be reached: {text.removeprefix(_UNREACHED[0])}. Check the URL, and "
+            "whether the server runs."
         )
     return StoreUnavailable(f"PostgreSQL failed: {text}. {_AGAIN}")
 
