@@ -70,7 +70,9 @@ def test_a_store_that_is_not_there_is_told_before_anybody_is_served(cli: Cli, tm
 
 
 def test_a_secret_is_hashed(cli: Cli) -> None:
-    assert "scrypt$" in cli("dashboard", "--hash-secret", stdin="long-enough\nlong-enough\n").out
+    ran = cli("dashboard", "--hash-secret", stdin="long-enough\n")
+    assert (ran.out[:7], ran.err) == ("scrypt$", "")
+    assert "8 characters" in cli("dashboard", "--hash-secret", stdin="short\n", code=2).err
 
 
 def test_accounts_are_read_from_a_file(tmp_path: Path, cli: Cli) -> None:

@@ -48,6 +48,8 @@ def test_sql_needs_no_connection(cli: Cli) -> None:
 def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[str]) -> None:
     ran = cli(*command, "--url", "postgresql://ada:secret@127.0.0.1:1/none", code=4)
     assert len(ran.err.splitlines()) == 1
+    assert "cannot be reached" in ran.err
+    assert "Check the URL" in ran.err
     assert "secret" not in ran.err
 
 

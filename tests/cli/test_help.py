@@ -71,6 +71,11 @@ def test_every_command_has_help(cli: Cli, command: list[str]) -> None:
         assert "--url" in out
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_summaries_of_a_group_are_whole(cli: Cli, group: str) -> None:
+    assert "..." not in cli(group, "--help").out.partition("Commands:")[2]
+
+
 def test_headings_stand_out_on_a_terminal_only(tmp_path: Path) -> None:
     assert "\x1b[1mUsage\x1b[0m:" in run_on_terminal("--help", folder=tmp_path, columns=80).out
     assert "\x1b" not in run("--help", folder=tmp_path).out
@@ -84,7 +89,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 
 def test_version(cli: Cli) -> None:
-    assert cli("version").out.strip() == __version__
+    assert cli("version").out.strip() == cli("--version").out.strip() == __version__
 
 
 def test_an_unknown_command_is_a_usage_error(cli: Cli) -> None:

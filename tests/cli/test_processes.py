@@ -97,8 +97,11 @@ def test_skip_lets_a_failed_compensation_be(cli: Cli, sagas: Sagas) -> None:
     process_id = sagas.start()
     sagas.done("book_hotel", "Grand")
     sagas.done("book_car", BusinessRuleException("NO"))
-    sagas.done("cancel_hotel", BusinessRuleException("NO"))
-    assert "process retry" in cli("process", "show", str(process_id)).err
+    sagas.done("cancel_hotel", BusinessRuleException("LATE", "too late"))
+    told = cli("process", "show", str(process_id)).err
+    assert "cancel_hotel was refused: LATE: too late" in told
+    assert "process retry" in told
+    assert "process skip" in told
     tried = cli("process", "skip", str(process_id), "--reason", "by phone", "--dry-run")
     assert "WAITING_FOR_TROUBLESHOOTING" in tried.err
     cli("process", "skip", str(process_id), "--reason", "by phone")

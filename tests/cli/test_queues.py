@@ -44,10 +44,14 @@ def test_pause_and_resume(cli: Cli, bus: SyncCommandBus) -> None:
     assert stats["paused_reason"] == "stocktaking"
     cli("queue", "resume", "shop")
     assert cli("queue", "stats", "shop").rows[0][1] == "open"
+    assert "was not paused" in cli("queue", "resume", "shop").err
 
 
-def test_figures_of_an_unknown_domain_are_not_found(cli: Cli, bus: SyncCommandBus) -> None:
-    assert "nowhere" in cli("queue", "stats", "nowhere", code=7).err
+@pytest.mark.parametrize("verb", ["stats", "resume", "purge"])
+def test_an_unknown_domain_is_not_found(cli: Cli, bus: SyncCommandBus, verb: str) -> None:
+    bus.send("shop", "Buy")
+    assert "'nowhere'; there are shop" in cli("queue", verb, "nowhere", code=7).err
+    assert (bus.list_domains(), bus.list_actions().actions) == (["shop"], [])
 
 
 def test_purge_forgets_only_when_told_twice(cli: Cli, bus: SyncCommandBus) -> None:

@@ -112,7 +112,8 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
         ("cliapp_bad:text", "is str, not a HandlerRegistry"),
         ("cliapp_bad:empty", "has no handlers"),
         ("cliapp_bad:fail", "OSError: no network"),
-        ("cliapp_broken", "ZeroDivisionError"),
+        ("cliapp_broken", "cliapp_broken.py:1: ZeroDivisionError"),
+        ("cliapp_typo", "cliapp_typo.py:2: SyntaxError: invalid syntax"),
         ("cliapp_needs", "cliapp_missing"),
         ("cliapp_none", "holds no HandlerRegistry"),
         ("cliapp_two", "several registries (one, two)"),
@@ -121,6 +122,7 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
 def test_a_wrong_app_says_what_was_looked_for(folder: Path, app: str, complaint: str) -> None:
     (folder / "cliapp_bad.py").write_text(APP)
     (folder / "cliapp_broken.py").write_text("1 / 0\n")
+    (folder / "cliapp_typo.py").write_text("x = 1\ndef broken(:\n")
     (folder / "cliapp_needs.py").write_text("import cliapp_missing\n")
     (folder / "cliapp_none.py").write_text("")
     (folder / "cliapp_two.py").write_text(

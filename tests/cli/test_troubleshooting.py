@@ -81,6 +81,19 @@ def test_list_by_code(cli: Cli, bus: SyncCommandBus) -> None:
     wanted = park(bus, code="B")
     document = cli("tsq", "list", "--code", "B", "--json").document
     assert [command["command_id"] for command in document["commands"]] == [wanted]
+    park(bus, code="B")
+    assert "a larger --limit" in cli("tsq", "list", "--code", "B", "-n", "1").err
+    assert cli("tsq", "list", "--code", "B", "-n", "2").err == ""
+    assert "--after does not go" in cli("tsq", "list", "--code", "B", "--after", "1", code=2).err
+
+
+def test_conditions_hold_before_the_limit_does(cli: Cli, bus: SyncCommandBus) -> None:
+    one, other = park(bus, code="A"), park(bus, code="B")
+    for parked in (one, other):
+        cli("tsq", "assign", parked, "ben")
+    for parked, code in ((one, "A"), (other, "B")):
+        rows = cli("tsq", "list", "--assignee", "ben", "--code", code, "-n", "1").rows
+        assert [row[0] for row in rows] == [parked]
 
 
 def test_show_is_the_command_with_its_error(cli: Cli, bus: SyncCommandBus) -> None:
@@ -218,3 +231,17 @@ def test_an_ended_command_cannot_be_retried(cli: Cli, bus: SyncCommandBus) -> No
 def test_an_empty_queue_says_so(cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch) -> None:
     assert "empty" in cli("tsq", "list").err
     assert "no parked command matches" in cli("tsq", "retry", "--all", "--yes").err
+
+
+def test_what_was_done_is_a_document_for_programs(cli: Cli, bus: SyncCommandBus) -> None:
+    parked = [park(bus) for _ in range(3)]
+    ended = finish(bus)
+    would = cli("tsq", "retry", *parked, ended, "--dry-run", "--json")
+    assert would.document == {"would": "retry", "matched": 3}
+    assert f"{ended} is not parked, but COMPLETED" in would.err
+    assert cli("tsq", "cancel", "--all", "--dry-run", "--json").document["matched"] == 3
+    one = cli("tsq", "cancel", parked[0], ended, "--json", code=1)
+    assert one.document == {"done": 1, "refused": 1}
+    rest = cli("tsq", "complete", "--all", "--yes", "--json")
+    assert rest.document == {"done": 2, "refused": 0}
+    assert cli("tsq", "retry", "--all", "--yes", "--json").document == {"done": 0, "refused": 0}

@@ -1,5 +1,6 @@
 """`worker`: serves an app as a process, and does what signals say."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -52,6 +53,12 @@ def endless(command, context):
 
 @registry.handler("mail", "Send")
 def send(command, context): ...
+"""
+STRICT = """
+strict = HandlerRegistry()
+
+@strict.handler("bank", "Pay", transactional=True)
+def pay(command, context): ...
 """
 
 
@@ -172,6 +179,19 @@ def test_a_killed_process_is_replaced(folder: Path, url: str, bus: SyncCommandBu
         assert worker.process.wait(20) == 0
 
 
+def test_logs_as_json_are_a_document_a_line(folder: Path, url: str, bus: SyncCommandBus) -> None:
+    sent = bus.send("shop", "Wait", "no number")
+    with serving(folder, url, "shop", "--log-format", "json", "--probe-port", "0") as worker:
+        said = [worker.wait_for("probes"), worker.wait_for("serves")]
+        said.append(worker.wait_for("tried again later"))
+        worker.signal()
+        said += [worker.wait_for("draining"), worker.wait_for("has stopped")]
+    documents = [json.loads(line) for line in said]
+    failed = documents[2]
+    assert (failed["command_id"], failed["domain"]) == (str(sent.command_id), "shop")
+    assert (failed["attempt"], failed["code"]) == (1, "TypeError")
+
+
 def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: SyncCommandBus) -> None:
     with serving(folder, url, "shop", "--domains", "mail", "--concurrency", "2") as worker:
         assert "serves mail: 2 at once" in worker.wait_for("serves")
@@ -188,12 +208,15 @@ def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: Sync
         (["worker", "cliapp_worker", "--url", "sqlite:////nowhere/at/all.db"], 4, "does not exist"),
         (["worker", "cliapp_worker", "--url", "memory://"], 2, "memory://"),
         (["worker", "cliapp_worker", "--concurrency", "0"], 2, "concurrency"),
+        (["worker", "cliapp_worker", "--max-concurrency", "2"], 2, "is below --concurrency 4"),
+        (["worker", "cliapp_worker:strict"], 2, "transactional"),
+        (["worker", "cliapp_worker:strict", "--threads"], 2, "transactional"),
     ],
 )
 def test_what_cannot_be_served_says_why(
     cli: Cli, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("cliapp_worker.py").write_text(APP)
+    Path("cliapp_worker.py").write_text(APP + STRICT)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert complaint in cli(*arguments, code=code).err
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -174,3 +175,20 @@ def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
             eventually(lambda: gates.allow(rule) == 0)
         finally:
             runner.stop()
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///bus.db"])
+def test_services_of_a_bus_that_is_closed_complain_of_nothing(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program may close its bus before its worker has stopped."""
+    monkeypatch.chdir(tmp_path)
+    bus = SyncCommandBus(url)
+    service = BreakerSharing(Gates(lambda: None), "w")
+    runner = ServiceRunner(bus.engine, Scope(bus.engine.store, bus.settings), [service])
+    runner.start()
+    try:
+        eventually(lambda: runner._due[service] > time.monotonic())  # tried, and put off
+    finally:
+        runner.stop()
+    assert not caplog.records

@@ -218,13 +218,18 @@ def test_another_mode_is_refused() -> None:
 def test_a_failed_attempt_is_logged_with_what_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:
     with SyncCommandBus("memory://") as bus:
         worker = SyncWorker(bus, "orders")
-        for error in (PermanentCommandError("NO_CITY"), ConnectionError("no answer")):
+        for error in (
+            PermanentCommandError("NO_CITY"),
+            ConnectionError(f"no answer{'.' * 300}\nat all"),
+        ):
             bus.send("orders", "ship")
             (received,) = worker.receive()
             worker.fail(received, error)
     parked, retried = (record.getMessage() for record in caplog.records)
     assert parked.endswith("attempt 1: NO_CITY, parked")
-    assert retried.endswith("attempt 1: ConnectionError, tried again later")
+    assert "attempt 1: ConnectionError: no answer..." in retried
+    assert retried.endswith("..., tried again later")
+    assert len(retried) < 350
 
 
 @pytest.mark.parametrize("command_type", ["ship", "bill"])

@@ -8,10 +8,12 @@ CODE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelv
 CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
-# this package exports, the commands of the command line, and the app that its caller names.
+# this package exports, the folders of its SQL, the commands of the command line, and the app that its
+# caller names.
 OWN_CODE = {
     ("worker/handlers.py", "eval"),
     ("__init__.py", "import_module"),
+    ("store/sql_files.py", "import_module"),
     ("interfaces/cli/app.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
 }

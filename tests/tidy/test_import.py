@@ -1,8 +1,10 @@
 """Importing the package is cheap and has no effects: extras stay unloaded, nothing starts."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ import pytest
 EXTRAS = [
     "aiohttp",
     "anyio",
-    "apsw",
     "asyncpg",
     "click",
     "django",
@@ -60,3 +61,15 @@ def test_import_loads_no_extra_and_has_no_effects(module: str, tmp_path: Path) -
     assert not loaded, f"Import {', '.join(loaded)} where it is used, inside the function."
     assert state["threads"] == 1, "Start threads when a bus or a worker starts."
     assert not list(tmp_path.iterdir()), "Create files when a bus opens."
+
+
+def test_an_extra_brings_what_the_code_imports() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (root / "src").rglob("*.py"))
+    for extra, requirements in project["optional-dependencies"].items():
+        if extra in ("all", "test", "dev", "fastapi"):  # FastAPI's apps are Starlette's to the code
+            continue
+        for requirement in requirements:
+            name = re.match(r"[\w-]+", requirement)[0].replace("-", "_").removesuffix("_api")
+            assert re.search(rf"^\s*(import|from) {name}\b", code, re.MULTILINE), f"[{extra}]: {name}"

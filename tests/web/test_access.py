@@ -189,6 +189,9 @@ async def test_an_app_around_it_may_say_who_is_there() -> None:
             assert 'href="/ops/bus/commands"' in page.text
             refs = re.findall(r'(?:href|src|action|data-stream)="([^"]*)"', page.text)
             assert all(ref.startswith(("/ops/bus/", "#")) for ref in refs), refs
+            for path in (PREFIX, f"{PREFIX}/nowhere"):
+                lost = await opened.get(f"/ops/bus{path}", headers={"x-user": "vera"})
+                assert f"see /ops/bus{PREFIX}/openapi.json" in lost.json()["message"]
 
 
 async def test_every_answer_is_guarded_by_headers(client: httpx.AsyncClient) -> None:

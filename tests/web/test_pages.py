@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import httpx
 
-from commandbus import CommandBus
+from commandbus import CommandBus, TroubleshootingQueue, WorkerInfo
 from commandbus.interfaces.web import create_dashboard
+from commandbus.operations.insight import report_worker
 from tests.web import saga, scene
 
 
@@ -37,6 +40,33 @@ async def test_with_an_app_one_begins_with_a_form() -> None:
         form = '<input type="hidden" name="domain" value="mail">'
         assert form in (await client.get("/send")).text, "the first of those that there are"
         assert form not in (await client.get("/send?domain=orders&type=ship")).text
+
+
+async def test_a_worker_is_shown_with_its_tags_and_a_router_with_its_processes() -> None:
+    now = datetime.now(UTC)
+    worker = WorkerInfo(
+        "w", "h", 1, "asyncio", ("video",), (("video", "cut"),), 4, now, now, "1", ("gpu",)
+    )
+    router = WorkerInfo("r", "h", 2, "asyncio", ("a.replies",), (), 1, now, now, "1", (), ("a",))
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        for info in (worker, router):
+            await bus.session.run(report_worker(bus.scope, info, 0))
+        page = (await client.get("/workers")).text
+        assert page.count("command type") == 1
+        assert "has gpu" in page
+        assert 'href="/processes?process_type=a">drives a</a>' in page
+
+
+async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await scene.fill(bus)
+        parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1)).commands[0]
+        desk = TroubleshootingQueue(bus)
+        await desk.comment(parked.domain, parked.command_id, "asked the customer", operator="ana")
+        await desk.assign(parked.domain, parked.command_id, "ben", operator="ana")
+        page = (await client.get("/audit")).text
+        assert '<td data-label="Details">asked the customer</td>' in page
+        assert '<td data-label="Details">to ben</td>' in page
 
 
 async def test_a_command_that_ended_is_told_once_and_in_short() -> None:

@@ -10,12 +10,16 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from commandbus import CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
+from commandbus import CommandBus, CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
 from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
+from commandbus.interfaces.web.figures import SECOND, Figures, thinned
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import MASK, Redaction
+from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
+from commandbus.operations.history import Sample, record_history
+from commandbus.testing import FakeClock
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
@@ -85,18 +89,66 @@ def test_masks_hide_and_are_lifted() -> None:
 def test_a_chart_has_axes_values_and_a_table() -> None:
     times = [NOW + timedelta(seconds=s) for s in range(0, 50, 10)]
     drawn = charts.line_chart(
-        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, 9])]
+        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, None])]
     )
     tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
     titles = [node.text or "" for node in tree.iter("title")]
     assert len(titles) == 5
     assert "ended & done: 12" in titles[3]
     assert len(list(tree.iter("polyline"))) == 2, "what is not known is a gap"
+    assert len(set(list(tree.iter("polyline"))[1].get("points", "").split())) == 1, "a dot"
     ticks = [node.text for node in tree.iter("text")]
     assert ticks[:4] == ["0", "5", "10", "15"]
     assert "a &lt;b&gt;" in drawn
     assert str(drawn).count("<tr>") == 6
     assert "collecting" in charts.line_chart("empty", [], [])
+
+
+@pytest.mark.parametrize(
+    ("form", "highest", "ticks"),
+    [
+        (charts.count, 10, ["0", "5", "10"]),
+        (charts.count, 2, ["0", "1", "2"]),
+        (charts.plain, 0.65, ["0", "0.2", "0.4", "0.6", "0.8"]),
+        (charts.seconds, 0.03, ["0", "10 ms", "20 ms", "30 ms"]),
+        (charts.seconds, 238, ["0", "60 s", "2 min", "3 min", "4 min"]),
+        (charts.seconds, 3_000, ["0", "15 min", "30 min", "45 min", "60 min"]),
+        (charts.seconds, 400_000, ["0", "48 h", "96 h", "144 h"]),
+    ],
+)
+def test_an_axis_has_round_marks(form: charts.Format, highest: float, ticks: list[str]) -> None:
+    times = [NOW, NOW + timedelta(seconds=30)]
+    drawn = charts.line_chart("t", times, [charts.Series("s", "completed", [0, highest])], form)
+    tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
+    marks = [node.text for node in tree.iter("text") if node.get("text-anchor") == "end"]
+    assert marks[:-1] == ticks, "the last one is a time"
+
+
+async def test_ten_minutes_show_what_workers_kept_beside_what_was_seen_here() -> None:
+    clock = FakeClock(datetime.now(UTC) - timedelta(minutes=6))
+    async with CommandBus("memory://", clock=clock) as bus:
+        for _ in range(6):
+            await bus.send("orders", "ship")
+            await bus.engine.async_session.run(record_history(bus.scope))
+            clock.advance(60)
+        figures = Figures(Stores(bus))
+        for _ in range(5):
+            clock.advance(1)
+            figures.forget()
+            points = await figures.points("10m")
+            assert [point.waiting for point in points[:5]] == [2, 3, 4, 5, 6]
+        assert len(points) == 10, "between six minutes and five looks"
+
+
+def test_a_chart_gets_no_more_points_than_it_can_show() -> None:
+    def row(second: int) -> dict[str, Sample]:
+        return {"orders": Sample(second * SECOND, second, 0, 0, 0, 0, 0, 0, None)}
+
+    minutes, looks = [row(s) for s in range(0, 300, 60)], [row(s) for s in range(300, 600)]
+    kept = thinned([*minutes, *looks])
+    assert len(kept) <= 120
+    assert kept[:5] == minutes
+    assert kept[-1] == looks[-1]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ async def test_a_process_is_offered_only_what_helps_it() -> None:
                 "stuck": ["retry", "cancel"],
                 "unsold": ["retry", "skip"],
             }
-            assert "release</a> could not undo reserve" in pages["unsold"].text
+            refused = 'release</a> could not undo reserve: <b class="mono">SOLD</b> it stands'
+            assert refused in pages["unsold"].text
             assert "dispatch</a> is parked" in pages["stuck"].text
             for name, status in {"stuck": 409, "unsold": 200}.items():
                 place = f"{PREFIX}/processes/{ids[name]}/skip"

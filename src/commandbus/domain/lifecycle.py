@@ -77,7 +77,7 @@ def after(status: CommandStatus, transition: Transition) -> CommandStatus:
     except KeyError:
         possible = sorted(str(then) for (before, then) in TRANSITIONS if before is status)
         raise InvalidOperationError(
-            f"Cannot {transition.replace('_', ' ')} a command that is {status}; "
+            f"Cannot {transition.removeprefix('operator_')} a command that is {status}; "
             + (f"possible now: {', '.join(possible)}." if possible else "its outcome is final.")
         ) from None
 

@@ -59,8 +59,11 @@ class Limit(msgspec.Struct, frozen=True):
             parts.append(f"{self.rate:g} per second")
         if self.per_sender:
             return " and ".join(parts) + f" per sender to domain {self.domain!r}"
-        whose = f"of type {self.command_type!r}" if self.command_type else f"of domain {self.domain!r}"
-        return " and ".join(parts) + f" {'per group key ' if self.per_key else ''}{whose}"
+        whose = f"of type {self.command_type!r} in" if self.command_type else "of"
+        return (
+            " and ".join(parts)
+            + f" {'per group key ' if self.per_key else ''}{whose} domain {self.domain!r}"
+        )
 
 
 def limit_of_gate(

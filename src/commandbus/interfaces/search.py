@@ -147,7 +147,7 @@ def _condition(key: str, value: str, now: datetime) -> dict[str, Any]:
         case "age":
             return _age(value, now)
         case _:
-            known = ", ".join(f"{name}:" for name in QUALIFIERS)
+            known = ", ".join(QUALIFIERS).replace("data.…", "or a value: data.account")
             raise InvalidArgumentError(f"{key!r} is not something to filter by; use {known}.")
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from commandbus.operations.scope import Scope
 from commandbus.services.base import Confirming, Service
-from commandbus.store.session import Engine
+from commandbus.store.session import Engine, NotOpen
 
 logger = logging.getLogger("commandbus.services")
 
@@ -56,6 +56,8 @@ class ServiceRunner:
                 seconds = self._engine.reserved_session.run(service.work(self._scope))
                 if isinstance(service, Confirming):
                     service.confirm()
+            except NotOpen:  # closed before the worker has stopped: nothing is left to do, or to tell
+                seconds = PAUSE_AFTER_FAILURE
             except Exception as error:  # a service outlives its failures
                 logger.warning("service %s failed, trying again: %s", service.name, error)
                 seconds = PAUSE_AFTER_FAILURE

@@ -224,8 +224,8 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """When a command was due, began and ended, in microseconds; `started_at` is None for one that
-    never ran."""
+    """When a command was due (or sent back by an operator), began and ended, in microseconds;
+    `started_at` is None for one that never ran."""
 
     domain: str
     status: CommandStatus

@@ -6,11 +6,19 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from commandbus.errors import InvalidOperationError
 from commandbus.store.op import Op
 from commandbus.store.port import Store
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")
+
+
+class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
+    """A session is asked for something before its bus was opened, or after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("The bus is not open; use it inside `with bus:` or `async with bus:`.")
 
 
 class Session(Protocol):

@@ -53,6 +53,8 @@ from commandbus.worker.transactional import Concluded, in_async_transaction, in_
 logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
+LOGGED_MAX = 200
+"""So many characters of an error's message are logged."""
 FATES = {Rejected: "failed", RetryLater: "tried again later", Parked: "parked"}
 """What becomes of a command after a failed attempt, in the words of a log."""
 
@@ -361,8 +363,16 @@ class Execution:
                 claimed.command_type,
                 claimed.command_id,
                 claimed.attempt,
-                failure.code,
+                _in_short(failure),
                 FATES[type(outcome)],
+                extra={
+                    "command_id": str(claimed.command_id),
+                    "domain": claimed.domain,
+                    "command_type": claimed.command_type,
+                    "attempt": claimed.attempt,
+                    "correlation_id": str(claimed.correlation_id),
+                    "code": failure.code,
+                },
             )
         return outcome
 
@@ -456,3 +466,9 @@ def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewComman
             **told,
         ),
     )
+
+
+def _in_short(failure: Failure) -> str:
+    """The error in a line of a log; all of it is kept with the command."""
+    line = failure.message.strip().partition("\n")[0][:LOGGED_MAX]
+    return f"{failure.code}: {line}" if line and line != failure.code else failure.code

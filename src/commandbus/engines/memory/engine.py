@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.errors import ConfigurationError
 from commandbus.store.op import Op, Rows, Statement, Wake, drive
 from commandbus.store.serverless import Serverless
+from commandbus.store.session import NotOpen
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")
@@ -24,9 +25,7 @@ class MemorySession:
     def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self.is_open:
             op.close()
-            raise InvalidOperationError(
-                "The bus is not open; use it inside `with bus:` or `async with bus:`."
-            )
+            raise NotOpen
         wakes: list[Wake] = []
         with self._lock:
             result = drive(op, _refuse, wakes)

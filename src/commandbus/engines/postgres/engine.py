@@ -26,7 +26,7 @@ from commandbus.engines.postgres.transactions import AwaitingTransaction, Blocki
 from commandbus.engines.postgres.watch import Watch
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Wake
-from commandbus.store.session import ConnectionUse, Demand
+from commandbus.store.session import ConnectionUse, Demand, NotOpen
 from commandbus.store.wakeup import WakeHub
 
 POOL_SIZE = 10
@@ -268,9 +268,7 @@ class PostgresEngine:
                 "This bus was opened before a fork and cannot be used in the child process, because "
                 "two processes must not share a connection; open a bus of its own in the child."
             )
-        return InvalidOperationError(
-            "The bus is not open; use it inside `with bus:` or `async with bus:`."
-        )
+        return NotOpen()
 
     def within(self, connection: Any) -> CallerSession:
         """A session on the caller's own connection to this database."""

@@ -54,6 +54,9 @@ _AGAIN = (
     "had, and then told by DuplicateCommandError that it is there."
 )
 
+# How psycopg begins when no connection came about; the server's code is not told then.
+_UNREACHED = ("connection failed: ", "failed to resolve host ", "connection timeout expired")
+
 # After these, what the connection knows about the server is wrong: it is not used again.
 _FATAL = ("08", "57P", "25006", "25P03", "XX")
 
@@ -101,6 +104,11 @@ def translate(error: Exception) -> CommandBusError:
     for prefix, meaning in _MESSAGES.items():
         if state.startswith(prefix):
             return StoreUnavailable(f"{meaning} ({text}). {_AGAIN}")
+    if text.startswith(_UNREACHED):
+        return StoreUnavailable(
+            f"PostgreSQL cannot be reached: {text.removeprefix(_UNREACHED[0])}. Check the URL, and "
+            "whether the server runs."
+        )
     return StoreUnavailable(f"PostgreSQL failed: {text}. {_AGAIN}")
 
 

@@ -20,6 +20,7 @@ from commandbus.engines.sqlite.watcher import Watcher
 from commandbus.errors import ConfigurationError, InvalidOperationError, StoreUnavailable
 from commandbus.store.op import Op, Wake, drive
 from commandbus.store.serverless import Serverless
+from commandbus.store.session import NotOpen
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")
@@ -88,9 +89,7 @@ class SqliteEngine(Serverless):
     def lane(self, read: bool) -> Lane:
         lane = self._reader if read else self._writer
         if lane is None:
-            raise InvalidOperationError(
-                "The bus is not open; use it inside `with bus:` or `async with bus:`."
-            )
+            raise NotOpen
         return lane
 
     def within(self, connection: Any) -> CallerSession:

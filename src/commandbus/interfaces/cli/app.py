@@ -120,6 +120,13 @@ class BusGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Summaries go on in a second line rather than being cut off."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+            )
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}; {self.advice(ctx, args[0])}")
@@ -204,10 +211,22 @@ app = _typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from commandbus.interfaces.cli.versions import version
+
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="The store, for any command.")
     ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     target.chosen_url = url

@@ -50,8 +50,12 @@ def import_app(name: str) -> ModuleType:
 
 def _broken(name: str, error: BaseException) -> CliError:
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return _error(f"Importing {name!r} failed{where}: {type(error).__name__}: {error}")
+    places = [(frame.filename, frame.lineno) for frame in frames if "importlib" not in frame.filename]
+    told = str(error)
+    if isinstance(error, SyntaxError):  # nothing ran yet: it says itself where
+        places, told = [(error.filename or name, error.lineno)], error.msg
+    where = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+    return _error(f"Importing {name!r} failed{where}: {type(error).__name__}: {told}")
 
 
 def find_attribute(module: ModuleType, dotted: str) -> Any:

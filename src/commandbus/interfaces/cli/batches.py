@@ -282,6 +282,7 @@ def cancel(
         options.confirm(f"Cancel {what}?", yes=yes)
         actor = options.acting(operator)
         count = bus.cancel_batch(record.domain, record.batch_id, reason, actor=actor)
+        bus.record_action(actor, "cancel_batch", f"{record.domain} {record.batch_id}", reason)
     output.done(f"canceled {text.plural(count, 'command')} of batch {record.batch_id}")
 
 

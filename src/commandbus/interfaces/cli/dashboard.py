@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +56,7 @@ def dashboard(
 
     try:
         if hash_secret:
-            output.write(hashed(typer.prompt("Secret", hide_input=True, confirmation_prompt=True)))
+            output.write(hashed(_secret()))
             return
         check_host(host, has_accounts=accounts is not None)
         known = [] if accounts is None else read_accounts(accounts)
@@ -76,6 +77,14 @@ def dashboard(
     server = create_server(board, root_path=root_path)
     with suppress(KeyboardInterrupt):  # the ordinary end
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def _secret() -> str:
+    """Asked for twice where somebody types it; in a pipe, the first line of it."""
+    if sys.stdin.isatty():
+        typed: str = typer.prompt("Secret", hide_input=True, confirmation_prompt=True)
+        return typed
+    return sys.stdin.readline().rstrip("\r\n")
 
 
 def registry_of(app: str | None) -> HandlerRegistry | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.errors import SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.erasure import erase
 from commandbus.interfaces.cli.exits import CliError, Exit
@@ -34,15 +33,8 @@ def _administration(url: str | None) -> Administration:
 
 
 def _carry_out(step: Any) -> Any:
-    """A file that cannot be opened is a matter of the store, not of the usage."""
-    from commandbus.errors import ConfigurationError
-
-    try:
+    with target.opening():
         return step()
-    except (SchemaOutdated, StoreUnavailable):
-        raise
-    except ConfigurationError as error:
-        raise CliError(str(error), Exit.STORE) from error
 
 
 def upgrade(url: options.Url = None) -> None:

@@ -15,6 +15,7 @@ COLUMNS = (
     Column("slots", field_of("concurrency"), right=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
     Column("processes", lambda worker: ",".join(worker.processes), wide=True, filled=True),
+    Column("tags", lambda worker: ",".join(worker.tags), wide=True, filled=True),
     Column("host", field_of("host"), wide=True),
     Column("pid", field_of("pid"), right=True, wide=True),
     Column(

@@ -69,6 +69,7 @@ def set_(
     burst: Annotated[
         int | None, typer.Option("--burst", metavar="N", help="So many starts at once after a pause.")
     ] = None,
+    operator: options.Operator = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
@@ -92,6 +93,7 @@ def set_(
             burst=burst,
             per_sender=per_sender,
         )
+        bus.record_action(options.acting(operator), "set_limit", str(limit))
     if json:
         output.json_document({"limit": limit})
         return
@@ -103,9 +105,14 @@ def clear(
     command_type: Type = None,
     per_key: PerKey = False,
     per_sender: PerSender = False,
+    operator: options.Operator = None,
     url: options.Url = None,
 ) -> None:
     """Take a limit away; what waited for it goes on."""
+    from commandbus.domain.limits import Limit
+
     with target.opened(url) as bus:
         bus.clear_limit(domain, command_type, per_key=per_key, per_sender=per_sender)
+        of = _scope(Limit(domain, command_type, per_key, per_sender=per_sender))
+        bus.record_action(options.acting(operator), "clear_limit", f"{domain}, {of}")
     output.done(f"the limit in {domain} is taken away")

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from commandbus.interfaces.cli import text
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from rich.console import Console
     from rich.text import Text
 
@@ -35,6 +37,9 @@ WIDE = 100
 GAP = 2
 NARROWEST = 9
 """A column that gives way keeps so many characters."""
+
+logs: Logger | None = None
+"""Where remarks go instead of standard error, when each of its lines is to be a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +222,31 @@ def write(line: str) -> None:
 
 def note(message: object) -> None:
     """A remark for the person at the terminal; never part of the data."""
+    if logs is not None:
+        logs.info(text.line(message))
+        return
     print(text.line(message), file=sys.stderr)
 
 
 def done(message: object) -> None:
     """Says that something was carried out."""
-    _mark("✓", "green", message)
+    _mark("✓", "green", message, "info")
 
 
 def warn(message: object) -> None:
     """Says that something deserves attention."""
-    _mark("!", "yellow", message)
+    _mark("!", "yellow", message, "warning")
 
 
 def error(message: object) -> None:
     """An error in one clear line."""
-    _mark("error:", "bold red", message)
+    _mark("error:", "bold red", message, "error")
 
 
-def _mark(mark: str, style: str, message: object) -> None:
+def _mark(mark: str, style: str, message: object, level: str) -> None:
+    if logs is not None:
+        getattr(logs, level)(text.line(message))
+        return
     if not is_terminal(sys.stderr):
         print(f"{mark} {text.line(message)}", file=sys.stderr)
         return

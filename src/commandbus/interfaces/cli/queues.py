@@ -71,13 +71,19 @@ def all_stats(bus: SyncCommandBus) -> list[QueueStats]:
     return [bus.stats(domain) for domain in bus.list_domains()]
 
 
+def _known(bus: SyncCommandBus, domain: str) -> QueueStats:
+    """The figures of a domain that was sent to or paused; of another one, the name is a mistake."""
+    found, names = bus.stats(domain), bus.list_domains()
+    if domain not in names:
+        there = f"there are {', '.join(names[:10])}" if names else "there is none yet"
+        raise CliError(f"Nothing was ever sent to the domain {domain!r}; {there}.", Exit.NOT_FOUND)
+    return found
+
+
 def stats(domain: Named, url: options.Url = None, json: options.Json = False) -> None:
     """Show the figures of one domain."""
     with target.opened(url) as bus:
-        known = domain in bus.list_domains()
-        found = bus.stats(domain)
-    if not known:
-        raise CliError(f"Nothing was ever sent to the domain {domain!r}.", Exit.NOT_FOUND)
+        found = _known(bus, domain)
     if json:
         output.json_document(found)
         return
@@ -106,8 +112,9 @@ def pause(
 def resume(domain: Named, operator: options.Operator = None, url: options.Url = None) -> None:
     """Give out a paused domain's commands again."""
     with target.opened(url) as bus:
+        was_paused = _known(bus, domain).paused
         bus.resume(domain, actor=options.acting(operator))
-    output.done(f"{domain} is open")
+    output.done(f"{domain} is open" if was_paused else f"{domain} was not paused")
 
 
 def purge(
@@ -124,7 +131,7 @@ def purge(
     of actions. To end commands with a trace, cancel them.
     """
     with target.opened(url) as bus:
-        found = bus.stats(domain)
+        found = _known(bus, domain)
         ended = found.completed + found.failed + found.canceled
         alive = found.depth + found.running + found.parked
         what = f"{text.plural(alive, 'live command')} and {text.plural(ended, 'record')} of {domain!r}"

@@ -13,7 +13,7 @@ from commandbus.interfaces.cli.output import Column, field_of
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from commandbus.domain.process.values import ProcessRecord
+    from commandbus.domain.process.values import ProcessEvent, ProcessRecord, ProcessStep
     from commandbus.sync import SyncCommandBus
 
 STATUS_STYLES = {
@@ -35,6 +35,10 @@ def _status(record: ProcessRecord) -> Text:
     return Text(*STATUS_STYLES[record.status])
 
 
+def _where(step: ProcessStep) -> str:
+    return f"signal {step.domain}" if step.kind == "signal" else step.domain
+
+
 COLUMNS = (
     Column("id", field_of("process_id"), keep=True),
     Column("type", field_of("process_type")),
@@ -53,7 +57,7 @@ COLUMNS = (
 STEP_COLUMNS = (
     Column("step", field_of("name")),
     Column("status", lambda step: "PARKED" if step.parked else step.status),
-    Column("domain", field_of("domain")),
+    Column("domain", field_of("domain"), _where),
     Column("type", field_of("command_type")),
     Column("undoes", field_of("compensates")),
     Column("command", field_of("command_id"), keep=True),
@@ -116,10 +120,12 @@ def show(process_id: Id, url: options.Url = None, json: options.Json = False) ->
     """Show a process: state, steps, error."""
     with target.opened(url) as bus:
         record = _find(bus, process_id)
+        trail = bus.get_process_audit(process_id) if record.compensation_failed else []
     if json:
         output.json_document(record)
         return
     _print(record)
+    _advise(record, trail)
 
 
 def _find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
@@ -144,8 +150,8 @@ def _print(record: ProcessRecord) -> None:
     if record.finished_at is not None:
         took = text.duration((record.finished_at - record.created_at).total_seconds())
         facts.append(("ended", f"{ago(record.finished_at)}, took {took}"))
-    if record.due_at is not None:
-        facts.append(("deadline", text.age(record.due_at)))
+    if record.due_at is not None and record.status != "WAITING_FOR_TROUBLESHOOTING":
+        facts.append(("deadline", text.age(record.due_at)))  # which stands still for a person
     for label, other in (("parent", record.parent_id), ("batch", record.batch_id)):
         facts += [(label, str(other))] if other is not None else []
     if record.error is not None:
@@ -155,10 +161,20 @@ def _print(record: ProcessRecord) -> None:
         out.print(labelled(label, text.line(value)), soft_wrap=True)
     document("state", record.state)
     output.table(record.steps, STEP_COLUMNS)
+
+
+def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
+    """What a person can do about it."""
     parked = [step for step in record.steps if step.parked]
     for step in parked:
         output.note(f"{step.name} waits for a person: commandbus tsq show {step.command_id}")
-    if record.status == "WAITING_FOR_TROUBLESHOOTING" and not parked:
+    refused = [event for event in trail if event.event_type == "COMPENSATION_FAILED"]
+    if refused:
+        why = refused[-1].details
+        output.note(f"{refused[-1].step} was refused: {why.get('code')}: {why.get('message')}")
+        output.note(f"try it again:       commandbus process retry {record.process_id}")
+        output.note(f"go on without it:   commandbus process skip {record.process_id} --reason '…'")
+    elif record.status == "WAITING_FOR_TROUBLESHOOTING" and not parked:
         output.note(f"it waits for a person: commandbus process retry {record.process_id}")
 
 
@@ -256,14 +272,18 @@ def cancel(
             )
             return
         options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
-        bus.cancel_process(record.process_id, reason, actor=options.acting(operator))
+        actor = options.acting(operator)
+        bus.cancel_process(record.process_id, reason, actor=actor)
+        bus.record_action(actor, "cancel_process", str(record.process_id), reason)
     output.done(f"asked process {record.process_id} to undo what it did; a router does it")
 
 
 def retry(process_id: Id, operator: options.Operator = None, url: options.Url = None) -> None:
     """Let a process that waits for a person try again."""
     with target.opened(url) as bus:
-        bus.retry_process(process_id, operator=options.acting(operator))
+        actor = options.acting(operator)
+        bus.retry_process(process_id, operator=actor)
+        bus.record_action(actor, "retry_process", str(process_id))
     output.done(f"process {process_id} tries again")
 
 
@@ -280,7 +300,9 @@ def skip(
             record = _find(bus, process_id)
             output.note(f"would let {record.process_type} {process_id} go on, which is {record.status}")
             return
-        bus.skip_compensation(process_id, reason, operator=options.acting(operator))
+        actor = options.acting(operator)
+        bus.skip_compensation(process_id, reason, operator=actor)
+        bus.record_action(actor, "skip_compensation", str(process_id), reason)
     output.done(f"process {process_id} goes on without it")
 
 

@@ -157,6 +157,7 @@ def add(
     priority: options.Priority = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing before `enable`.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Change one that exists.")] = False,
+    operator: options.Operator = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
@@ -184,6 +185,7 @@ def add(
         if not replace and bus.get_schedule(schedule.name) is not None:
             raise CliError(f"There is a schedule {name!r} already; change it with --replace.")
         record = bus.put_schedule(schedule)
+        bus.record_action(options.acting(operator), "put_schedule", schedule.name)
     if json:
         output.json_document(_plain(record))
         return
@@ -191,31 +193,36 @@ def add(
     output.done(f"{name} {told}")
 
 
-def enable(name: Name, url: options.Url = None) -> None:
+def enable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
     """Let a schedule send again, from its next run on."""
     with target.opened(url) as bus:
         _find(bus, name)
-        bus.enable_schedule(name)
+        bus.enable_schedule(name, actor=options.acting(operator))
         record = _find(bus, name)
     output.done(f"{name} is enabled; next run {_until(record.next_run)}")
 
 
-def disable(name: Name, url: options.Url = None) -> None:
+def disable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
     """Stop a schedule until `schedule enable`; it stays in the list."""
     with target.opened(url) as bus:
         _find(bus, name)
-        bus.disable_schedule(name)
+        bus.disable_schedule(name, actor=options.acting(operator))
     output.done(f"{name} is disabled")
 
 
-def trigger(name: Name, url: options.Url = None, json: options.Json = False) -> None:
+def trigger(
+    name: Name,
+    operator: options.Operator = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
     """Send a schedule's command now, beside its runs.
 
     In a pipe, prints the command's id and nothing else.
     """
     with target.opened(url) as bus:
         schedule = _find(bus, name).schedule
-        command_id = bus.trigger_schedule(name)
+        command_id = bus.trigger_schedule(name, actor=options.acting(operator))
     if json:
         output.json_document({"command_id": command_id, "domain": schedule.domain})
         return

@@ -108,6 +108,7 @@ def cancel(
     operator: options.Operator = None,
     dry_run: options.DryRun = False,
     url: options.Url = None,
+    json: options.Json = False,
 ) -> None:
     """Cancel a command that waits, or ask one that runs to stop.
 
@@ -121,7 +122,9 @@ def cancel(
             output.note(f"would cancel {domain}/{wanted}, which {state}")
             return
         status = bus.cancel(domain, wanted, reason, actor=options.acting(operator))
-    if status == "CANCELED":
+    if json:
+        output.json_document({"command_id": wanted, "domain": domain, "status": status})
+    elif status == "CANCELED":
         output.done(f"canceled {domain}/{wanted}")
     else:
         output.done(f"asked {domain}/{wanted} to stop; it runs, and `commandbus show` tells")

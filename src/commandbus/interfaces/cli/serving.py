@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from commandbus.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
-from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import Signals
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
@@ -83,6 +82,7 @@ def configure_logging(verbose: bool, log_format: str = "text") -> None:
         from commandbus.observe.logs import JsonFormatter
 
         handler.setFormatter(JsonFormatter())
+        output.logs = logging.getLogger("commandbus.cli")
     else:
         handler.setFormatter(_Escaping("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
@@ -93,15 +93,10 @@ def serve(plan: Plan, registry: HandlerRegistry) -> None:
     """Run a worker until a signal stops it."""
     global is_worker_process
     is_worker_process = True
-    try:
-        if plan.threads:
-            _serve_threads(plan, registry)
-        else:
-            run_async(_serve_asyncio(plan, registry))
-    except (StoreUnavailable, SchemaOutdated):
-        raise
-    except ConfigurationError as error:
-        raise CliError(str(error), Exit.STORE) from error
+    if plan.threads:
+        _serve_threads(plan, registry)
+    else:
+        run_async(_serve_asyncio(plan, registry))
 
 
 def run_async(work: Coroutine[Any, Any, None]) -> None:
@@ -117,6 +112,8 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
 
     bus = CommandBus(plan.url)
     target.check_store(bus.engine, create=True)
+    with target.opening():
+        await bus.open()
     async with bus:
         worker = Worker(
             bus,
@@ -157,6 +154,8 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
 
     bus = SyncCommandBus(plan.url)
     target.check_store(bus.engine, create=True)
+    with target.opening():
+        bus.open()
     with bus:
         worker = SyncWorker(
             bus,

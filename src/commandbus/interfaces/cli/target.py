@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
+from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.interfaces.cli.exits import CliError, Exit, exit_code
 from commandbus.settings import DEFAULT_URL
 
@@ -90,12 +90,8 @@ def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus
 
     bus = SyncCommandBus(find_url(flag))
     check_store(bus.engine, create=create)
-    try:
+    with opening():
         bus.open()
-    except (StoreUnavailable, SchemaOutdated):
-        raise
-    except ConfigurationError as error:
-        raise CliError(str(error), Exit.STORE) from error
     try:
         yield bus
     except CommandBusError as error:
@@ -104,6 +100,15 @@ def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus
         raise
     finally:
         bus.close()
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """A store that cannot be opened is a matter of the store, not of the usage."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise CliError(str(error), Exit.STORE) from error
 
 
 def check_store(engine: Any, *, create: bool) -> None:

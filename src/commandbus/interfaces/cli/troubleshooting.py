@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["assign", "cancel", "comment", "complete", "count", "list_", "retry", "show"]
 
 PAGE = 500
+LIMIT_MAX = 1_000
 
 COLUMNS = (
     Column("id", field_of("command_id"), keep=True),
@@ -90,6 +91,10 @@ class Choice:
             and self.code in (None, record.error_code)
         )
 
+    def assigned(self, queue: SyncTroubleshootingQueue, assignee: str) -> Iterator[CommandRecord]:
+        """What of it somebody takes care of."""
+        return filter(self.fits, queue.list_assigned(assignee, limit=LIMIT_MAX))
+
     def records(self, queue: SyncTroubleshootingQueue) -> Iterator[CommandRecord]:
         """What is meant, newest first, read as far as it is asked for."""
         after = None
@@ -117,16 +122,18 @@ def list_(
     """List parked commands, newest first."""
     from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
-    chosen, following = Choice(domain, command_type, code), None
+    if after is not None and (code is not None or assignee is not None):
+        raise CliError("--after does not go with --code and --assignee; raise --limit.", Exit.USAGE)
+    chosen, following, more = Choice(domain, command_type, code), None, False
     with target.opened(url) as bus:
         queue = SyncTroubleshootingQueue(bus)
         if groups:
             _print_groups(chosen.groups(queue), json)
             return
-        if assignee is not None:
-            records = [r for r in queue.list_assigned(assignee, limit=limit) if chosen.fits(r)]
-        elif code is not None:
-            records = list(islice(chosen.records(queue), limit))
+        if assignee is not None or code is not None:
+            found = chosen.records(queue) if assignee is None else chosen.assigned(queue, assignee)
+            records = list(islice(found, limit + 1))
+            records, more = records[:limit], len(records) > limit
         else:
             page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
             records, following = page.commands, page.next
@@ -137,6 +144,8 @@ def list_(
     output.table(records, COLUMNS + cases.columns(records, known), empty=EMPTY)
     if following is not None:
         output.note(f"more with --after {following}, or by error with --groups")
+    elif more:
+        output.note("more with a larger --limit, or by error with --groups")
 
 
 def _print_groups(found: list[FailureGroup], json: bool) -> None:
@@ -194,6 +203,7 @@ def retry(
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
+    json: options.Json = False,
 ) -> None:
     """Send parked commands back to work with fresh attempts.
 
@@ -211,7 +221,8 @@ def retry(
         from commandbus.interfaces.cli.apps import load_registry
 
         registry = load_registry(app)
-    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes, registry=registry)
+    how = How(dry_run, yes, json)
+    carry_out(action, ids, everything, chosen, url, how, registry)
 
 
 def cancel(
@@ -228,6 +239,7 @@ def cancel(
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
+    json: options.Json = False,
 ) -> None:
     """End parked commands as canceled.
 
@@ -235,7 +247,7 @@ def cancel(
     """
     action = Action("cancel", "canceled", options.acting(operator), reason)
     chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
+    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json))
 
 
 def complete(
@@ -253,6 +265,7 @@ def complete(
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
+    json: options.Json = False,
 ) -> None:
     """End parked commands as completed, because somebody did their work by hand.
 
@@ -261,7 +274,7 @@ def complete(
     vouched = {"result": options.document(result, "--result")}
     action = Action("complete", "completed", options.acting(operator), reason, vouched)
     chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, dry_run=dry_run, yes=yes)
+    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +299,33 @@ class Action:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """Whether it is done, asked about before, and told as a document."""
+
+    dry_run: bool
+    yes: bool
+    json: bool
+
+    def preview(
+        self, action: Action, count: int, rows: Sequence[Any], columns: Sequence[Column]
+    ) -> None:
+        """What would be done."""
+        if self.json:
+            output.json_document({"would": action.verb, "matched": count})
+            return
+        what = text.plural(count, "parked command") if count else "nothing"
+        output.note(f"would {action.verb} {what}{':' if rows else ''}")
+        output.table(rows, columns)
+
+
 def carry_out(
     action: Action,
     ids: list[str] | None,
     everything: bool,
     chosen: Choice,
     url: str | None,
-    *,
-    dry_run: bool,
-    yes: bool,
+    how: How,
     registry: HandlerRegistry | None = None,
 ) -> None:
     """Act on the commands named, or on all that are chosen; never both, never neither."""
@@ -305,23 +336,28 @@ def carry_out(
     with target.opened(url) as bus:
         queue = SyncTroubleshootingQueue(bus, registry)
         if everything:
-            done, refused = _act_on_all(queue, action, chosen, dry_run=dry_run, yes=yes)
+            done, refused = _act_on_all(queue, action, chosen, how)
         else:
             records = [commands.find(bus, one, chosen.domain) for one in ids or []]
-            done, refused = _act_on_each(queue, action, records, dry_run=dry_run)
-    if done or refused:
+            done, refused = _act_on_each(queue, action, records, how)
+    if how.json and not how.dry_run:
+        output.json_document({"done": done, "refused": refused})
+    elif done or refused:
         output.done(f"{text.plural(done, 'command')} {action.past}")
     if refused:
         raise typer.Exit(Exit.FAILURE)
 
 
 def _act_on_each(
-    queue: SyncTroubleshootingQueue, action: Action, records: list[CommandRecord], *, dry_run: bool
+    queue: SyncTroubleshootingQueue, action: Action, records: list[CommandRecord], how: How
 ) -> tuple[int, int]:
     """What is refused is reported, and the rest goes on."""
-    if dry_run:
-        output.note(f"would {action.verb} {text.plural(len(records), 'command')}:")
-        output.table(records, commands.COLUMNS)
+    if how.dry_run:
+        parked = [record for record in records if record.status == "IN_TROUBLESHOOTING_QUEUE"]
+        how.preview(action, len(parked), parked, commands.COLUMNS)
+        for record in records:
+            if record not in parked:
+                output.warn(f"{record.command_id} is not parked, but {record.status}")
         return 0, 0
     refused = 0
     for record in records:
@@ -336,22 +372,21 @@ def _act_on_each(
 
 
 def _act_on_all(
-    queue: SyncTroubleshootingQueue, action: Action, chosen: Choice, *, dry_run: bool, yes: bool
+    queue: SyncTroubleshootingQueue, action: Action, chosen: Choice, how: How
 ) -> tuple[int, int]:
     """Domain by domain, after a look at what it will be."""
     groups = chosen.groups(queue)
     count = sum(group.count for group in groups)
-    what = f"{action.verb} {text.plural(count, 'parked command')}"
-    if dry_run:
-        output.note(f"would {what}:" if groups else f"would {action.verb} nothing")
-        output.table(groups, GROUP_COLUMNS)
+    if how.dry_run:
+        how.preview(action, count, groups, GROUP_COLUMNS)
         return 0, 0
     if not groups:
         output.note("no parked command matches")
         return 0, 0
-    if output.is_interactive() and not yes:
+    if output.is_interactive() and not how.yes:
         output.table(groups, GROUP_COLUMNS)
-    options.confirm(f"{what.capitalize()}?", yes=yes)
+    what = f"{action.verb} {text.plural(count, 'parked command')}"
+    options.confirm(f"{what.capitalize()}?", yes=how.yes)
     done = refused = 0
     with output.progress(action.verb, count) as advance:
         for domain in sorted({group.domain for group in groups}):

@@ -140,6 +140,10 @@ def worker(
         _follow(store, patience)
     tags = tuple(tag or ())
     bounds = None if max_concurrency is None else (concurrency, max_concurrency)
+    if max_concurrency is not None and max_concurrency < concurrency:
+        raise CliError(
+            f"--max-concurrency {max_concurrency} is below --concurrency {concurrency}.", Exit.USAGE
+        )
     step = options.seconds(ageing, "--ageing")
     name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)

@@ -50,16 +50,17 @@ def api_routes(desk: Desk, doorkeeper: Doorkeeper) -> list[Route]:
         known = [e.method for e in ENDPOINTS if _fits(e.path, request.path_params["rest"])]
         if known:
             raise Refused(405, f"Use {' or '.join(known)}.")
-        raise Refused(404, f"There is nothing at {request.url.path[:200]}; see {PREFIX}/openapi.json.")
+        place = f"{request.scope.get('root_path', '')}{PREFIX}/openapi.json"
+        raise Refused(404, f"There is nothing at {request.url.path[:200]}; see {place}.")
 
     every = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
-    routes.append(Route(PREFIX + "/{rest:path}", answering(nowhere, doorkeeper), methods=every))
+    routes.append(Route(PREFIX + "{rest:path}", answering(nowhere, doorkeeper), methods=every))
     return routes
 
 
 def _fits(path: str, asked: str) -> bool:
     pattern = re.sub(r"{\w+}", "[^/]+", path.strip("/"))
-    return re.fullmatch(pattern, asked) is not None
+    return re.fullmatch(pattern, asked.removeprefix("/")) is not None
 
 
 def answering(serve: Answer, doorkeeper: Doorkeeper) -> Answer:

@@ -27,6 +27,10 @@ class Series(msgspec.Struct, frozen=True):
 
 Format = Callable[[float], str]
 
+DAY = 86_400
+CLOCK_STEPS = (15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, DAY)
+"""Round times, from a quarter of a minute on: nobody reads 3.33 min."""
+
 
 def plain(value: float) -> str:
     """A number in as few characters as its size needs."""
@@ -35,6 +39,11 @@ def plain(value: float) -> str:
     if value >= 1_000:
         return f"{value / 1_000:.3g}k"
     return f"{value:.3g}"
+
+
+def count(value: float) -> str:
+    """A number of things, which has no half."""
+    return plain(value)
 
 
 def seconds(value: float) -> str:
@@ -60,7 +69,7 @@ def line_chart(
     if len(times) < 2:
         return _empty(title)
     highest = max((v for s in series for v in s.values if v is not None), default=0.0)
-    top, ticks = _scale(highest)
+    top, ticks = _scale(highest, form)
     span = (times[-1] - times[0]).total_seconds() or 1.0
 
     def x(moment: datetime) -> float:
@@ -116,15 +125,23 @@ def _empty(title: str) -> Markup:
     ).format(WIDTH, HEIGHT, f"{title}: no figures yet", WIDTH // 2, HEIGHT // 2)
 
 
-def _scale(highest: float) -> tuple[float, list[float]]:
+def _scale(highest: float, form: Format) -> tuple[float, list[float]]:
     """The end of the axis and its marks, at round numbers."""
     if highest <= 0:
         return 1.0, [0.0, 1.0]
-    raw = highest / 4
-    size = 10 ** floor(log10(raw))
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
-    count = ceil(highest / step)
-    return step * count, [step * i for i in range(count + 1)]
+    step = _step(highest / 4, form)
+    marks = ceil(highest / step)
+    return step * marks, [step * i for i in range(marks + 1)]
+
+
+def _step(least: float, form: Format) -> float:
+    if form is count and least <= 1:
+        return 1.0
+    if form is seconds and least > CLOCK_STEPS[0] / 2:
+        return next((step for step in CLOCK_STEPS if step >= least), ceil(least / DAY) * DAY)
+    size: float = 10 ** floor(log10(least))
+    rounds = (1, 2, 5, 10) if form is count else (1, 2, 2.5, 5, 10)
+    return next(size * m for m in rounds if size * m >= least)
 
 
 def _grid(ticks: Sequence[float], y: Callable[[float], float], form: Format) -> list[Markup]:
@@ -143,11 +160,14 @@ def _clock(times: Sequence[datetime], x: Callable[[datetime], float], span: floa
     shown = "%H:%M:%S" if span < 300 else "%H:%M" if span < 2 * 86_400 else "%d %b"
     first, last = times[0], times[-1]
     middle = first + (last - first) / 2
+    places = [(first, "start"), (middle, "middle"), (last, "end")]
+    if span < 3:  # the same second would be told twice
+        del places[1]
     return [
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
             x(moment), HEIGHT - 7, anchor, moment.strftime(shown)
         )
-        for moment, anchor in ((first, "start"), (middle, "middle"), (last, "end"))
+        for moment, anchor in places
     ]
 
 
@@ -157,17 +177,20 @@ def _line(
     x: Callable[[datetime], float],
     y: Callable[[float], float],
 ) -> list[Markup]:
-    """Gaps, where nothing is known, are left open."""
+    """Gaps, where nothing is known, are left open; a value between two of them is a dot."""
     pieces: list[list[str]] = [[]]
     for moment, value in zip(times, line.values, strict=True):
         if value is None:
             pieces.append([])
         else:
             pieces[-1].append(f"{x(moment):.1f},{y(value):.1f}")
+    drawn = Markup('<polyline class="{} {}" points="{}"/>')
     return [
-        Markup('<polyline class="line {}" points="{}"/>').format(line.kind, " ".join(piece))
+        drawn.format("line dot", line.kind, " ".join(piece * 2))
+        if len(piece) == 1
+        else drawn.format("line", line.kind, " ".join(piece))
         for piece in pieces
-        if len(piece) > 1
+        if piece
     ]
 
 

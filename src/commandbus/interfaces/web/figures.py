@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from bisect import bisect
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,12 @@ FRESH_SECONDS = 1.0
 LIVE_SECONDS = 600.0
 SPANS = {"10m": 600, "1h": 3_600, "24h": 86_400, "7d": 604_800}
 SECOND = 1_000_000
+MINUTE_SECONDS = 60.0
+POINTS_MAX = 120
+DOMAINS_MAX = 200
+
+Row = dict[str, Sample]
+"""Every domain, or one, at about the same moment."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -39,11 +46,12 @@ class Point(msgspec.Struct, frozen=True):
 class Figures:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._samples: deque[dict[str, Sample]] = deque(maxlen=400)
+        self._samples: deque[Row] = deque(maxlen=int(LIVE_SECONDS))
         self._taken = 0.0
         self._taking = asyncio.Lock()
+        self._minutes: dict[str | None, tuple[float, list[Row]]] = {}
 
-    async def now(self, fresh: float = FRESH_SECONDS) -> dict[str, Sample]:
+    async def now(self, fresh: float = FRESH_SECONDS) -> Row:
         """Every domain as it was at most `fresh` seconds ago."""
         async with self._taking:
             if time.monotonic() - self._taken >= fresh or not self._samples:
@@ -89,21 +97,31 @@ class Figures:
         seconds = SPANS.get(span, SPANS["10m"])
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         if seconds <= LIVE_SECONDS:
-            live = self._live(since, domain)
-            if len(live) >= 3:
-                return as_points(live)
+            begin = int(since.timestamp() * SECOND)
+            rows = _filled(await self._older(since, domain), self._live(domain))
+            return as_points(thinned([row for row in rows if _at(row) >= begin]))
         bus = await self._stores.reading()
         grain = Grain.MINUTE if seconds <= SPANS["24h"] else Grain.HOUR
         kept = await bus.get_history(since, domain=domain, grain=grain)
         return as_points(_aligned([*kept, *self._newest(domain)], grain))
 
-    def _live(self, since: datetime, domain: str | None) -> list[dict[str, Sample]]:
-        begin = since.timestamp() * SECOND
-        chosen = [
+    async def _older(self, since: datetime, domain: str | None) -> list[Row]:
+        """What workers kept of these minutes; asked for once a minute, since it grows no faster."""
+        asked, rows = self._minutes.get(domain, (-MINUTE_SECONDS, []))
+        if time.monotonic() - asked >= MINUTE_SECONDS:
+            bus = await self._stores.reading()
+            rows = _aligned(await bus.get_history(since, domain=domain), Grain.MINUTE)
+            if len(self._minutes) >= DOMAINS_MAX:
+                self._minutes.clear()
+            self._minutes[domain] = (time.monotonic(), rows)
+        return rows
+
+    def _live(self, domain: str | None) -> list[Row]:
+        chosen = (
             {name: s for name, s in samples.items() if domain in (None, name)}
             for samples in self._samples
-        ]
-        return [c for c in chosen if c and next(iter(c.values())).at >= begin]
+        )
+        return [row for row in chosen if row]
 
     def _newest(self, domain: str | None) -> list[DomainHistory]:
         return [
@@ -117,28 +135,56 @@ def _ended(sample: Sample) -> int:
     return sample.completed + sample.failed + sample.canceled
 
 
-def _aligned(histories: list[DomainHistory], grain: Grain) -> list[dict[str, Sample]]:
+def _at(row: Row) -> int:
+    return max(sample.at for sample in row.values())
+
+
+def _filled(kept: list[Row], live: list[Row]) -> list[Row]:
+    """What was seen here; and of minutes in which nobody looked, what workers kept."""
+    looks = [_at(row) for row in live]
+
+    def is_missing(row: Row) -> bool:
+        place = bisect(looks, _at(row))
+        near = looks[max(0, place - 1) : place + 1]
+        return all(abs(look - _at(row)) > MINUTE_SECONDS * SECOND for look in near)
+
+    return sorted([*filter(is_missing, kept), *live], key=_at)
+
+
+def thinned(rows: list[Row]) -> list[Row]:
+    """As many as a chart can show, about equally far apart; the newest is one of them."""
+    if len(rows) <= POINTS_MAX:
+        return rows
+    step = (_at(rows[-1]) - _at(rows[0])) // POINTS_MAX
+    kept = [rows[-1]]
+    for row in reversed(rows):
+        if _at(kept[-1]) - _at(row) >= step:
+            kept.append(row)
+    return kept[::-1]
+
+
+def _aligned(histories: list[DomainHistory], grain: Grain) -> list[Row]:
     """Samples of several domains side by side, by the step of time they belong to. A domain without a
     sample in a step keeps the one before."""
     step = int(grain.step.total_seconds() * SECOND)
-    slots: dict[int, dict[str, Sample]] = {}
+    slots: dict[int, Row] = {}
     for history in histories:
         for sample in history.samples:
             slots.setdefault(sample.at // step, {})[history.domain] = sample
-    rows: list[dict[str, Sample]] = []
-    present: dict[str, Sample] = {}
+    rows: list[Row] = []
+    present: Row = {}
     for slot in sorted(slots):
         present = present | slots[slot]
         rows.append(present)
     return rows
 
 
-def as_points(rows: list[dict[str, Sample]]) -> list[Point]:
+def as_points(rows: list[Row]) -> list[Point]:
     """What happened between each two looks."""
     points: list[Point] = []
     for before, after in itertools.pairwise(rows):
-        at = max(sample.at for sample in after.values())
-        seconds = (at - max(sample.at for sample in before.values())) / SECOND
+        at = _at(after)
+        seconds = (at - _at(before)) / SECOND
         if seconds <= 0:
             continue
         samples = list(after.values())

@@ -325,6 +325,7 @@ def draw(points: list[Point]) -> dict[str, Any]:
                 line("running", "running", [point.running for point in points]),
                 line("parked", "parked", [point.parked for point in points]),
             ],
+            charts.count,
         ),
         "Oldest waiting": charts.line_chart(
             "Oldest waiting",

@@ -15,8 +15,8 @@ def check_host(host: str, *, has_accounts: bool) -> None:
     if not has_accounts and not is_loopback(host):
         raise ConfigurationError(
             f"The dashboard does not serve {host} without accounts: anybody who reaches it could read "
-            "payloads and cancel commands. Name a file of accounts with --accounts, or leave --host at "
-            "127.0.0.1."
+            "payloads and cancel commands. Use `commandbus dashboard --accounts FILE`, or leave --host "
+            "at 127.0.0.1."
         )
 
 
@@ -26,9 +26,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # Python repeats the address
         hint = "; choose another --port" if error.errno == errno.EADDRINUSE else ""
         raise ConfigurationError(
-            f"The dashboard cannot listen at {host}:{port}: {error.strerror}{hint}."
+            f"The dashboard cannot listen at {host}:{port}: {why}{hint}."
         ) from None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
-from commandbus.operations.history import record_history
+from commandbus.operations.history import record_history, take_samples
 from commandbus.operations.retention import PIECE
 from commandbus.testing.conformance.helpers import complete, park
 from commandbus.testing.harness import DOMAIN, Harness
@@ -111,6 +111,17 @@ class HistorySuite:
         (hours,) = bus.call(bus.bus.get_history, since, grain="hour")
         assert len(minutes.samples) == 1
         assert len(hours.samples) == 2
+
+    def test_what_an_operator_sent_back_did_not_wait_while_it_was_parked(self, bus: Harness) -> None:
+        parked = park(bus)
+        bus.advance(HOUR)
+        bus.operator_retry(parked)
+        worker = bus.worker()
+        bus.call(worker.complete, bus.take(worker))
+        (history,) = bus.run(take_samples(bus.bus.scope))
+        waited = history.samples[0].wait_p95
+        assert waited is not None
+        assert waited < HOUR / 2
 
     def test_a_sample_counts_what_is_there(self, bus: Harness) -> None:
         complete(bus)

@@ -149,7 +149,11 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
 order by a.id desc limit $6::bigint
 
 -- name: recent_runs
-select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
+-- What an operator sent back is due since then; asked for those only that seem to have waited.
+select c.domain, o.status, o.attempts,
+    case when o.started_at > c.due_at + 1000000 then coalesce((select max(a.at) from commandbus.audit a
+        where a.seq = o.seq and a.kind = 'OPERATOR_RETRY'), c.due_at) else c.due_at end,
+    o.started_at, o.finished_at
 from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 
