@@ -112,7 +112,7 @@ class MemoryReads:
                 stored.command.domain,
                 outcome.status,
                 outcome.attempts,
-                _due_at(stored),
+                stored.due_at,
                 None if outcome.lease_id is None else stored.finished_at - outcome.ran,
                 stored.finished_at,
             )
@@ -329,9 +329,3 @@ class MemoryReads:
             group_key=command.group_key,
             requires=tuple(command.requires.split(",")) if command.requires else (),
         )
-
-
-def _due_at(stored: Stored) -> int:
-    """Since when it may run: what an operator sent back, since then."""
-    sent_back = (kept.at for kept in stored.audit if kept.kind is AuditEventType.OPERATOR_RETRY)
-    return max(sent_back, default=stored.due_at)

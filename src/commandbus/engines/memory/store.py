@@ -356,6 +356,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         stored.audit.append(Kept(AuditEventType(transition.upper()), now, action.details(stored.data)))
         stored.outcome = None
         if status is CommandStatus.PENDING:
+            stored.due_at = now
             if action.data is not None:
                 stored.data = action.data
             self._enqueue(stored.seq, Entry(stored.seq, 0, 0, 0, now), now)

@@ -57,8 +57,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         writes = Writes(audits=[note])
         if status is CommandStatus.PENDING:
-            if action.data is not None:
-                yield Statement(self._sql.edit_data, (seq, action.data))
+            yield Statement(self._sql.send_back, (seq, action.data))
             writes.requeues.append(QueueRow(seq, 0, 0, 0, delay=0))
         else:
             writes.outcomes.append(

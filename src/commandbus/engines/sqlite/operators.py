@@ -57,8 +57,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
         yield from self._audit([note], now)
         if status is CommandStatus.PENDING:
-            if action.data is not None:
-                yield Statement(SQL.edit_data, (action.data, seq))
+            yield Statement(SQL.send_back, (now, action.data, seq))
             yield from self._route_back([(seq, 0, 0, 0)], now)
             yield Wake(domain)
             return

@@ -126,6 +126,19 @@ class VerdictsSuite:
             record = bus.wait(command_id)
         assert (record.status, record.error_code) == (PARKED, "TOTAL_TIMEOUT")
 
+    def test_what_an_operator_sends_back_has_all_of_its_time_again(self, bus: Harness) -> None:
+        registry = failing(OSError("busy"), total_timeout=100)
+        command_id = bus.send()
+        bus.advance(101)
+        with bus.run_worker(registry, retry_policy=RetryPolicy(2, [1], window=50)):
+            bus.wait(command_id)
+            bus.operator_retry(command_id)
+            eventually(lambda: bus.get(command_id).error_code == "OSError")
+            assert bus.get(command_id).status is CommandStatus.PENDING, "it is tried again"
+            bus.advance(2)
+            record = bus.wait(command_id)
+        assert (record.status, record.attempts, record.reason) == (PARKED, 2, "EXHAUSTED")
+
     @pytest.mark.parametrize("wrong", [0, -1, "soon"])
     def test_a_window_that_is_none_is_refused(self, wrong: Any) -> None:
         with pytest.raises((ConfigurationError, ValueError), match="window"):

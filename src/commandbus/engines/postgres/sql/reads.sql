@@ -57,8 +57,10 @@ from commandbus.command c left join commandbus.outcome o on o.seq = c.seq
 where c.command_id = $1::uuid and c.domain = $2::text and (not $5::boolean or o.status = 'IN_TROUBLESHOOTING_QUEUE')
 returning seq
 
--- name: edit_data
-update commandbus.command set data = $2::text where seq = $1::bigint
+-- name: send_back
+-- By an operator: it is due from now on, so that nobody counts the time in which it was parked.
+update commandbus.command set due_at = commandbus.now_us(), data = coalesce($2::text, data)
+where seq = $1::bigint
 
 -- name: leases
 select worker, claimed_at, seqs, unusual from commandbus.lease
@@ -149,11 +151,7 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
 order by a.id desc limit $6::bigint
 
 -- name: recent_runs
--- What an operator sent back is due since then; asked for those only that seem to have waited.
-select c.domain, o.status, o.attempts,
-    case when o.started_at > c.due_at + 1000000 then coalesce((select max(a.at) from commandbus.audit a
-        where a.seq = o.seq and a.kind = 'OPERATOR_RETRY'), c.due_at) else c.due_at end,
-    o.started_at, o.finished_at
+select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
 from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 

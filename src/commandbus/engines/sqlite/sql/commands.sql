@@ -201,8 +201,9 @@ delete from commandbus_scheduled where seq = ?
 -- name: delete_held
 delete from commandbus_held where seq = ?
 
--- name: edit_data
-update commandbus_command set data = ? where seq = ?
+-- name: send_back
+-- By an operator: it is due from now on, so that nobody counts the time in which it was parked.
+update commandbus_command set due_at = ?, data = coalesce(?, data) where seq = ?
 
 -- name: set_paused
 insert into commandbus_domain (domain, paused_at, paused_reason, paused_by) values (?, ?, ?, ?)

@@ -100,11 +100,7 @@ where a.id > coalesce(:before, (select max(id) + 1 from commandbus_audit)) - :sp
 order by a.id desc limit :limit
 
 -- name: recent_runs
--- What an operator sent back is due since then; asked for those only that seem to have waited.
-select c.domain, o.status, o.attempts,
-    case when o.started_at > c.due_at + 1000000 then coalesce((select max(a.at) from commandbus_audit a
-        where a.seq = o.seq and a.kind = 'OPERATOR_RETRY'), c.due_at) else c.due_at end,
-    o.started_at, o.finished_at
+select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
 from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
 order by o.seq desc limit ?
 
