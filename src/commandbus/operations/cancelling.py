@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.names import as_name, as_text
@@ -63,7 +62,7 @@ def cancel(
         return CommandStatus.CANCELED
     body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, actor))).decode()
     # Of several requests the first one counts.
-    yield from scope.store.put_document(Document(KIND, _key(record), 0, "asked", None, body))
+    yield from scope.store.put_document(Document(KIND, _key(domain, wanted), 0, "asked", None, body))
     yield from scope.store.announce(TOPIC)
     return CommandStatus.IN_PROGRESS
 
@@ -96,5 +95,11 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
     return running
 
 
-def _key(record: CommandRecord) -> str:
-    return f"{record.domain} {record.command_id}"
+def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """An operator lets it be tried again: who wanted it canceled before was asked too early."""
+    if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
+        yield from scope.store.announce(TOPIC)
+
+
+def _key(domain: str, command_id: UUID) -> str:
+    return f"{domain} {command_id}"

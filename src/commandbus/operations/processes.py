@@ -44,6 +44,7 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.batches import open_batch
+from commandbus.operations.cancelling import withdraw
 from commandbus.operations.ledger import Link, link, written
 from commandbus.operations.membership import grow_batch, require_open
 from commandbus.operations.saga_writing import (
@@ -372,6 +373,7 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
     links: list[Link] = []
     for domain, command_id in places:
         yield from scope.store.resolve(domain, command_id, OperatorAction("retry", operator))
+        yield from withdraw(scope, domain, command_id)
         retried = AuditEventType.OPERATOR_RETRY
         links.append((yield from written(scope, domain, command_id, retried)))
     if places:

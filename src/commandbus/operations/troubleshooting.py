@@ -10,6 +10,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.operations.cancelling import withdraw
 from commandbus.operations.commands import query_commands, reply_to_sender
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
@@ -65,6 +66,7 @@ def operator_retry(
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
+    yield from withdraw(scope, domain, wanted)
     yield from link_event(scope, domain, wanted, AuditEventType.OPERATOR_RETRY)
 
 

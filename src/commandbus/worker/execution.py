@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -319,6 +319,14 @@ class Execution:
     def interrupted(self, call: Call, ran: int) -> Settlement:
         """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
         return self._settlement(call.claimed, Released("the worker stopped"), ran)
+
+    def arrived(self, claimed: Iterable[Claimed]) -> None:
+        """Whoever asked for the end of what begins anew did so before an operator let it be tried
+        again."""
+        if self.requests:
+            for one in claimed:
+                if one.attempt == 1 and not one.crashes and not one.releases:
+                    self.requests.pop(one.seq, None)
 
     def canceled(self, claimed: Claimed, ran: int = 0) -> Settlement:
         """Somebody wanted it canceled, and it was not begun or has given way."""

@@ -15,7 +15,7 @@ from commandbus.errors import (
     PermanentCommandError,
     TransientCommandError,
 )
-from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of
+from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of, require
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import BookTrip
@@ -85,6 +85,33 @@ class WhySuite:
             command_id = bus.send()
             eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
             assert "breaker of 'bank' is open until 20" in bus.call(bus.bus.why, command_id).summary
+
+    def test_a_breaker_that_was_reset_is_not_called_open(self, bus: Harness) -> None:
+        registry = HandlerRegistry()
+
+        @registry.handler(DOMAIN, "ship", breaker=CircuitBreaker("bank", threshold=1), retry=AT_ONCE)
+        def fail(command: Any, context: Any) -> None:
+            raise TransientCommandError("DOWN")
+
+        with bus.run_worker(registry, concurrency=1):
+            command_id = bus.send()
+            eventually(lambda: bus.call(bus.bus.get_breaker, "bank"))
+            eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+            bus.call(bus.bus.reset_breaker, "bank")
+            assert codes(bus, command_id) == ["SCHEDULED"]
+            assert "the breaker of 'bank' was open" in bus.call(bus.bus.why, command_id).summary
+
+    def test_who_has_the_tags_must_have_the_handler_too(self, bus: Harness) -> None:
+        require(bus, "gates")
+        able, tagged = registry_of(ship=lambda command, context: None), HandlerRegistry()
+        tagged.register(DOMAIN, "other", lambda command, context: None)
+        with (
+            bus.run_worker(able, name="able"),
+            bus.run_worker(tagged, name="tagged", tags=["gpu"]),
+        ):
+            eventually(lambda: len(bus.call(bus.bus.list_workers)) == 2)
+            command_id = bus.send(DOMAIN, "ship", None, requires=["gpu"], delay=60)
+            assert codes(bus, command_id) == ["SCHEDULED", "NO_HANDLER"]
 
     def test_each_answer_says_a_thing_once(self, bus: Harness) -> None:
         """An operator reads it aloud: no word is said twice in a row, no code repeated in its text."""
