@@ -91,7 +91,10 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     if record.due_at > now:
         reasons.append((yield from _why_later(scope, record)))
     reasons += yield from _why_nobody(scope, record)
-    if record.due_at <= now:
+    if record.expires_at is not None and record.expires_at <= now:
+        ends = f"it expired at {_moment(record.expires_at)}, and ends when a worker comes to it"
+        reasons.append(Reason("EXPIRED", ends))
+    elif record.due_at <= now:
         reasons += yield from _why_behind(scope, record)
     return reasons or [Reason("NEXT", "nothing is in its way: it is next")]
 
@@ -160,7 +163,7 @@ def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
         return Reason("GROUP_BLOCKED", f"its group {record.group_key!r} is blocked by {held.holder}")
     if full or limit.rate is not None:
         return Reason("LIMIT_REACHED", f"a limit is reached: {limit}")
-    return Reason("HELD", "the next claim lets it pass")
+    return Reason("HELD", "its turn comes with one of the next claims")
 
 
 def _why_not_waiting(record: CommandRecord) -> Reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -100,6 +101,18 @@ class WhySuite:
             bus.call(bus.bus.reset_breaker, "bank")
             assert codes(bus, command_id) == ["SCHEDULED"]
             assert "the breaker of 'bank' was open" in bus.call(bus.bus.why, command_id).summary
+
+    def test_what_is_held_back_is_not_ahead_of_others(self, bus: Harness) -> None:
+        require(bus, "gates")
+        for _ in range(2):
+            bus.send(DOMAIN, "ship", None, group_key="g")
+        assert codes(bus, bus.send()) == ["NO_WORKER"]
+
+    def test_what_has_expired_does_not_wait_for_others(self, bus: Harness) -> None:
+        bus.send()
+        command_id = bus.send(expires_at=bus.now + timedelta(seconds=10))
+        bus.advance(20)
+        assert codes(bus, command_id) == ["NO_WORKER", "EXPIRED"]
 
     def test_who_has_the_tags_must_have_the_handler_too(self, bus: Harness) -> None:
         require(bus, "gates")
