@@ -199,10 +199,6 @@ class Execution:
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:
             handler = self._around(handler, traced)
-        if handler.breaker is not None:
-            wait = self._gates.allow(handler.breaker)
-            if wait > 0:
-                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         try:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
@@ -210,6 +206,11 @@ class Execution:
                 "UNDECODABLE", f"The payload does not fit {handler.payload_name}: {error}"
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
+        # Last, because whoever is let through has to tell how it went.
+        if handler.breaker is not None:
+            wait = self._gates.allow(handler.breaker)
+            if wait > 0:
+                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         command = _command(claimed, data)
         return Call(
             claimed,

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.domain.command import Command
 from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.retry import RetryPolicy
@@ -76,6 +77,24 @@ class BreakerSuite:
             for command_id in ids:
                 _come_up(bus, command_id)
             assert eventually(lambda: known(bus).state is BreakerState.CLOSED)
+
+    def test_a_payload_that_does_not_fit_is_no_probe(self, bus: Harness) -> None:
+        state, registry = {"down": True}, HandlerRegistry()
+        rule = CircuitBreaker("bank", threshold=1, cooldown=0.05, probes=1)
+
+        @registry.handler(DOMAIN, "ship", retry=AT_ONCE, breaker=rule)
+        def ship(command: Command[int], context: Any) -> str:
+            if state["down"]:
+                raise TransientCommandError("DOWN")
+            return "up"
+
+        with bus.run_worker(registry, concurrency=1):
+            good = bus.send(DOMAIN, "ship", 1)
+            eventually(lambda: known(bus))
+            wrong = bus.send(DOMAIN, "ship", "not a number", priority="high")
+            assert bus.wait(wrong).error_code == "UNDECODABLE"
+            state["down"] = False
+            _come_up(bus, good)
 
     def test_an_operator_opens_and_resets_it(self, bus: Harness) -> None:
         bus.call(bus.bus.open_breaker, "bank", 600, operator="ann", reason="audit")
