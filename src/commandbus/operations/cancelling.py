@@ -87,9 +87,13 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
             running[records[0].sequence] = asked.request
             continue
         if records and records[0].status is CommandStatus.PENDING:
-            yield from scope.store.cancel(
-                asked.domain, asked.command_id, asked.request.reason, asked.request.actor
-            )
+            try:
+                yield from scope.store.cancel(
+                    asked.domain, asked.command_id, asked.request.reason, asked.request.actor
+                )
+            except InvalidOperationError:  # somebody began with it just now
+                running[records[0].sequence] = asked.request
+                continue
             yield from commands.reply_to_sender(scope, asked.domain, asked.command_id)
         yield from scope.store.delete_document(KIND, document.key)
     return running
