@@ -63,7 +63,7 @@ def _insert_one(
 ) -> Op[Inserted]:
     holder = yield from _holder_by_window(scope, command)
     if holder == command.command_id:
-        raise DuplicateCommandError(command.domain, holder)
+        raise DuplicateCommandError(command.domain, command.command_id)
     while True:
         if holder is None:
             result = (yield from scope.insert([command], capacity))[0]

@@ -75,7 +75,8 @@ class ReadBefore:
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         if self._once:
             return self._once.pop()
-        return (yield from self._store.get_document(kind, key))
+        found: Document | None = yield from self._store.get_document(kind, key)
+        return found
 
 
 def crash(bus: Harness, seconds: float = 30.0) -> None:
