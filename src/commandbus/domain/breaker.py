@@ -106,7 +106,7 @@ def denial(target: str) -> str:
 
 def denied_by(reason: str) -> str | None:
     """The target for whose breaker a command was put off."""
-    found = re.fullmatch(r"the breaker of '(.+)' is open", reason)
+    found = re.search(r"the breaker of '([^']+)' is open$", reason)
     return found[1] if found else None
 
 

@@ -100,7 +100,7 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
 
 
 def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
-    """An operator lets it be tried again: who wanted it canceled before was asked too early."""
+    """An operator lets it be tried again, which counts more than an earlier wish to cancel it."""
     if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
         yield from scope.store.announce(TOPIC)
 

@@ -110,7 +110,7 @@ def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
         if target is not None:
             breaker = yield from get_breaker(scope, target)
             if breaker is None or breaker.state is not BreakerState.CLOSED:
-                return Reason("BREAKER_OPEN", f"{reason} until {due}")
+                return Reason("BREAKER_OPEN", f"the breaker of {target!r} is open until {due}")
             reason = f"the breaker of {target!r} was open"
         return Reason("SCHEDULED", f"it was put off until {due}: {reason}")
     if record.attempts and record.error is not None:

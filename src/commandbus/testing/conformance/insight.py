@@ -11,6 +11,7 @@ import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.errors import (
+    BreakerOpen,
     CommandNotFoundError,
     InvalidArgumentError,
     PermanentCommandError,
@@ -86,6 +87,14 @@ class WhySuite:
             command_id = bus.send()
             eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
             assert "breaker of 'bank' is open until 20" in bus.call(bus.bus.why, command_id).summary
+
+    def test_a_breaker_around_a_part_of_a_handler_is_open(self, bus: Harness) -> None:
+        def call_the_bank(command: Any, context: Any) -> None:
+            raise BreakerOpen("bank", 60)
+
+        with bus.run_worker(registry_of(ship=call_the_bank)):
+            command_id = bus.send()
+            eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
 
     def test_a_breaker_that_was_reset_is_not_called_open(self, bus: Harness) -> None:
         registry = HandlerRegistry()
