@@ -94,7 +94,7 @@ class WhySuite:
 
         with bus.run_worker(registry_of(ship=call_the_bank)):
             command_id = bus.send()
-            eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+            assert eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
 
     def test_a_breaker_that_was_reset_is_not_called_open(self, bus: Harness) -> None:
         registry = HandlerRegistry()
