@@ -11,6 +11,7 @@ import pytest
 from commandbus import BatchCommand, CommandStatus, SendRequest
 from commandbus.errors import LeaseLost
 from commandbus.operations.batches import close_batches
+from commandbus.operations.cancelling import open_requests
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url
@@ -99,6 +100,19 @@ def test_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order:
     else:
         assert status(one, sent) is CommandStatus.CANCELED
         assert worker.receive(1) == []
+
+
+@pytest.mark.parametrize("order", THREE)
+def test_a_wish_to_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order: str) -> None:
+    sent, worker = one.send(DOMAIN, "ship").command_id, SyncWorker(other, DOMAIN)
+    (received,) = worker.receive(1)
+    one.cancel(DOMAIN, sent)
+    worker.release(received, 0)
+    asked = open_requests(one.scope, [DOMAIN])
+    results = race(order, lambda: one.session.run(asked), lambda: worker.receive(1))
+    given = results["B"]
+    assert len(given) == (status(one, sent) is not CommandStatus.CANCELED)
+    assert results["A"].keys() <= {taken.claimed.seq for taken in given}
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])

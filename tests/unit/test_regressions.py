@@ -15,9 +15,12 @@ from commandbus import (
     DuplicateCommandError,
     HandlerRegistry,
     InvalidArgumentError,
+    PayloadError,
+    PermanentCommandError,
     RetryAfter,
     Schedule,
     SendRequest,
+    StoreUnavailable,
     Worker,
 )
 from commandbus.domain.outcome import Succeeded
@@ -25,7 +28,7 @@ from commandbus.operations.schedules import tick
 from commandbus.services.batch_closer import AGAIN, SWEEP, BatchCloser
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import WakeHub
-from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.waiting import eventually
 
@@ -172,3 +175,34 @@ def _done(claimed: Claimed) -> Settlement:
     return Settlement(
         claimed.seq, claimed.lease_id, claimed.attempt, Succeeded(), batch_id=claimed.batch_id
     )
+
+
+def _parked(bus: SyncCommandBus, count: int = 3) -> SyncTroubleshootingQueue:
+    worker = SyncWorker(bus, "d")
+    bus.send_many([SendRequest("d", "x")] * count)
+    for taken in worker.receive(count):
+        worker.fail(taken, PermanentCommandError("BROKEN"))
+    return SyncTroubleshootingQueue(bus)
+
+
+def test_a_bulk_action_that_cannot_be_done_is_not_called_refused() -> None:
+    with SyncCommandBus("memory://") as bus:
+        queue = _parked(bus)
+        with pytest.raises(PayloadError):
+            queue.bulk("complete", domain="d", result=object())
+        assert queue.count("d") == 3
+
+
+def test_a_bulk_action_whose_store_is_away_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("no answer")
+
+    with SyncCommandBus("memory://") as bus:
+        queue = _parked(bus)
+        batch_id = bus.create_batch("d", [BatchCommand("x")]).batch_id
+        for name in ("resolve", "cancel"):
+            monkeypatch.setattr(bus.scope.store, name, away)
+        with pytest.raises(StoreUnavailable):
+            queue.bulk("retry", domain="d")
+        with pytest.raises(StoreUnavailable):
+            bus.cancel_batch("d", batch_id)

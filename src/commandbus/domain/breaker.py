@@ -6,6 +6,7 @@ server); a process keeps its own, and the fleet shares what they found through t
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from math import inf
@@ -103,9 +104,10 @@ def denial(target: str) -> str:
     return f"the breaker of {target!r} is open"
 
 
-def is_denial(reason: str) -> bool:
-    """Whether a command was put off for that."""
-    return reason.startswith("the breaker of ")
+def denied_by(reason: str) -> str | None:
+    """The target for whose breaker a command was put off."""
+    found = re.search(r"the breaker of '([^']+)' is open$", reason)
+    return found[1] if found else None
 
 
 class BreakerSnapshot(msgspec.Struct, frozen=True):

@@ -78,8 +78,10 @@ class Gates:
         """`retry_after`: the target itself said when to come back."""
         with self._lock:
             now, breaker = self._monotonic(), self._breakers[target]
+            left = breaker.remaining(now)
             changed = breaker.failed(now)
-            if retry_after is not None:
+            # A late answer does not cut short what was opened for longer meanwhile.
+            if retry_after is not None and retry_after > left:
                 breaker.open(retry_after, now)
                 changed = True
             if changed:
@@ -98,6 +100,11 @@ class Gates:
             for change in changes:
                 if self._changes.get(change.target) is change:
                     del self._changes[change.target]
+
+    def seen(self, target: str) -> int:
+        """The version of the fleet's view that was followed last."""
+        with self._lock:
+            return self._seen.get(target, 0)
 
     def in_use(self) -> list[str]:
         """Targets that were called lately or are not closed: those whose state must be followed."""

@@ -44,6 +44,11 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
     return str.__str__(value)
 
 
+def as_actor(value: object, what: str) -> str | None:
+    """Who does something, or None where nobody says."""
+    return None if value is None else as_text(value, what, longest=200)
+
+
 def as_queue(value: object) -> str:
     """The name of a PGMQ queue: at most 47 letters, digits and underscores."""
     if isinstance(value, str) and _is_queue(value):

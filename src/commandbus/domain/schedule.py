@@ -88,9 +88,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 "without zone data need the package tzdata)."
             ) from None
         try:
-            slots = CronSim(self.cron or "", local)
-            for slot in slots:
-                yield slot.astimezone(UTC)
+            for found in CronSim(self.cron or "", local):
+                slot = found.astimezone(UTC)
+                # In the hour that comes twice, the library begins with the first of the two.
+                if slot > moment:
+                    yield slot
         except CronSimError as error:
             raise ConfigurationError(
                 f"{self.cron!r} is not a cron expression: {error}. Write five fields: minute, hour, "

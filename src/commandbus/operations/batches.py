@@ -23,7 +23,7 @@ from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.domain.names import as_name, as_text
-from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
+from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, cancel, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
     OPEN,
@@ -139,7 +139,7 @@ def add_to_batch(
     the batch is complete."""
     requests = [
         msgspec.structs.replace(_member(command, domain), batch_id=as_id(batch_id, "batch_id"))
-        for command in commands
+        for command in as_items(commands, "commands")
     ]
     if not requests:
         raise InvalidArgumentError("Give at least one command to add.")
@@ -226,7 +226,7 @@ def cancel_batch(
             try:
                 yield Send(cancel(scope, domain, record.command_id, reason, actor=actor))
                 canceled += 1
-            except CommandBusError:  # it began meanwhile
+            except InvalidOperationError:  # it began meanwhile
                 continue
         cursor = page.next
         if cursor is None:

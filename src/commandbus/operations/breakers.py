@@ -87,8 +87,9 @@ def share(scope: Scope, gates: Gates, worker: str) -> Op[Shared]:
     """Tell the fleet what this process found, and hear what others found."""
     shared = Shared(told=gates.changes())
     for change in shared.told:
+        seen = gates.seen(change.target)
         yield from _put(
-            scope, change.target, change.state, change.seconds, change.failures, worker, None
+            scope, change.target, change.state, change.seconds, change.failures, worker, None, seen
         )
     for target in gates.in_use():
         document = yield from scope.store.get_document(KIND, target)
@@ -110,7 +111,9 @@ def _put(
     failures: int,
     by: str,
     reason: str | None,
+    seen: int | None = None,
 ) -> Op[None]:
+    """`seen` is the version that a worker knew, whose word does not end what was opened since then."""
     name = as_name(target, "target")
     as_text(by, "operator")
     if reason is not None:
@@ -119,11 +122,19 @@ def _put(
         yield TOGETHER
         now = yield from scope.store.now()
         present = yield from scope.store.get_document(KIND, name)
-        body = msgspec.json.encode(_Body(failures, now, by, reason)).decode()
-        until = now + int(seconds * SECOND) if state is BreakerState.OPEN else None
         version = present.version if present else 0
+        until = now + int(seconds * SECOND) if state is BreakerState.OPEN else None
+        if seen is not None and seen < version and _open_until(present) > (until or now):
+            return
+        body = msgspec.json.encode(_Body(failures, now, by, reason)).decode()
         if (yield from scope.store.put_document(Document(KIND, name, version, state, until, body))):
             return
+
+
+def _open_until(document: Document | None) -> int:
+    if document is None or document.status != BreakerState.OPEN:
+        return 0
+    return document.due_at or 0
 
 
 def _snapshot(document: Document, now: int) -> BreakerSnapshot:

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.names import as_name, as_text
@@ -63,7 +62,7 @@ def cancel(
         return CommandStatus.CANCELED
     body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, actor))).decode()
     # Of several requests the first one counts.
-    yield from scope.store.put_document(Document(KIND, _key(record), 0, "asked", None, body))
+    yield from scope.store.put_document(Document(KIND, _key(domain, wanted), 0, "asked", None, body))
     yield from scope.store.announce(TOPIC)
     return CommandStatus.IN_PROGRESS
 
@@ -88,13 +87,23 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
             running[records[0].sequence] = asked.request
             continue
         if records and records[0].status is CommandStatus.PENDING:
-            yield from scope.store.cancel(
-                asked.domain, asked.command_id, asked.request.reason, asked.request.actor
-            )
+            try:
+                yield from scope.store.cancel(
+                    asked.domain, asked.command_id, asked.request.reason, asked.request.actor
+                )
+            except InvalidOperationError:  # somebody began with it just now
+                running[records[0].sequence] = asked.request
+                continue
             yield from commands.reply_to_sender(scope, asked.domain, asked.command_id)
         yield from scope.store.delete_document(KIND, document.key)
     return running
 
 
-def _key(record: CommandRecord) -> str:
-    return f"{record.domain} {record.command_id}"
+def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    """An operator lets it be tried again, which counts more than an earlier wish to cancel it."""
+    if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
+        yield from scope.store.announce(TOPIC)
+
+
+def _key(domain: str, command_id: UUID) -> str:
+    return f"{domain} {command_id}"

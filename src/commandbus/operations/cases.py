@@ -19,7 +19,7 @@ from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_actor, as_name, as_text
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, send_many
 from commandbus.operations.ledger import link_event
@@ -56,7 +56,7 @@ def comment(
 ) -> Op[None]:
     """Say something about a command, in its trail. Raises CommandNotFoundError."""
     said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
-    domain = as_name(domain, "domain")
+    domain, operator = as_name(domain, "domain"), as_actor(operator, "operator")
     yield TOGETHER
     details = {"operator": operator, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
@@ -84,6 +84,7 @@ def assign(
     InvalidOperationError when it is not parked (any more)."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
     domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
+    operator = as_actor(operator, "operator")
     yield TOGETHER
     details = {"operator": operator, "assignee": who}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):

@@ -18,7 +18,7 @@ from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
-from commandbus.domain.names import as_name, as_tags, as_text
+from commandbus.domain.names import as_actor, as_name, as_tags, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.reply import Reply, reply_outcome
 from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, check_max_attempts, header_of
@@ -142,6 +142,8 @@ class Extras(msgspec.Struct, frozen=True):
                 key = (request.domain, as_text(request.sender, "sender"))
                 senders[key] = senders.get(key, 0) + 1
             if request.unique is not None:
+                if not isinstance(request.unique, Unique):
+                    raise InvalidArgumentError(f"unique must be a Unique(…), not {request.unique!r}.")
                 uniques[position] = request.unique.checked(request.unique_key)
         return cls(uniques if any(uniques) else [], senders)
 
@@ -359,7 +361,7 @@ def cancel(
     Raises CommandNotFoundError, or InvalidOperationError when it is running or has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    wanted = as_id(command_id, "command_id")
+    wanted, actor = as_id(command_id, "command_id"), as_actor(actor, "actor")
     yield TOGETHER
     yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
     yield from reply_to_sender(scope, domain, wanted)
@@ -408,7 +410,8 @@ def request(
     deadline = now + seconds
     sent = yield Send(send(scope, domain, command_type, data, **options))
     while True:
-        record = (yield scope.store.find(sent.command_id, domain))[0]
+        records = yield scope.store.find(sent.command_id, domain)
+        record = only_one(records, sent.command_id, domain)
         outcome = reply_outcome(record.status)
         if outcome is not None:
             error = record.error if outcome is ReplyOutcome.FAILED else None

@@ -8,13 +8,14 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.breaker import is_denial
+from commandbus.domain.breaker import BreakerState, denied_by
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.presence import Reason, Why, WorkerInfo
+from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
@@ -90,7 +91,10 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     if record.due_at > now:
         reasons.append((yield from _why_later(scope, record)))
     reasons += yield from _why_nobody(scope, record)
-    if record.due_at <= now:
+    if record.expires_at is not None and record.expires_at <= now:
+        ends = f"it expired at {_moment(record.expires_at)}, and ends when a worker comes to it"
+        reasons.append(Reason("EXPIRED", ends))
+    elif record.due_at <= now:
         reasons += yield from _why_behind(scope, record)
     return reasons or [Reason("NEXT", "nothing is in its way: it is next")]
 
@@ -102,8 +106,12 @@ def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
     last = trail[-1] if trail else None
     if last is not None and last.event_type is AuditEventType.RELEASED:
         reason = str(last.details.get("reason"))
-        if is_denial(reason):
-            return Reason("BREAKER_OPEN", f"{reason} until {due}")
+        target = denied_by(reason)
+        if target is not None:
+            breaker = yield from get_breaker(scope, target)
+            if breaker is None or breaker.state is not BreakerState.CLOSED:
+                return Reason("BREAKER_OPEN", f"the breaker of {target!r} is open until {due}")
+            reason = f"the breaker of {target!r} was open"
         return Reason("SCHEDULED", f"it was put off until {due}: {reason}")
     if record.attempts and record.error is not None:
         failed = f"attempt {record.attempts} failed with {record.error_code}"
@@ -117,12 +125,13 @@ def _why_nobody(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     serving = [worker for worker in workers if record.domain in worker.domains]
     if not serving:
         return [Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}")]
-    if record.requires and not any(set(record.requires) <= set(w.tags) for w in serving):
+    tagged = [worker for worker in serving if set(record.requires) <= set(worker.tags)]
+    if not tagged:
         tags = ", ".join(record.requires)
         return [Reason("NO_TAGS", f"{_none_of(serving)} has the tags it requires: {tags}")]
-    if not any(w.processes or (record.domain, record.command_type) in w.command_types for w in serving):
-        text = f"{_none_of(serving)} has a handler for {record.command_type!r}"
-        return [Reason("NO_HANDLER", text)]
+    if not any(w.processes or (record.domain, record.command_type) in w.command_types for w in tagged):
+        who = f"{_none_of(tagged)} with the tags it requires" if record.requires else _none_of(tagged)
+        return [Reason("NO_HANDLER", f"{who} has a handler for {record.command_type!r}")]
     return []
 
 
@@ -154,7 +163,7 @@ def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
         return Reason("GROUP_BLOCKED", f"its group {record.group_key!r} is blocked by {held.holder}")
     if full or limit.rate is not None:
         return Reason("LIMIT_REACHED", f"a limit is reached: {limit}")
-    return Reason("HELD", "the next claim lets it pass")
+    return Reason("HELD", "its turn comes with one of the next claims")
 
 
 def _why_not_waiting(record: CommandRecord) -> Reason:

@@ -21,7 +21,7 @@ from commandbus.domain.moment import (
     as_optional_datetime,
     as_seconds,
 )
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_actor, as_name, as_text
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
@@ -44,6 +44,7 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.batches import open_batch
+from commandbus.operations.cancelling import withdraw
 from commandbus.operations.ledger import Link, link, written
 from commandbus.operations.membership import grow_batch, require_open
 from commandbus.operations.saga_writing import (
@@ -350,7 +351,7 @@ def cancel_process(
     Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    yield from _ask(scope, process_id, "cancel", checked, actor)
+    yield from _ask(scope, process_id, "cancel", checked, as_actor(actor, "actor"))
 
 
 def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None = None) -> Op[None]:
@@ -359,6 +360,7 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
 
     Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for anybody.
     """
+    operator = as_actor(operator, "operator")
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "retry")
     places = [(run.target, run.id) for run in (yield from _parked_runs(scope, row))]
@@ -371,6 +373,7 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
     links: list[Link] = []
     for domain, command_id in places:
         yield from scope.store.resolve(domain, command_id, OperatorAction("retry", operator))
+        yield from withdraw(scope, domain, command_id)
         retried = AuditEventType.OPERATOR_RETRY
         links.append((yield from written(scope, domain, command_id, retried)))
     if places:
@@ -388,7 +391,7 @@ def skip_compensation(
 
     Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
     """
-    checked = as_text(reason, "reason", longest=500)
+    checked, operator = as_text(reason, "reason", longest=500), as_actor(operator, "operator")
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "skip a compensation of")
     _require_stuck(row)

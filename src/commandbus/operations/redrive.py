@@ -16,7 +16,7 @@ from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import Duration, as_seconds
-from commandbus.errors import CommandBusError, InvalidArgumentError
+from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.commands import query_commands
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
@@ -140,7 +140,7 @@ def bulk(
             yield Send(build(scope, record))
             done += 1
             tried.append(record)
-        except CommandBusError:
+        except (InvalidOperationError, CommandNotFoundError):
             refused += 1
         if progress is not None and progress(done + refused, len(chosen)) is False:
             return BulkReport(len(chosen), done, refused, stopped=True)

@@ -14,14 +14,18 @@ from uuid import UUID
 
 import msgspec
 
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure, FailureKind, classify
-from commandbus.domain.lifecycle import PARKED
+from commandbus.domain.lifecycle import FINAL, PARKED
+from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process
-from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind
+from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply
+from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.saga_writing import (
     CONTROL_TYPE,
     SIGNAL_TYPE,
@@ -34,7 +38,7 @@ from commandbus.operations.saga_writing import (
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
-from commandbus.store.records import Claimed, Settlement
+from commandbus.store.records import Claimed, CommandFilter, Settlement
 
 logger = logging.getLogger("commandbus.processes")
 
@@ -187,10 +191,10 @@ def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: in
     work = Work()
     rows = yield from scope.store.due_processes(list(declarations), limit)
     for row in rows:
-        parked = yield from _parked_steps(scope, row)
+        anew = yield from _begun_anew(scope, row)
         try:
             decision = decide(row, declarations[row.process_type])
-            decision.time_passed(parked)
+            decision.time_passed(anew)
             work.add(follow(scope, decision, row))
         except DecisionError as error:
             _parked(row, error)
@@ -199,11 +203,31 @@ def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: in
     return RouteReport(len(rows), tuple(work.batches))
 
 
-def _parked_steps(scope: Scope, row: ProcessRow) -> Op[frozenset[UUID]]:
-    """The steps over their time that wait for a person."""
-    found: set[UUID] = set()
-    for run in decode_progress(row).pending():
-        if run.kind is StepKind.COMMAND and run.due is not None and run.due <= row.age:
-            records = yield from scope.store.find(run.id, run.target)
-            found |= {record.command_id for record in records if record.status is PARKED}
-    return frozenset(found)
+def _begun_anew(scope: Scope, row: ProcessRow) -> Op[dict[UUID, int]]:
+    """When the time of steps that are over it began anew, in microseconds after the start: now, while
+    a person is asked or an answer waits for a router; else when an operator let it be tried again."""
+    anew: dict[UUID, int] = {}
+    late = [run for run in decode_progress(row).pending() if run.due is not None and run.due <= row.age]
+    answers = (yield from _answers(scope, row)) if late else []
+    for run in late:
+        waits = any(_answers_to(answer, run) for answer in answers)
+        if not waits and run.kind is StepKind.COMMAND:
+            waits = any(r.status is PARKED for r in (yield from scope.store.find(run.id, run.target)))
+            for event in (yield from scope.store.audit_trail(run.id, run.target)):
+                if event.event_type is AuditEventType.OPERATOR_RETRY:
+                    anew[run.id] = as_microseconds(event.timestamp, "timestamp") - row.created_at
+        if waits:
+            anew[run.id] = row.age
+    return anew
+
+
+def _answers(scope: Scope, row: ProcessRow) -> Op[list[CommandRecord]]:
+    """What has come in for a process and is not routed yet."""
+    wanted = CommandFilter(domain=row.reply_to, correlation_id=row.process_id, limit=LIMIT_MAX)
+    return [record for record in (yield from scope.store.query(wanted)) if record.status not in FINAL]
+
+
+def _answers_to(answer: CommandRecord, run: StepRun) -> bool:
+    if answer.command_type == SIGNAL_TYPE:
+        return run.kind is StepKind.SIGNAL and answer.data.get("signal") == run.target
+    return answer.causation_id == run.id

@@ -63,20 +63,22 @@ def put_schedule(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
 
 def _put(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
     yield TOGETHER
-    present = yield from scope.store.get_document(KIND, schedule.name)
-    body = _Body(schedule)
-    due_at: int | None = None
-    if present is not None:
-        before = _decoder.decode(present.body)
-        body.last_run, body.last_command_id = before.last_run, before.last_command_id
-        if _times(before.schedule) == _times(schedule):
-            due_at = present.due_at
-    if schedule.enabled and due_at is None:
-        due_at = yield from _next_from_now(scope, schedule)
-    if not schedule.enabled:
-        due_at = None
-    yield from _write(scope, body, due_at, present.version if present else 0)
-    return _record(body, due_at)
+    while True:
+        present = yield from scope.store.get_document(KIND, schedule.name)
+        body = _Body(schedule)
+        due_at: int | None = None
+        if present is not None:
+            before = _decoder.decode(present.body)
+            body.last_run, body.last_command_id = before.last_run, before.last_command_id
+            if _times(before.schedule) == _times(schedule):
+                due_at = present.due_at
+        if schedule.enabled and due_at is None:
+            due_at = yield from _next_from_now(scope, schedule)
+        if not schedule.enabled:
+            due_at = None
+        # A slot that is sent meanwhile makes it another version.
+        if (yield from _write(scope, body, due_at, present.version if present else 0)):
+            return _record(body, due_at)
 
 
 def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
@@ -192,10 +194,14 @@ def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime]
 
 def _switch(scope: Scope, name: str, enabled: bool) -> Op[None]:
     yield TOGETHER
-    body, version = yield from _require(scope, name)
-    body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
-    due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
-    yield from _write(scope, body, due_at, version)
+    while True:
+        body, version = yield from _require(scope, name)
+        if body.schedule.enabled == enabled:
+            return  # a slot that is due stays due
+        body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
+        due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
+        if (yield from _write(scope, body, due_at, version)):
+            return
 
 
 def _require(scope: Scope, name: str) -> Op[tuple[_Body, int]]:

@@ -9,7 +9,8 @@ from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.operations.cancelling import withdraw
 from commandbus.operations.commands import query_commands, reply_to_sender
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
@@ -57,14 +58,15 @@ def operator_retry(
     Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more): of two
     operators who act at once, one succeeds.
     """
-    edited = None
+    who, edited = as_actor(operator, "operator"), None
     if data is not UNCHANGED:
         edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
         yield from _check_edited(scope, domain, command_id, edited)
-    action = OperatorAction("retry", operator, _reason(reason), data=edited)
+    action = OperatorAction("retry", who, _reason(reason), data=edited)
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
+    yield from withdraw(scope, domain, wanted)
     yield from link_event(scope, domain, wanted, AuditEventType.OPERATOR_RETRY)
 
 
@@ -87,7 +89,8 @@ def operator_cancel(
 ) -> Op[None]:
     """End a parked command as CANCELED, with the reason in its record and audit."""
     checked = as_text(reason, "reason", longest=500)
-    yield from _end(scope, domain, command_id, OperatorAction("cancel", operator, checked))
+    action = OperatorAction("cancel", as_actor(operator, "operator"), checked)
+    yield from _end(scope, domain, command_id, action)
 
 
 def operator_complete(
@@ -101,7 +104,8 @@ def operator_complete(
 ) -> Op[None]:
     """End a parked command as COMPLETED with a result that a person vouches for."""
     encoded = None if result is None else payload.encode(result, what="result")
-    action = OperatorAction("complete", operator, _reason(reason), result=encoded)
+    who = as_actor(operator, "operator")
+    action = OperatorAction("complete", who, _reason(reason), result=encoded)
     yield from _end(scope, domain, command_id, action)
 
 

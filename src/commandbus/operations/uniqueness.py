@@ -8,7 +8,7 @@ from uuid import UUID
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.domain.unique import ALIVE, Unique
-from commandbus.errors import InvalidOperationError, UniqueKeyHeld
+from commandbus.errors import DuplicateCommandError, InvalidOperationError, UniqueKeyHeld
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import Op
@@ -62,6 +62,8 @@ def _insert_one(
     scope: Scope, command: NewCommand, unique: Unique, capacity: Capacity, tell: Tell
 ) -> Op[Inserted]:
     holder = yield from _holder_by_window(scope, command)
+    if holder == command.command_id:
+        raise DuplicateCommandError(command.domain, command.command_id)
     while True:
         if holder is None:
             result = (yield from scope.insert([command], capacity))[0]

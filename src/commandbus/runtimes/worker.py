@@ -208,6 +208,7 @@ class RuntimeWorker(WorkerBase):
     def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""
         if reply.claimed:
+            self._execution.arrived(reply.claimed)
             self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, asked)
 
     def _note(self, report: SettleReport) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -201,10 +201,6 @@ class Execution:
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:
             handler = self._around(handler, traced)
-        if handler.breaker is not None:
-            wait = self._gates.allow(handler.breaker)
-            if wait > 0:
-                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         try:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
@@ -212,6 +208,11 @@ class Execution:
                 "UNDECODABLE", f"The payload does not fit {handler.payload_name}: {error}"
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
+        # Last, because whoever is let through has to tell how it went.
+        if handler.breaker is not None:
+            wait = self._gates.allow(handler.breaker)
+            if wait > 0:
+                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         command = _command(claimed, data)
         return Call(
             claimed,
@@ -321,6 +322,14 @@ class Execution:
     def interrupted(self, call: Call, ran: int) -> Settlement:
         """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
         return self._settlement(call.claimed, Released("the worker stopped"), ran)
+
+    def arrived(self, claimed: Iterable[Claimed]) -> None:
+        """Whoever asked for the end of what begins anew did so before an operator let it be tried
+        again."""
+        if self.requests:
+            for one in claimed:
+                if one.attempt == 1 and not one.crashes and not one.releases:
+                    self.requests.pop(one.seq, None)
 
     def canceled(self, claimed: Claimed, ran: int = 0) -> Settlement:
         """Somebody wanted it canceled, and it was not begun or has given way."""

@@ -7,6 +7,8 @@ the declaration cannot decide, DecisionError is raised and the working copy is t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -85,9 +87,8 @@ class Decision(WorkingCopy):
             refuse(name, "TOO_MANY_SIGNALS", f"{SIGNALS_KEPT_MAX} signals wait for a step already.")
         self.progress.signals.append((name, data))
 
-    def time_passed(self, parked: frozenset[UUID] = frozenset()) -> None:
-        """Deadlines may have passed. A step whose command is `parked` waits for a person: its time
-        begins anew."""
+    def time_passed(self, anew: Mapping[UUID, int] = MappingProxyType({})) -> None:
+        """Deadlines may have passed. `anew` says of steps when their time began once more."""
         progress = self.progress
         if self.status in ENDED or progress.halted:
             return
@@ -99,8 +100,9 @@ class Decision(WorkingCopy):
         for run in list(progress.pending()):
             if not _passed(run.due, self._elapsed):
                 continue
-            if run.id in parked:
-                run.due = self._elapsed + (run.timeout or 0)
+            due = None if run.id not in anew else anew[run.id] + (run.timeout or 0)
+            if due is not None and not _passed(due, self._elapsed):
+                run.due = due
             elif run.kind is StepKind.PROCESS:
                 # It undoes what it did and tells of its end, which is then the end of the step.
                 run.due = None

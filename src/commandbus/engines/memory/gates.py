@@ -211,8 +211,8 @@ class MemoryGates:
                     domain.slots[gate].add(heir)
 
     def _heaps_for(self, domain: Domain, tags: tuple[str, ...]) -> list[Ready]:
-        """The ready work that a worker with these tags may take."""
+        """The ready work that a worker with these tags may take; first what few can take."""
         if not domain.places or not tags:
             return [domain.heaps.ready]
         fitting = [heap for requires, heap in domain.places.items() if may_take(requires, tags)]
-        return [domain.heaps.ready, *fitting]
+        return [*fitting, domain.heaps.ready]

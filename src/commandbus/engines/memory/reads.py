@@ -233,11 +233,11 @@ class MemoryReads:
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         yield from ()
-        now, waiting = self._clock(), self._state.look_at(domain).waiting.values()
-        place = (priority, seq)
-        ahead = (self._state.commands[e.seq].command.priority for e in waiting if e.due_at <= now)
-        keys = zip(ahead, (e.seq for e in waiting if e.due_at <= now), strict=True)
-        return min(limit, sum(1 for key in keys if key < place))
+        now, found = self._clock(), self._state.look_at(domain)
+        held = {item[1] for heap in found.held.values() for item in heap}
+        ready = (e.seq for e in found.waiting.values() if e.due_at <= now and e.seq not in held)
+        places = ((self._state.commands[one].command.priority, one) for one in ready)
+        return min(limit, sum(1 for place in places if place < (priority, seq)))
 
     def domains(self) -> Op[list[str]]:
         yield from ()

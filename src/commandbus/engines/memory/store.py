@@ -150,7 +150,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
         most = request.wanted(claimed)
-        while len(members) < most and (heap := min(filter(None, heaps), default=None)):
+        while len(members) < most and (heap := next(filter(None, heaps), None)):
             entry = heappop(heap)[2]
             if domain.waiting.get(entry.seq) is entry:
                 self._take(domain, entry, members, expired, now)

@@ -8,9 +8,12 @@ from uuid import UUID
 import pytest
 
 from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.domain.command import Command
+from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import BreakerOpen, RetryAfter, TransientCommandError
+from commandbus.operations.breakers import share
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 from commandbus.worker.handlers import HandlerRegistry
@@ -75,6 +78,24 @@ class BreakerSuite:
                 _come_up(bus, command_id)
             assert eventually(lambda: known(bus).state is BreakerState.CLOSED)
 
+    def test_a_payload_that_does_not_fit_is_no_probe(self, bus: Harness) -> None:
+        state, registry = {"down": True}, HandlerRegistry()
+        rule = CircuitBreaker("bank", threshold=1, cooldown=0.05, probes=1)
+
+        @registry.handler(DOMAIN, "ship", retry=AT_ONCE, breaker=rule)
+        def ship(command: Command[int], context: Any) -> str:
+            if state["down"]:
+                raise TransientCommandError("DOWN")
+            return "up"
+
+        with bus.run_worker(registry, concurrency=1):
+            good = bus.send(DOMAIN, "ship", 1)
+            eventually(lambda: known(bus))
+            wrong = bus.send(DOMAIN, "ship", "not a number", priority="high")
+            assert bus.wait(wrong).error_code == "UNDECODABLE"
+            state["down"] = False
+            _come_up(bus, good)
+
     def test_an_operator_opens_and_resets_it(self, bus: Harness) -> None:
         bus.call(bus.bus.open_breaker, "bank", 600, operator="ann", reason="audit")
         snapshot = known(bus)
@@ -98,6 +119,23 @@ class BreakerSuite:
             bus.advance(700)
             assert bus.wait(held).result == "done"
 
+    @pytest.mark.parametrize("answer", ["up", "down"])
+    def test_what_an_operator_opens_is_not_ended_by_a_probe(self, bus: Harness, answer: str) -> None:
+        scope, time = bus.bus.scope, [0.0]
+        gates = Gates(lambda: None, lambda: time[0])
+        rule = CircuitBreaker("bank", threshold=1, cooldown=5, probes=1)
+        gates.allow(rule)
+        gates.failed("bank")
+        bus.run(share(scope, gates, "worker")).confirm(gates)
+        bus.advance(6)
+        time[0] += 6
+        assert gates.allow(rule) == 0
+        bus.call(bus.bus.open_breaker, "bank", 600, operator="ann")
+        gates.ended("bank", None if answer == "up" else TransientCommandError("DOWN"))
+        bus.run(share(scope, gates, "worker")).confirm(gates)
+        assert (known(bus).state, known(bus).changed_by) == (BreakerState.OPEN, "ann")
+        assert gates.allow(rule) > 500
+
     def test_a_guard_raises_instead_of_entering(self, bus: Harness) -> None:
         rule = CircuitBreaker("bank", threshold=1, cooldown=600)
         with pytest.raises(KeyError), bus.bus.breaker(rule):
@@ -113,6 +151,13 @@ class BreakerSuite:
         with pytest.raises(BreakerOpen) as caught, bus.bus.breaker(rule):
             raise AssertionError("entered")
         assert 70 < caught.value.seconds <= 77
+
+    def test_a_late_answer_does_not_cut_it_short(self, bus: Harness) -> None:
+        rule, gates = CircuitBreaker("bank", threshold=1, cooldown=600), bus.bus.gates
+        assert [gates.allow(rule), gates.allow(rule)] == [0, 0]
+        gates.failed("bank")
+        gates.ended("bank", RetryAfter(7))
+        assert gates.allow(rule) > 500
 
     @pytest.mark.parametrize("wrong", [{"threshold": 0}, {"probes": 0}, {"cooldown": -1}])
     def test_a_wrong_rule_is_refused(self, wrong: dict[str, Any]) -> None:

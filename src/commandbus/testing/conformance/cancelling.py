@@ -15,6 +15,7 @@ from commandbus.errors import (
     CommandCanceled,
     CommandNotFoundError,
     InvalidOperationError,
+    PermanentCommandError,
 )
 from commandbus.testing.conformance.helpers import AT_ONCE, about, complete, park, together
 from commandbus.testing.harness import Harness
@@ -140,6 +141,26 @@ class CancellingSuite:
             assert began.wait(10)
             bus.cancel(command_id, "customer left")
             assert bus.wait(command_id).status is CommandStatus.CANCELED
+
+    def test_an_operator_may_try_again_what_was_to_be_canceled(self, bus: Harness) -> None:
+        began, registry = threading.Event(), HandlerRegistry()
+
+        @registry.handler("orders", "ship")
+        def ship(command: Any, context: Any) -> str:
+            if command.data == "mended":
+                return "done"
+            began.set()
+            eventually(lambda: context.cancelled)
+            raise PermanentCommandError("BROKEN")
+
+        with bus.run_worker(registry):
+            command_id = bus.send()
+            assert began.wait(10)
+            bus.cancel(command_id)
+            assert bus.wait(command_id).status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+            bus.call(bus.troubleshooting.operator_retry, "orders", command_id, data="mended")
+            assert bus.wait(command_id).result == "done"
+        assert bus.run(bus.store.list_documents("cancellation")) == []
 
     def test_a_request_outlives_the_worker_that_ran_the_command(self, bus: Harness) -> None:
         command_id, registry, runs = bus.send(), HandlerRegistry(), []

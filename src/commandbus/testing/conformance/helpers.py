@@ -12,6 +12,8 @@ import pytest
 
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import PermanentCommandError
+from commandbus.store.documents import Document
+from commandbus.store.op import Op
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.worker.handlers import HandlerRegistry
 
@@ -58,6 +60,23 @@ def complete(bus: Harness, **options: Any) -> UUID:
     worker = bus.worker()
     bus.call(worker.complete, bus.take(worker))
     return command_id
+
+
+class ReadBefore:
+    """A store whose first reader of a document sees it as it once was: whoever changed it since was
+    first."""
+
+    def __init__(self, store: Any, document: Document | None) -> None:
+        self._store, self._once = store, [document]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get_document(self, kind: str, key: str) -> Op[Document | None]:
+        if self._once:
+            return self._once.pop()
+        found: Document | None = yield from self._store.get_document(kind, key)
+        return found
 
 
 def crash(bus: Harness, seconds: float = 30.0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,12 +11,13 @@ import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.errors import (
+    BreakerOpen,
     CommandNotFoundError,
     InvalidArgumentError,
     PermanentCommandError,
     TransientCommandError,
 )
-from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of
+from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of, require
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import BookTrip
@@ -85,6 +87,53 @@ class WhySuite:
             command_id = bus.send()
             eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
             assert "breaker of 'bank' is open until 20" in bus.call(bus.bus.why, command_id).summary
+
+    def test_a_breaker_around_a_part_of_a_handler_is_open(self, bus: Harness) -> None:
+        def call_the_bank(command: Any, context: Any) -> None:
+            raise BreakerOpen("bank", 60)
+
+        with bus.run_worker(registry_of(ship=call_the_bank)):
+            command_id = bus.send()
+            assert eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+
+    def test_a_breaker_that_was_reset_is_not_called_open(self, bus: Harness) -> None:
+        registry = HandlerRegistry()
+
+        @registry.handler(DOMAIN, "ship", breaker=CircuitBreaker("bank", threshold=1), retry=AT_ONCE)
+        def fail(command: Any, context: Any) -> None:
+            raise TransientCommandError("DOWN")
+
+        with bus.run_worker(registry, concurrency=1):
+            command_id = bus.send()
+            eventually(lambda: bus.call(bus.bus.get_breaker, "bank"))
+            eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+            bus.call(bus.bus.reset_breaker, "bank")
+            assert codes(bus, command_id) == ["SCHEDULED"]
+            assert "the breaker of 'bank' was open" in bus.call(bus.bus.why, command_id).summary
+
+    def test_what_is_held_back_is_not_ahead_of_others(self, bus: Harness) -> None:
+        require(bus, "gates")
+        for _ in range(2):
+            bus.send(DOMAIN, "ship", None, group_key="g")
+        assert codes(bus, bus.send()) == ["NO_WORKER"]
+
+    def test_what_has_expired_does_not_wait_for_others(self, bus: Harness) -> None:
+        bus.send()
+        command_id = bus.send(expires_at=bus.now + timedelta(seconds=10))
+        bus.advance(20)
+        assert codes(bus, command_id) == ["NO_WORKER", "EXPIRED"]
+
+    def test_who_has_the_tags_must_have_the_handler_too(self, bus: Harness) -> None:
+        require(bus, "gates")
+        able, tagged = registry_of(ship=lambda command, context: None), HandlerRegistry()
+        tagged.register(DOMAIN, "other", lambda command, context: None)
+        with (
+            bus.run_worker(able, name="able"),
+            bus.run_worker(tagged, name="tagged", tags=["gpu"]),
+        ):
+            eventually(lambda: len(bus.call(bus.bus.list_workers)) == 2)
+            command_id = bus.send(DOMAIN, "ship", None, requires=["gpu"], delay=60)
+            assert codes(bus, command_id) == ["SCHEDULED", "NO_HANDLER"]
 
     def test_each_answer_says_a_thing_once(self, bus: Harness) -> None:
         """An operator reads it aloud: no word is said twice in a row, no code repeated in its text."""

@@ -210,6 +210,11 @@ class TagsSuite:
         assert take_all(bus, bus.worker(tags=["gpu", "big"])) == ["gpu"]
         assert take_all(bus, bus.worker(tags=["eu", "gpu"])) == ["both"]
 
+    def test_what_few_can_take_is_taken_first(self, bus: Harness) -> None:
+        bus.send(DOMAIN, "render", "any", priority="high")
+        bus.send(DOMAIN, "render", "gpu", requires=["gpu"])
+        assert take_all(bus, bus.worker(tags=["gpu"])) == ["gpu", "any"]
+
     def test_what_comes_back_needs_the_tags_again(self, bus: Harness) -> None:
         command_id = bus.send(DOMAIN, "render", requires=["gpu"], delay=60)
         assert bus.get(command_id).requires == ("gpu",)

@@ -7,7 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus.domain.command import SendRequest
+from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
+from commandbus.domain.reply import Reply
 from commandbus.errors import (
     BusinessRuleException,
     InvalidArgumentError,
@@ -34,6 +37,22 @@ def failing(bus: Harness) -> tuple[Sagas, Any]:
     sagas.done("book_car")
     sagas.done("pay", NO)
     return sagas, process_id
+
+
+class Undecided(Process[Trip]):
+    """Its author made a mistake."""
+
+    @step(timeout=10)
+    def hotel(self, state: Trip) -> SendRequest:
+        return SendRequest(DOMAIN, "hotel")
+
+    @hotel.reply
+    def booked(self, state: Trip, reply: Reply) -> None:
+        raise ValueError("not decided")
+
+    @hotel.compensation
+    def undo_hotel(self, state: Trip) -> SendRequest:
+        return SendRequest(DOMAIN, "undo_hotel")
 
 
 class CompensationSuite:
@@ -203,6 +222,45 @@ class ProcessTimeSuite:
         bus.call(bus.bus.retry_process, process_id)
         sagas.done("hotel")
         assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_time_spent_parked_does_not_count(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.done("hotel", BROKEN)
+        bus.advance(8)
+        bus.call(bus.bus.retry_process, process_id)
+        assert sagas.pass_time(5) == 1
+        assert sagas.waiting() == ["hotel"]
+        assert sagas.pass_time(6) == 1
+        assert sagas.waiting() == ["undo_hotel"]
+
+    def test_an_answer_that_came_in_time_is_heard_before_time_passes(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.end("hotel")
+        assert sagas.pass_time(11) == 1
+        sagas.route()
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_signal_that_came_in_time_is_heard_before_time_passes(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved)
+        process_id = sagas.start()
+        sagas.done("ask")
+        bus.call(bus.bus.signal_process, process_id, "refused")
+        bus.call(bus.bus.signal_process, process_id, "approved", {"by": "ann"})
+        assert sagas.pass_time(3601) == 1
+        sagas.route()
+        assert sagas.get(process_id).current_steps == ["book"]
+
+    def test_a_reply_that_cannot_be_decided_about_stops_the_time_of_its_step(
+        self, bus: Harness
+    ) -> None:
+        sagas = Sagas(bus, Undecided)
+        process_id = sagas.start()
+        sagas.done("hotel")
+        assert sagas.pass_time(11) == 1
+        assert sagas.status(process_id) == "WAITING_FOR_TROUBLESHOOTING"
+        assert sagas.waiting() == []
 
     def test_a_process_that_takes_too_long_is_undone(self, bus: Harness) -> None:
         sagas = Sagas(bus, Timed)

@@ -10,7 +10,7 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
-from commandbus.testing.conformance.helpers import complete, park
+from commandbus.testing.conformance.helpers import complete, park, require
 from commandbus.testing.harness import DOMAIN, Harness
 
 
@@ -56,6 +56,12 @@ class QueryingSuite:
     def test_delayed_commands_are_pending(self, bus: Harness) -> None:
         later = bus.send(delay=60)
         assert found(bus, status="PENDING") == [later]
+
+    def test_commands_that_are_held_back_are_pending(self, bus: Harness) -> None:
+        require(bus, "gates")
+        held = [bus.send(group_key="g") for _ in range(2)] + [bus.send(requires=["gpu"])]
+        found = bus.query(status="PENDING")
+        assert {record.command_id for record in found} == set(held)
 
     def test_by_tag(self, bus: Harness) -> None:
         bus.send(tags=["berlin"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from commandbus.domain.schedule import Misfire, Schedule
 from commandbus.errors import ConfigurationError, InvalidOperationError
-from commandbus.operations.schedules import tick
-from commandbus.testing.conformance.helpers import registry_of, together
+from commandbus.operations.schedules import KIND, disable_schedule, put_schedule, tick
+from commandbus.testing.conformance.helpers import ReadBefore, registry_of, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 
@@ -80,6 +81,28 @@ class ScheduleSuite:
         bus.call(bus.bus.enable_schedule, "s")
         assert get(bus).next_run is not None
         assert run_tick(bus) == 0
+
+    @pytest.mark.parametrize("change", ["disable", "put"])
+    def test_what_is_changed_while_a_slot_is_sent_is_changed(self, bus: Harness, change: str) -> None:
+        put(bus, hourly())
+        scope = bus.bus.scope
+        before = bus.run(scope.store.get_document(KIND, "s"))
+        bus.advance(3600)
+        assert run_tick(bus) == 1
+        late = replace(scope, store=ReadBefore(scope.store, before))
+        if change == "put":
+            bus.run(put_schedule(late, hourly(enabled=False)))
+        else:
+            bus.run(disable_schedule(late, "s"))
+        assert not get(bus).schedule.enabled
+        bus.advance(7200)
+        assert run_tick(bus) == 0
+
+    def test_enabling_what_is_enabled_drops_no_slot(self, bus: Harness) -> None:
+        put(bus, hourly())
+        bus.advance(3600)
+        bus.call(bus.bus.enable_schedule, "s")
+        assert run_tick(bus) == 1
 
     def test_trigger_sends_now_beside_the_slots(self, bus: Harness) -> None:
         planned = put(bus, hourly()).next_run
@@ -154,6 +177,12 @@ class DaylightSavingSuite:
         assert days == [
             datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
             datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
+        ]
+
+    def test_the_next_slot_lies_ahead_also_in_the_hour_that_comes_twice(self) -> None:
+        again = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
+        assert slots("30 2 * * *", "Europe/Berlin", again, 1) == [
+            datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
         ]
 
     def test_an_unknown_zone_is_refused(self) -> None:

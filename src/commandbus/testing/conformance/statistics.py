@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from commandbus.domain.command import SendRequest
 from commandbus.errors import BusinessRuleException
-from commandbus.testing.conformance.helpers import about, complete, crash, park
+from commandbus.testing.conformance.helpers import about, complete, crash, park, require
 from commandbus.testing.harness import DOMAIN, Harness
 
 
@@ -59,6 +63,14 @@ class StatisticsSuite:
         crash(bus)
         bus.receive(bus.worker("elsewhere"))
         assert (bus.stats().ready, bus.stats().running) == (1, 0)
+
+    @pytest.mark.parametrize("held", [{"group_key": "g"}, {"requires": ["gpu"]}], ids=str)
+    def test_what_is_held_back_has_an_age_too(self, bus: Harness, held: dict[str, Any]) -> None:
+        require(bus, "gates")
+        bus.send(**held)
+        bus.advance(90)
+        bus.send()
+        assert bus.stats().oldest_ready_age == about(90)
 
     def test_the_age_is_that_of_the_oldest_ready_command(self, bus: Harness) -> None:
         bus.send()

@@ -80,6 +80,17 @@ class UniquenessSuite:
             bus.send_many([request, request])
         assert bus.stats().depth == 1
 
+    @pytest.mark.parametrize("on_conflict", ["return", "reject", "replace"])
+    def test_a_repeated_send_does_not_replace_its_own_command(
+        self, bus: Harness, on_conflict: str
+    ) -> None:
+        for window in (None, 60):
+            unique, key = Unique(window=window, on_conflict=on_conflict), f"k {window}"
+            command_id = bus.send(unique_key=key, unique=unique)
+            with pytest.raises(DuplicateCommandError):
+                bus.send(command_id=command_id, unique_key=key, unique=unique)
+            assert bus.get(command_id).status is CommandStatus.PENDING
+
     def test_a_key_holds_in_its_domain_only(self, bus: Harness) -> None:
         assert not bus.send_result("orders", "ship", unique_key="k").duplicate
         assert not bus.send_result("billing", "ship", unique_key="k").duplicate

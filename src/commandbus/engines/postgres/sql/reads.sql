@@ -100,17 +100,19 @@ select m.now,
     (select count(*) from (select 1 from commandbus.scheduled
         where domain = $1::text and due_at <= m.now limit $2::bigint) w),
     (select coalesce(sum(cardinality(seqs)), 0)::bigint from commandbus.lease where domain = $1::text),
-    (select min(f.available_at) from priorities p cross join lateral (
+    least(h.oldest, t.oldest, (select min(f.available_at) from priorities p cross join lateral (
         select q.available_at from commandbus.queue q
-        where q.domain = $1::text and q.priority = p.priority order by q.seq limit 100) f),
+        where q.domain = $1::text and q.priority = p.priority order by q.seq limit 100) f)),
     (select min(due_at) from commandbus.scheduled where domain = $1::text),
     (select paused_at from commandbus.domain where domain = $1::text),
     (select paused_reason from commandbus.domain where domain = $1::text),
-    (select count(*) from (select 1 from commandbus.held where domain = $1::text
-        limit $2::bigint) w),
-    (select count(*) from commandbus.place p join commandbus.queue q
-        on q.domain = commandbus.place_of(p.domain, p.requires) where p.domain = $1::text)
+    h.count, t.count
 from (select commandbus.now_us() as now) m
+cross join (select count(*), min(w.available_at) as oldest from (
+    select available_at from commandbus.held where domain = $1::text limit $2::bigint) w) h
+cross join (select count(*), min(q.available_at) as oldest from commandbus.place p
+    join commandbus.queue q on q.domain = commandbus.place_of(p.domain, p.requires)
+    where p.domain = $1::text) t
 
 -- name: next_lease_end
 select min(until) - commandbus.now_us() from commandbus.lease where worker <> $1::text

@@ -54,9 +54,15 @@ select
     (select count(*) from (select 1 from commandbus_scheduled
         where domain = :domain and due_at <= :now limit :cap)),
     (select coalesce(sum(json_array_length(members)), 0) from commandbus_lease where domain = :domain),
-    (select min((select min(available_at) from (select available_at from commandbus_queue q
-        where q.domain = :domain and q.priority = p.priority order by seq limit 100)))
-     from priorities p),
+    (select min(oldest) from (
+        select (select min(available_at) from (select available_at from commandbus_queue q
+            where q.domain = :domain and q.priority = p.priority order by seq limit 100)) as oldest
+        from priorities p
+        union all
+        select min(available_at) from commandbus_held where domain = :domain
+        union all
+        select min(q.available_at) from commandbus_place p cross join commandbus_queue q
+        where p.domain = :domain and q.domain = p.domain || '#' || p.requires)),
     (select min(due_at) from commandbus_scheduled where domain = :domain),
     (select paused_at from commandbus_domain where domain = :domain),
     (select paused_reason from commandbus_domain where domain = :domain),
@@ -86,6 +92,8 @@ select coalesce((select seq from sqlite_sequence where name = 'commandbus_comman
 select seq from (select seq from commandbus_queue limit :limit)
 union all
 select seq from (select seq from commandbus_scheduled limit :limit)
+union all
+select seq from (select seq from commandbus_held limit :limit)
 limit :limit
 
 -- name: search_audit
