@@ -59,7 +59,8 @@ select
             where q.domain = :domain and q.priority = p.priority order by seq limit 100)) as oldest
         from priorities p
         union all
-        select min(available_at) from commandbus_held where domain = :domain
+        select min(available_at) from (select available_at from commandbus_held
+            where domain = :domain limit :cap)
         union all
         select min(q.available_at) from commandbus_place p cross join commandbus_queue q
         where p.domain = :domain and q.domain = p.domain || '#' || p.requires)),
