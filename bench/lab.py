@@ -181,7 +181,8 @@ class Lab:
         with self.start(place, operation, **task) as child:
             child.wait_for("ready")
             child.go()
-            return child.wait_for("done", 60)
+            # A bulk send of millions takes its time.
+            return child.wait_for("done", 60 + task.get("count", 0) / 10_000)
 
     def meter(self, place: Place) -> Meter:
         """Sessions report when they end, so end them first."""

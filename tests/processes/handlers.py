@@ -4,7 +4,8 @@ import asyncio
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from commandbus import HandlerRegistry, RetryPolicy, TransientCommandError
@@ -24,11 +25,15 @@ class Base(BaseException):
 
 
 def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime: str) -> None:
-    """`note` takes `seconds` and notes its run; `note_blocking` blocks its event loop meanwhile;
-    `flaky` fails in its first attempts."""
+    """`note` takes `seconds`, or until a file is there, and notes its run; `note_blocking` blocks its
+    event loop meanwhile; `flaky` fails in its first attempts."""
 
-    def began(command: Any, context: Any) -> float:
-        return float((command.data or {}).get("seconds", 0))
+    def pauses(command: Any) -> Iterator[float]:
+        data = command.data or {}
+        if seconds := float(data.get("seconds", 0)):
+            yield seconds
+        while "until" in data and not Path(data["until"]).exists():
+            yield 0.01
 
     def noted(command: Any, context: Any) -> None:
         facts = {"id": str(command.command_id), "attempt": context.attempt, "fence": context.fence}
@@ -37,12 +42,12 @@ def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime
             raise TransientCommandError("FLAKY", "not yet")
 
     async def note_async(command: Any, context: Any) -> None:
-        if (seconds := began(command, context)) > 0:
+        for seconds in pauses(command):
             await asyncio.sleep(seconds)
         noted(command, context)
 
     def note_sync(command: Any, context: Any) -> None:
-        if (seconds := began(command, context)) > 0:
+        for seconds in pauses(command):
             time.sleep(seconds)
         noted(command, context)
 

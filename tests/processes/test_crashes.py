@@ -119,9 +119,11 @@ def test_sigterm_interrupts_what_outlasts_the_grace(lab: Lab, runtime: str) -> N
 def freeze_until_another_did_it(lab: Lab, runtime: str, command_type: str) -> tuple[Child, Child, str]:
     """A worker that slept through its lease, the one that did its command, and that command."""
     zombie = lab.worker(runtime, concurrency=2, visibility_timeout=LEASE)
-    (command_id,) = lab.send(1, command_type, {"seconds": 0.5})
+    frozen = lab.file.with_name("frozen")
+    (command_id,) = lab.send(1, command_type, {"until": str(frozen)})
     wait_until(lambda: lab.bus.stats(DOMAIN).running == 1, "the zombie-to-be has it", 20)
     lab.freeze(zombie)
+    frozen.touch()
     heir = lab.worker(runtime, concurrency=2, visibility_timeout=LEASE)
     wait_until(lambda: lab.bus.stats(DOMAIN).completed == 1, "the heir did it", 20)
     zombie.signal(signal.SIGCONT)
@@ -165,9 +167,11 @@ def test_an_outcome_that_comes_after_its_lease_is_refused_and_counted(lab: Lab) 
 def test_a_zombie_that_is_the_only_worker_does_its_command_again(lab: Lab, runtime: str) -> None:
     """Nobody else takes the expired lease back, so it must look by itself, and soon."""
     zombie = lab.worker(runtime, concurrency=2, visibility_timeout=LEASE, poll_interval=600)
-    (command_id,) = lab.send(1, data={"seconds": 0.3})
+    frozen = lab.file.with_name("frozen")
+    (command_id,) = lab.send(1, data={"until": str(frozen)})
     wait_until(lambda: lab.bus.stats(DOMAIN).running == 1, "the zombie has it", 20)
     lab.freeze(zombie)
+    frozen.touch()
     stopped = time.monotonic()
     wait_until(lambda: time.monotonic() - stopped > 2 * LEASE, "the lease is over", 20)
     zombie.signal(signal.SIGCONT)

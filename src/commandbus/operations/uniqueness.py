@@ -30,6 +30,8 @@ def insert_unique(
     """Add commands one by one, all or none, each by what its key says. `tell` tells the sender of a
     command that was replaced."""
     pairs = list(zip(commands, options, strict=True))
+    if len(pairs) > 1:
+        yield from _refuse_known(scope, commands)
     yield from _refuse_held(scope, pairs)
     results: list[Inserted] = []
     for command, unique in pairs:
@@ -40,8 +42,18 @@ def insert_unique(
     return results
 
 
-def _refuse_held(scope: Scope, pairs: Sequence[tuple[NewCommand, Unique | None]]) -> Op[None]:
+def _refuse_known(scope: Scope, commands: Sequence[NewCommand]) -> Op[None]:
     """Refuse before anything is added: not every store can take back what an op has done."""
+    seen: set[tuple[str, UUID]] = set()
+    for command in commands:
+        name = (command.domain, command.command_id)
+        if name in seen or (yield from scope.store.find(command.command_id, command.domain)):
+            raise DuplicateCommandError(*name)
+        seen.add(name)
+
+
+def _refuse_held(scope: Scope, pairs: Sequence[tuple[NewCommand, Unique | None]]) -> Op[None]:
+    """The same for keys."""
     given: dict[tuple[str, str | None], UUID] = {}
     for command, unique in pairs:
         key = (command.domain, command.unique_key)

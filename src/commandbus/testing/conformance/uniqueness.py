@@ -230,6 +230,16 @@ class UniqueOptionsSuite:
         third = bus.send_result(DOMAIN, "ship", 3, unique_key="k", unique=replace)
         assert (third.duplicate, third.command_id) == (True, second.command_id), "it runs"
 
+    def test_a_bulk_send_that_repeats_an_id_adds_and_replaces_nothing(self, bus: Harness) -> None:
+        waiting, known = bus.send(unique_key="k"), bus.send()
+        unique, twice = Unique(on_conflict="replace", window=60), uuid4()
+        replacing = SendRequest(DOMAIN, "ship", command_id=twice, unique_key="k", unique=unique)
+        for repeated in (known, twice):
+            with pytest.raises(DuplicateCommandError):
+                bus.send_many([replacing, SendRequest(DOMAIN, "ship", command_id=repeated)])
+        assert bus.get(waiting).status is CommandStatus.PENDING
+        assert bus.stats().ready == 2
+
     def test_replacing_with_a_delay_is_a_debounce(self, bus: Harness) -> None:
         for number in range(3):
             replace = Unique(on_conflict="replace")
