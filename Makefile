@@ -110,6 +110,7 @@ clean: ## remove .venv, caches and build products
 $(VENV)/.installed-%: pyproject.toml constraints.txt $(ANEW) | interpreter
 	@echo "Installing the project with [$*] into $(VENV)"
 	@$(PIP_INSTALL) -e '.[$*]'
+	@$(RUN)/python -m compileall -q src # programs start quicker, also where Python may write no bytecode itself
 	@touch $@
 
 .PHONY: anew interpreter
