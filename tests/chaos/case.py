@@ -12,7 +12,13 @@ Event = dict[str, Any]
 
 FLUSH_SECONDS = 1.0
 """What a server commits asynchronously is on its disk within three times wal_writer_delay."""
-SERVER_CRASHES = {"restart server": 0.5, "kill server": 0.5, "fail over": 0.5, "disk full": 3.0}
+SERVER_CRASHES = {
+    "restart server": 0.5,
+    "kill server": 0.5,
+    "outage": 0.5,
+    "fail over": 0.5,
+    "disk full": 3.0,
+}
 """Faults that crash a server, and within how many seconds."""
 
 
@@ -55,6 +61,10 @@ class Final:
     key: str | None = None
     batch: str | None = None
     """The batch that it belongs to, or whose completion it is."""
+    domain: str = "d"
+    group: str | None = None
+    due: float = 0.0
+    """When it was to run first, by the store's clock."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,12 @@ class Store:
     """What transfers did: the id of the command and its token, once for each time."""
     held_keys: tuple[str, ...] = ()
     """Unique keys that cannot be used though no command is alive."""
+    replies: tuple[str, ...] = ()
+    """The commands that were replied to, once for each reply."""
+    slots: tuple[tuple[str, str], ...] = ()
+    """What schedules have sent: the schedule, and the moment that it was for."""
+    lies: tuple[str, ...] = ()
+    """Where the product's reads tell something else than the tables."""
 
 
 @dataclass
@@ -127,10 +143,20 @@ class Lists(dict[str, list[T]]):
         self.setdefault(key, []).append(item)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What workers were started with: promises with a number of seconds depend on it."""
+
+    lease: float
+    grace: float
+    concurrency: int
+
+
 class Case:
     """Histories of all processes, by command, and what the store has in the end."""
 
-    def __init__(self, events: Iterable[Event], store: Store) -> None:
+    def __init__(self, events: Iterable[Event], store: Store, terms: Terms | None = None) -> None:
+        self.terms = terms
         self.events = sorted(events, key=lambda event: event["at"])
         self.store = store
         self.finals: Lists[Final] = Lists()
@@ -148,6 +174,16 @@ class Case:
         self.settles: Lists[Member] = Lists()
         self.claim_calls: list[Event] = []
         self.faults: list[Event] = []
+        self.leaks: list[Event] = []
+        """What a handler found of another one's session."""
+        self.finished: Lists[Event] = Lists()
+        self.steps: Lists[Event] = Lists()
+        self.cancels_invoked: set[str] = set()
+        self.canceled: dict[str, float] = {}
+        """When an operator learned that a command is canceled."""
+        self.pauses: list[tuple[str, float, float]] = []
+        """A domain, since when it was surely paused, and until when."""
+        self._paused: dict[str, float] = {}
         for event in self.events:
             self._sort_in(event)
 
@@ -171,6 +207,21 @@ class Case:
             tried.ended, tried.fate, tried.holder = event["at"], kind, event.get("holder")
         elif kind == "fault":
             self.faults.append(event)
+        elif kind == "finished":
+            self.finished.add(event["id"], event)
+        elif kind in ("step", "step_recorded"):
+            self.steps.add(event["id"], event)
+        elif kind == "cancel_invoked":
+            self.cancels_invoked.add(event["id"])
+        elif kind == "canceled":
+            self.canceled.setdefault(event["id"], event["at"])
+        elif kind == "paused":
+            self._paused[event["domain"]] = event["at"]
+        elif kind == "resume_invoked":
+            if (since := self._paused.pop(event["domain"], None)) is not None:
+                self.pauses.append((event["domain"], since, event["at"]))
+        elif kind == "leak":
+            self.leaks.append(event)
         elif kind == "handled":
             self.runs.add(event["id"], event)
         elif kind == "claimed":
@@ -193,6 +244,21 @@ class Case:
             for fault in self.faults
             if (lasts := SERVER_CRASHES.get(fault["fault"])) is not None
         )
+
+    def retried(self, command_id: str) -> int:
+        """How often an operator has sent a command back to work."""
+        final = self.final(command_id)
+        return sum(t.kind == "OPERATOR_RETRY" for t in final.trail) if final else 0
+
+    def overlapped_by_run(self, command_id: str, moment: float) -> bool:
+        """Whether a handler of another delivery was running at a moment, or a server crashed then."""
+        crashed = any(
+            fault["at"] - FLUSH_SECONDS < moment < fault["at"] + FLUSH_SECONDS + 1.0
+            for fault in self.faults
+            if fault["fault"] in SERVER_CRASHES
+        )
+        tokens = {run["token"] for run in self.runs[command_id] if run["at"] <= moment}
+        return crashed or len(tokens) > 1
 
     def accepted(self, command_id: str) -> list[Member]:
         return [member for member in self.settles[command_id] if member.event == "settled"]
@@ -220,7 +286,7 @@ def _member(event: Event, facts: Event) -> Member:
     return Member(event["event"], event.get("began", event["at"]), event["at"], event["pid"], facts)
 
 
-def load(folder: Path, store: Store) -> Case:
+def load(folder: Path, store: Store, terms: Terms | None = None) -> Case:
     """The case from the journals in a folder."""
     paths = sorted(folder.glob("history-*.jsonl"))
-    return Case((event for path in paths for event in journal.read(path)), store)
+    return Case((event for path in paths for event in journal.read(path)), store, terms)

@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from tests.chaos.case import Case, Event, Violation
-from tests.chaos.kinds import BATCH_DONE, KILLERS, POISON
+from tests.chaos import conduct
+from tests.chaos.case import Case, Event, Trace, Violation
+from tests.chaos.kinds import BATCH_DONE, KILLERS, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
+from tests.chaos.timeliness import redelivery_is_prompt, stops_are_prompt
 from tests.chaos.wholes import (
     CLOCK_SLACK,
     a_key_has_one_live_command,
@@ -22,9 +24,15 @@ from tests.chaos.wholes import (
 
 CRASHES_MAX = 3
 ATTEMPTS_MAX = 3
+RETURNS_MAX = 3
+"""How often workers that go on working may give a command back."""
+INTERRUPTED = "the worker stopped"
+NEEDED = {INTERRUPTED, "the worker is stopping", "released by hand", "its lease may be gone"}
+"""Reasons to give a command back of which each has a fault or a stop behind it."""
 LATE_SECONDS = 1.5
 """A send that commits after a later one of its priority was claimed has come too late for its place: on
 PostgreSQL others may go before it for about a second."""
+LEAKS_MAX = 20
 ENDED = {"COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"}
 
 Check = Callable[[Case], Iterator[Violation]]
@@ -54,6 +62,8 @@ def nothing_comes_from_nowhere(case: Case) -> Iterator[Violation]:
         final = case.final(command_id)
         if final is not None and final.type == BATCH_DONE and final.batch in case.batches:
             continue
+        if final is not None and final.type == TICK:
+            continue  # `slots_are_sent_once` knows which there must be
         if command_id not in case.invoked:
             yield Violation("P1", "a command that nobody sent", case.story(command_id))
 
@@ -99,12 +109,28 @@ def deliveries_are_bounded(case: Case) -> Iterator[Violation]:
         final = case.final(command_id)
         if final is None:
             continue
-        given_back = sum(trace.kind == "RELEASED" for trace in final.trail)
+        # A handler that was interrupted by a stop began, and its attempt was given back.
+        stopped = sum(t.kind == "RELEASED" and _reason(t) == INTERRUPTED for t in final.trail)
         forgotten = sum(case.forgotten(claim) for claim in case.claims[command_id])
-        bound = final.max_attempts + CRASHES_MAX + given_back + forgotten
+        lives = 1 + case.retried(command_id)
+        bound = (final.max_attempts + CRASHES_MAX) * lives + stopped + forgotten
         if len(runs) > bound:
             what = f"{len(runs)} deliveries, more than {bound}"
             yield Violation("P5", what, case.story(command_id, "handled"))
+
+
+def nothing_is_passed_around(case: Case) -> Iterator[Violation]:
+    """A worker that stops or lost its lease gives back what it had not begun. Workers that go on may
+    return a command for other reasons, but not again and again: that is a delivery without a run."""
+    for final, *_ in case.finals.values():
+        returns = [t for t in final.trail if t.kind == "RELEASED" and _reason(t) not in NEEDED]
+        if len(returns) > RETURNS_MAX:
+            what = f"given back {len(returns)} times by workers that went on: {_reason(returns[0])}"
+            yield Violation("P5", what, trail_of(final))
+
+
+def _reason(trace: Trace) -> str:
+    return str(trace.details.get("reason"))
 
 
 def one_lease_at_a_time(case: Case) -> Iterator[Violation]:
@@ -170,6 +196,8 @@ def it_ends_as_its_handler_said(case: Case) -> Iterator[Violation]:
         sent = case.invoked.get(command_id)
         if sent is None or final.status not in ENDED or final.reason == "WORKER_LOST":
             continue
+        if final.status == "CANCELED":
+            continue  # `operators_are_obeyed` knows whether that is right
         if (final.status, final.reason) not in _expected(sent):
             what = f"a {sent['type']} command ended as {final.status} ({final.reason})"
             yield Violation("P8", what, (*case.story(command_id), *trail_of(final)))
@@ -186,7 +214,7 @@ def _expected(sent: Event) -> tuple[tuple[str, str | None], ...]:
             return (exhausted,)
         case "flaky" | "transfer" if sent["data"]["failures"] >= ATTEMPTS_MAX:
             return (exhausted,)
-        case "transfer":
+        case "transfer" | "stepped":
             # Its connection may have been cut three times, of which each is a failed attempt.
             return ("COMPLETED", None), exhausted
     return (("COMPLETED", None),)
@@ -196,6 +224,18 @@ def errors_are_kept(case: Case) -> Iterator[Violation]:
     for final, *_ in case.finals.values():
         if final.status in ("FAILED", "IN_TROUBLESHOOTING_QUEUE") and not final.error:
             yield Violation("P8", f"{final.status} without an error", trail_of(final))
+
+
+def reads_tell_what_is_stored(case: Case) -> Iterator[Violation]:
+    """The product's own reads against the tables."""
+    for lie in case.store.lies:
+        yield Violation("P21", "a read tells something else than the tables", (lie,))
+
+
+def sessions_are_clean(case: Case) -> Iterator[Violation]:
+    for leak in case.leaks[:LEAKS_MAX]:
+        what = "a handler found what another one had left in its session"
+        yield Violation("P16", what, (str(leak["found"]), *case.story(leak["id"], "handled")))
 
 
 def nothing_runs_early(case: Case) -> Iterator[Violation]:
@@ -305,6 +345,7 @@ CHECKS: tuple[Check, ...] = (
     transactions_take_effect_once,
     runs_follow_claims,
     deliveries_are_bounded,
+    nothing_is_passed_around,
     one_lease_at_a_time,
     attempts_are_bounded,
     it_ends_as_its_handler_said,
@@ -314,4 +355,9 @@ CHECKS: tuple[Check, ...] = (
     a_key_has_one_live_command,
     batches_count_and_complete_once,
     the_audit_tells_the_state,
+    reads_tell_what_is_stored,
+    sessions_are_clean,
+    redelivery_is_prompt,
+    stops_are_prompt,
+    *conduct.CHECKS,
 )

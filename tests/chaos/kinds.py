@@ -26,6 +26,14 @@ BATCH_DONE = "batch_done"
 """What a batch sends when it is complete."""
 FOLLOW_UP = "follow_up"
 """What a transfer sends from its transaction."""
+GROUPED, STEPPED, ASKING, LIMITED, TICK = "grouped", "stepped", "asking", "limited", "tick"
+"""One at a time of its group; records a step; wants a reply; few at once; sent by a schedule."""
+ANSWERS = "answers"
+"""The domain of replies, which nothing works on."""
+LIMIT = 2
+"""So many LIMITED commands of a domain may run at once."""
+OPERATED = ("note", "permanent", GROUPED)
+"""What operators cancel and retry."""
 KILLERS = ("exit", "segfault")
 """They kill their worker."""
 POISON = (
@@ -37,6 +45,7 @@ POISON = (
     "generator_exit_async",
     "unprintable",
     "cancelled",
+    "cancels_itself",
     "swallow",
     "endless",
 )
@@ -48,12 +57,30 @@ TYPES: dict[str, float] = {
     "slow": 30,
     "reject": 40,
     "permanent": 28,
+    GROUPED: 60,
+    STEPPED: 30,
+    ASKING: 30,
+    LIMITED: 20,
     "exit": 1.5,
     "segfault": 1.5,
 } | {name: 0.5 if name == "endless" else 1.5 for name in POISON}
 """Kinds of commands and how often each is sent, of a thousand. Transfers only where handlers can have a
 transaction."""
-INSERT = "insert into effect (id, fence) values (%s, %s)"
+NATIVE = (
+    "note", "flaky", "reject", "permanent", BATCH_DONE, FOLLOW_UP, GROUPED, ASKING, LIMITED, TICK,
+)  # fmt: skip
+"""Handled in the way of the runtime; `slow` is not."""
+FOUND = """select current_setting('search_path'), current_user::text, current_setting('TimeZone'),
+    coalesce(current_setting('app.tenant', true), ''), coalesce(to_regclass('mess')::text, '')"""
+"""What a session shows to a handler; the same to each, whatever others did."""
+TOUCHES = (
+    "set search_path to tenant_space, public",
+    "set role tenant",
+    "set time zone 'Asia/Tokyo'",
+    "set app.tenant to 'acme'",
+    "create temp table if not exists mess (n integer)",
+)
+INSERT = "insert into public.effect (id, fence) values (%s, %s)"
 
 
 def attempts_max_of(command_type: str) -> int:
@@ -66,7 +93,7 @@ def follow_up_of(command_id: str) -> str:
 
 def end(command: Any, context: Any) -> None:
     match command.command_type:
-        case "flaky" | "transfer":
+        case "flaky" | "transfer" | "stepped":
             if context.attempt - context.crashes <= command.data["failures"]:
                 raise TransientCommandError("FLAKY", "not yet")
         case "reject":
@@ -95,6 +122,33 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
         end(command, context)
         journal.write("finished", **token)
 
+    first_seen: list[Any] = []
+
+    def compare(command: Any, row: Any) -> None:
+        """Whether the session is as the first one was that this process saw."""
+        if not first_seen:
+            first_seen.append(row)
+        if row != first_seen[0]:
+            journal.write("leak", id=str(command.command_id), found=[first_seen[0], row])
+
+    def touch(command: Any) -> str | None:
+        """What this one does to its session, if anything."""
+        if not config["touches_sessions"]:
+            return None
+        return TOUCHES[int(str(command.command_id)[:4], 16) % len(TOUCHES)]
+
+    async def stepped_async(command: Any, context: Any) -> None:
+        token = began(command, context)
+        await context.step("charge", lambda: journal.write("step", **token))
+        journal.write("step_recorded", **token)
+        end(command, context)
+
+    def stepped_sync(command: Any, context: Any) -> None:
+        token = began(command, context)
+        context.step("charge", lambda: journal.write("step", **token))
+        journal.write("step_recorded", **token)
+        end(command, context)
+
     def follow(command: Any) -> dict[str, Any]:
         """Write down that the transaction of a transfer may send this."""
         own, domain = follow_up_of(str(command.command_id)), command.domain
@@ -104,6 +158,10 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
 
     async def transfer_async(command: Any, context: Any) -> None:
         token = began(command, context)
+        cursor = await context.connection.execute(FOUND)
+        compare(command, await cursor.fetchone())
+        if harm := touch(command):
+            await context.connection.execute(harm)
         await context.connection.execute(INSERT, (token["id"], token["token"]))
         await context.bus.send(command.domain, FOLLOW_UP, **follow(command))
         await asyncio.sleep(command.data["seconds"])
@@ -111,19 +169,25 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
 
     def transfer_sync(command: Any, context: Any) -> None:
         token = began(command, context)
+        compare(command, context.connection.execute(FOUND).fetchone())
+        if harm := touch(command):
+            context.connection.execute(harm)
         context.connection.execute(INSERT, (token["id"], token["token"]))
         context.bus.send(command.domain, FOLLOW_UP, **follow(command))
         time.sleep(command.data["seconds"])
         end(command, context)
 
     registry = HandlerRegistry()
-    native, foreign, transfer = handle_async, handle_sync, transfer_async
+    native, foreign, transfer, stepped = handle_async, handle_sync, transfer_async, stepped_async
     if config["runtime"] == "threads":
-        native, foreign, transfer = handle_sync, handle_async, transfer_sync  # type: ignore[assignment]
+        native, foreign, transfer, stepped = (  # type: ignore[assignment]
+            handle_sync, handle_async, transfer_sync, stepped_sync,
+        )  # fmt: skip
     for domain in DOMAINS:
         add_poison(registry, domain, began)
-        for name in ("note", "flaky", "reject", "permanent", BATCH_DONE, FOLLOW_UP):
+        for name in NATIVE:
             registry.register(domain, name, native, retry=SOON)
+        registry.register(domain, STEPPED, stepped, retry=SOON)
         registry.register(domain, "slow", foreign, retry=SOON)
         if config["transactional"]:
             registry.register(domain, "transfer", transfer, retry=SOON, transactional=True)

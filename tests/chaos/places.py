@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 import psycopg
 
+from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import postgres
 from commandbus.testing.postgres import PostgresServer, PostgresUnavailable, create_database
@@ -27,12 +27,20 @@ class Place:
     """One store. `url` is for the processes, `own_url` for the laboratory, which is spared."""
 
     name = ""
+    option = ""
+    """What a bus needs in its address beyond that of the database."""
     transactional = False
     """Whether handlers can have a transaction."""
     poll_interval = 30.0
     """Of workers: so long that nothing is found by polling where they are told of it."""
     skews = False
     """Whether the clocks of workers may be wrong: not where they are the store's clock."""
+    touches_sessions = False
+    """Whether handlers change settings of their session: not behind a pooler, which shares it."""
+    has_gates = True
+    """Whether groups and limits exist: PGMQ has none."""
+    outage_seconds = (6.0, 12.0)
+    """How long an outage of the server lasts: longer than a pool tries to connect at once."""
 
     def __init__(self) -> None:
         self.url = self.own_url = ""
@@ -65,6 +73,11 @@ class Place:
     def _build(self) -> None:
         """Make the store."""
 
+    @property
+    def bus_url(self) -> str:
+        """For the laboratory's own bus."""
+        return f"{self.own_url}{self.option}"
+
     def effects(self) -> tuple[tuple[str, int], ...]:
         """What handlers have done in their transactions."""
         if not self.transactional:
@@ -73,17 +86,16 @@ class Place:
             found = connection.execute("select id, fence from effect").fetchall()
         return tuple((str(command_id), int(token)) for command_id, token in found)
 
-    def audited(self) -> set[int]:
-        """The commands of which the audit has rows."""
-        with psycopg.connect(self.own_url) as connection:
-            found = connection.execute("select distinct seq from commandbus.audit").fetchall()
-        return {seq for (seq,) in found}
-
     def _prepare(self, url: str) -> None:
-        """The schema, and a table for effects, without any rule that would hide a double."""
-        upgrade(url)
+        """The schema, a table for effects without any rule that would hide a double, and a role that a
+        handler may take on."""
+        self._install(url)
         with psycopg.connect(url) as connection:
             connection.execute("create table effect (id text not null, fence bigint not null)")
+            connection.execute("create role tenant superuser")
+
+    def _install(self, url: str) -> None:
+        upgrade(url)
 
     def harm(self, fault: str, chance: random.Random) -> None:
         getattr(self, "_" + fault.replace(" ", "_").replace("-", "_"))(chance)
@@ -138,11 +150,6 @@ class SQLitePlace(Place):
         self._file = disk / "chaos.db"
         self.url = self.own_url = f"sqlite:///{self._file}"
 
-    def audited(self) -> set[int]:
-        with contextlib.closing(sqlite3.connect(self._file)) as connection:
-            found = connection.execute("select distinct seq from commandbus_audit").fetchall()
-        return {seq for (seq,) in found}
-
 
 class PostgresPlace(Place):
     """A server that is stopped and killed, and if `rough` behind a proxy, with a small disk."""
@@ -150,7 +157,9 @@ class PostgresPlace(Place):
     name = "postgres"
     transactional = True
     skews = True
+    touches_sessions = True
     _look_at = 0.0
+    _is_away = False
 
     def __init__(self, *, rough: bool) -> None:
         super().__init__()
@@ -173,6 +182,7 @@ class PostgresPlace(Place):
             "connection storm": 0.7,
             "hold snapshot": 0.7,
         }
+        self.certain = "outage"
         if self._rough:
             name = self.own_url.partition("?")[0].rpartition("/")[2]
             self._proxy = self._stack.enter_context(Proxy(self._server.dsn(name, tcp=True)))
@@ -238,12 +248,28 @@ class PostgresPlace(Place):
             if rows:
                 connection.execute("select pg_terminate_backend(%s)", chance.choice(rows))
 
+    def _outage(self, chance: random.Random) -> None:
+        """The server is away for longer than a pool tries to connect at once."""
+        self.certain = None
+        self._is_away = True
+        self._server.halt("immediate")
+        self._later(chance.uniform(*self.outage_seconds), self._come_back)
+
+    def _come_back(self) -> None:
+        self._make_room()
+        self._server.restart()
+        self._is_away = False
+
     def _restart_server(self, chance: random.Random) -> None:
+        if self._is_away:
+            return
         # No server starts on a full disk.
         self._make_room()
         self._server.restart("immediate")
 
     def _kill_server(self, chance: random.Random) -> None:
+        if self._is_away:
+            return
         self._server.kill()
         self._make_room()
         self._server.restart()
@@ -301,6 +327,22 @@ class PostgresPlace(Place):
             yield connection
 
 
+class PgmqPlace(PostgresPlace):
+    """The same with commands as messages of PGMQ."""
+
+    name = "pgmq"
+    option = "&transport=pgmq"
+    has_gates = False
+
+    def _install(self, url: str) -> None:
+        install(url)
+
+    def _build(self) -> None:
+        super()._build()
+        self.callers_url = self.url
+        self.url += self.option
+
+
 class FailoverPlace(Place):
     """A primary that dies, and a synchronous standby that takes over, once in a run."""
 
@@ -349,8 +391,10 @@ def place_named(name: str, folder: Path, *, rough: bool = True) -> Place:
             return SQLitePlace(folder, rough=rough)
         case "postgres":
             return PostgresPlace(rough=rough)
+        case "pgmq":
+            return PgmqPlace(rough=rough)
         case "failover":
             return FailoverPlace()
         case "pooler":
             return PoolerPlace()
-    raise SystemExit(f"no such place: {name}; there are sqlite, postgres, failover and pooler")
+    raise SystemExit(f"no such place: {name}; there are sqlite, postgres, pgmq, failover and pooler")

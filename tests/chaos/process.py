@@ -7,10 +7,10 @@ import sys
 import time
 
 from commandbus import CommandBus, StoreUnavailable, Worker
-from commandbus.engines.postgres import watch
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.chaos.bugs import switch_on
 from tests.chaos.kinds import DOMAINS, registry_for
+from tests.chaos.operator import Operator
 from tests.chaos.recording import record
 from tests.chaos.sender import Sender
 from tests.processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
@@ -44,6 +44,7 @@ async def work_async(config: Config, journal: Journal) -> None:
         say("ready", name=worker.name)
         await worker.run()
         say("stopped", **metrics_of(worker))
+    journal.write("exiting")
     # A handler that swallows its cancellation would keep the event loop from ending, for ever.
     os._exit(0)
 
@@ -56,12 +57,13 @@ def work_in_threads(config: Config, journal: Journal) -> None:
         say("ready", name=worker.name)
         worker.run()
         say("stopped", **metrics_of(worker))
+    journal.write("exiting")
     os._exit(0)
 
 
 def prepare(config: Config) -> None:
-    """What is special about this process: a wrong clock, little patience, a bug."""
-    watch.ANSWER_SECONDS = 2.0
+    """What is special about this process: a wrong clock, or a bug. Everything else, every patience
+    too, is as users have it."""
     if skew := config.get("skew"):
         real = time.time
         time.time = lambda: real() + skew
@@ -81,6 +83,9 @@ def main() -> None:
         case "sender", _:
             with open_patiently(config["url"]) as bus:
                 Sender(bus, config, journal).run()
+        case "operator", _:
+            with open_patiently(config["url"]) as bus:
+                Operator(bus, config, journal).run()
         case unknown:
             raise SystemExit(f"no such role: {unknown}")
 

@@ -33,6 +33,9 @@ MOVES: dict[str, tuple[set[str], str]] = {
     "MOVED_TO_TSQ": ({"IN_PROGRESS"}, PARKED),
     "CANCELED": ({"PENDING", "IN_PROGRESS"}, "CANCELED"),
     "EXPIRED": ({"PENDING"}, "CANCELED"),
+    "OPERATOR_RETRY": ({PARKED}, "PENDING"),
+    "OPERATOR_CANCEL": ({PARKED}, "CANCELED"),
+    "OPERATOR_COMPLETE": ({PARKED}, "COMPLETED"),
 }
 """From which states an event may happen, and what it leads to."""
 
@@ -46,6 +49,8 @@ def replay(trail: tuple[Trace, ...]) -> tuple[State, list[str]]:
         if state.status not in before and not parked_for_crashes:
             problems.append(f"{event.kind} of a command that was {state.status}")
         state.attempts += {"RECEIVED": 1, "RELEASED": -1}.get(event.kind, 0)
+        if event.kind == "OPERATOR_RETRY":
+            state.attempts = state.crashes = 0
         state.lost = event.kind == "WORKER_LOST"
         state.crashes += state.lost
         state.status = after

@@ -27,19 +27,20 @@ from commandbus import (
 )
 from commandbus.engines.sqlite import location
 from commandbus.sync import SyncCommandBus
-from tests.chaos.kinds import BATCH_DONE, DOMAINS, TYPES
+from tests.chaos.kinds import ANSWERS, ASKING, BATCH_DONE, DOMAINS, GROUPED, LIMITED, STEPPED, TYPES
 from tests.processes.child import Config, obey, say
 from tests.processes.journal import Journal, read
 
 Group = dict[str, Any]
 """Commands that are sent together, and how."""
-FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3)}
+FAILURES = {"flaky": (1, 2, 3), "transfer": (0, 0, 0, 1, 3), STEPPED: (0, 1, 2)}
 """How often a command fails before it succeeds, of three attempts."""
 MIX = {"one": 60.0, "bulk": 22.0, "batch": 6.0, "key": 12.0}
 """Ways to send, and how often each."""
 SIZES = {"one": 1, "bulk": 10, "many": 50, "batch": 6}
-AHEAD_MAX, LOOK_EVERY = 3_000, 20
-"""So many commands may wait, which is asked before every so many sends."""
+LOOK_EVERY = 20
+"""How many commands wait is asked before every so many sends."""
+GROUPS = 5
 KEYS = 24
 """So few that sends of one key often meet."""
 
@@ -54,13 +55,16 @@ class Sender:
         self._chance = random.Random(f"{config['seed']}-{config['number']}-{os.getpid()}")
         self._stop = threading.Event()
         self._pause = config["pause"]
+        self._ahead: int = config["ahead"]
+        self._priorities: list[int] = config["priorities"]
         self._longest: float = config["longest"]
         self._mix: dict[str, float] = config.get("mix") or MIX
         self._keys: int = config.get("keys") or KEYS
         self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
-        if not config["transactional"]:
-            self._types = {name: n for name, n in self._types.items() if name != "transfer"}
+        unknown = set() if config["transactional"] else {"transfer"}
+        unknown |= set() if config["has_gates"] else {GROUPED, LIMITED}
+        self._types = {name: n for name, n in self._types.items() if name not in unknown}
         self._turns = itertools.cycle(self._types) if config.get("in_turn") else None
         self._until_look = LOOK_EVERY
         self._open = unanswered(config["history"])
@@ -91,7 +95,7 @@ class Sender:
             return
         self._until_look = LOOK_EVERY
         with contextlib.suppress(StoreUnavailable):
-            while sum(self._bus.stats(d).ready for d in DOMAINS) > AHEAD_MAX:
+            while sum(self._bus.stats(d).ready for d in DOMAINS) > self._ahead:
                 if self._stop.wait(0.2):
                     return
 
@@ -103,6 +107,7 @@ class Sender:
         if how == "batch":
             for command in commands:
                 command["domain"] = domain
+                command.pop("group", None)  # a member of a batch has none
             group |= {"batch": self._new_id(), "domain": domain}
         return group
 
@@ -116,14 +121,19 @@ class Sender:
             command_type = next(self._turns)
         lasting = command_type == "slow" or (command_type == "transfer" and chance.random() < 0.1)
         seconds = chance.uniform(1.0, 2.5) if lasting else chance.uniform(0, self._longest)
-        return {
+        command = {
             "id": self._new_id(),
             "domain": chance.choice(DOMAINS),
             "type": command_type,
-            "priority": chance.choice((0, 5, 5, 5, 10)),
+            "priority": chance.choice(self._priorities),
             "delay": chance.choice((0, 0, 0, 0, chance.uniform(0.05, 1.0))),
             "data": {"seconds": seconds, "failures": chance.choice(FAILURES.get(command_type, (0,)))},
         }
+        if command_type == GROUPED:
+            command |= {"group": f"group {chance.randrange(GROUPS)}", "priority": 5, "delay": 0}
+        elif command_type == ASKING:
+            command["reply_to"] = ANSWERS
+        return command
 
     def _send(self, group: Group) -> None:
         """One send, until its fate is known."""
@@ -149,7 +159,7 @@ class Sender:
         if "batch" in group:
             domain, batch_id = group["domain"], group["batch"]
             done = SendRequest(domain, BATCH_DONE, {"batch": batch_id, "seconds": 0})
-            members = [BatchCommand(c["type"], c["data"], **_options(c)) for c in commands]
+            members = [BatchCommand(c["type"], c["data"], **_options(c, member=True)) for c in commands]
             self._bus.create_batch(domain, members, batch_id=batch_id, on_complete=done)
         elif len(commands) == 1:
             (one,) = commands
@@ -164,6 +174,7 @@ class Sender:
         # Some wait for a while, so that sends of one key meet.
         delay = self._chance.choice((0, 0, self._chance.uniform(0.1, 0.5)))
         command = self._new_command() | {"type": "note", "priority": 5, "delay": delay}
+        command = {name: value for name, value in command.items() if name not in ("group", "reply_to")}
         command["data"] = {"seconds": 0, "failures": 0}
         domain, key = command["domain"], f"key {self._chance.randrange(self._keys)}"
         keep = self._chance.random() < 0.5
@@ -209,12 +220,14 @@ class Sender:
             connection.close()
 
 
-def _options(command: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _options(command: dict[str, Any], *, member: bool = False) -> dict[str, Any]:
+    options = {
         "command_id": command["id"],
         "priority": command["priority"],
         "delay": command["delay"] or None,
+        "reply_to": command.get("reply_to"),
     }
+    return options if member else options | {"group_key": command.get("group")}
 
 
 def unanswered(history: str) -> list[Group]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from tests.chaos.laboratory import Findings, Laboratory, Plan
 from tests.chaos.picture import page
 from tests.chaos.places import place_named
 from tests.chaos.reliability import Run
+from tests.chaos.timeliness import redeliveries, stops
 
 SHOWN_MAX = 10
 
@@ -69,28 +68,29 @@ def stay_at(
 
 
 def _note(findings: Findings) -> str:
-    """What was promised to be quick, and how quick it was at the slowest."""
+    """What was promised to be quick, and how quick it was."""
     told = []
-    if findings.stops:
-        told.append(f"{len(findings.stops):,} stops, the slowest in {max(findings.stops):.1f} s")
-    if again := sorted(_redelivered(findings)):
-        p50, p99 = again[len(again) // 2], again[int(len(again) * 0.99)]
-        told.append(f"given out again after a kill: p50 {p50:.1f} s, p99 {p99:.1f} s, lease 1 s")
+    if took := sorted(seconds for seconds, *_ in stops(findings.case)):
+        told.append(f"{len(took):,} stops, p99 {_p99(took):.1f} s, the slowest in {took[-1]:.1f} s")
+    if again := _redelivered(findings):
+        p50 = again[len(again) // 2]
+        told.append(
+            f"handlers began again after a kill: p50 {p50:.1f} s, p99 {_p99(again):.1f} s, lease 1 s"
+        )
     if findings.resumed:
-        told.append(f"all workers claimed again within {max(findings.resumed):.1f} s of each restart")
+        told.append(f"all workers ran handlers within {max(findings.resumed):.1f} s of each restart")
     return "; ".join(told)
 
 
-def _redelivered(findings: Findings) -> Iterator[float]:
-    """Seconds from the death of a worker until a command that it had was given to another."""
+def _redelivered(findings: Findings) -> list[float]:
+    """Seconds from the death of a worker until a handler began one of its commands again."""
     case = findings.case
-    deaths = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
-    for command_id, claims in case.claims.items():
-        done = {settle.token for settle in case.settles[command_id]}
-        for claim, following in pairwise(claims):
-            death = deaths.get(claim.pid)
-            if death and claim.token not in done and claim.at <= death <= following.at:
-                yield following.at - death
+    assert case.terms is not None
+    return sorted(one.began - one.died for one in redeliveries(case, case.terms))
+
+
+def _p99(ordered: list[float]) -> float:
+    return ordered[int(len(ordered) * 0.99)]
 
 
 def kinds_of(findings: Findings) -> Counter[str]:
@@ -117,12 +117,8 @@ def report(findings: Findings, violations: list[Violation]) -> str:
         f"refused     {findings.refused:,} late outcomes",
         f"drained     {findings.drained_in:.1f} s after the last fault",
     ]
-    if findings.stops:
-        slowest = max(findings.stops)
-        lines.append(f"stops       {len(findings.stops):,} by SIGTERM, the slowest in {slowest:.1f} s")
-    if findings.resumed:
-        slowest = max(findings.resumed)
-        lines.append(f"resumed     all workers {slowest:.1f} s after the server was back at the latest")
+    if note := _note(findings):
+        lines.append(f"times       {note}")
     innocent = _innocent(findings)
     if innocent:
         lines.append(f"neighbours  {innocent:,} harmless commands parked as WORKER_LOST")

@@ -124,6 +124,14 @@ def add_poison(
         began(command, context)
         raise asyncio.CancelledError
 
+    @registry.handler(domain, "cancels_itself", retry=ONCE_MORE)
+    async def cancels_itself(command: Any, context: Any) -> None:
+        began(command, context)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
     @registry.handler(domain, "swallow", retry=ONCE_MORE, timeout=0.2)
     async def swallow(command: Any, context: Any) -> None:
         began(command, context)

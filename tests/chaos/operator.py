@@ -1,0 +1,103 @@
+"""An operator of the laboratory: pauses, resumes, cancels, retries parked commands, alone and in bulk,
+while everything else goes on. Each action is written down before it is tried and after its answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from commandbus import CommandBusError, CommandStatus, InvalidOperationError, StoreUnavailable
+from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
+from tests.chaos.kinds import DOMAINS, OPERATED
+from tests.processes.child import Config, obey, say
+from tests.processes.journal import Journal
+
+PAUSE_SECONDS = 0.5
+"""How long a domain is paused at most."""
+NAME = "ann"
+
+
+class Operator:
+    """Acts until told to stop; then nothing is paused any more."""
+
+    def __init__(self, bus: SyncCommandBus, config: Config, journal: Journal) -> None:
+        self._bus, self._journal = bus, journal
+        self._queue = SyncTroubleshootingQueue(bus)
+        self._chance = random.Random(f"{config['seed']}-operator-{os.getpid()}")
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        obey({"stop": self._stop.set})
+        say("ready")
+        # An earlier life may have ended between a pause and its end.
+        for domain in DOMAINS:
+            self._resume(domain)
+        actions: tuple[Callable[[str], None], ...] = (
+            self._pause,
+            self._cancel,
+            self._retry,
+            self._bulk,
+        )
+        while not self._stop.wait(self._chance.random()):
+            try:
+                self._chance.choice(actions)(self._chance.choice(DOMAINS))
+            except StoreUnavailable:
+                self._stop.wait(0.1)
+        say("sent")
+
+    def _pause(self, domain: str) -> None:
+        # For the checker this is a fault: what is paused may be late.
+        self._journal.write("fault", fault="pause", victim=None)
+        try:
+            self._bus.pause(domain, "a look", actor=NAME)
+            self._journal.write("paused", domain=domain)
+            self._stop.wait(self._chance.random() * PAUSE_SECONDS)
+        finally:
+            self._resume(domain)
+
+    def _resume(self, domain: str) -> None:
+        """Until it is known to be done."""
+        while True:
+            self._journal.write("resume_invoked", domain=domain)
+            try:
+                self._bus.resume(domain, actor=NAME)
+            except StoreUnavailable:
+                threading.Event().wait(0.05)
+            else:
+                return
+
+    def _some(self, domain: str, status: CommandStatus) -> Any:
+        page = self._bus.query_commands(domain=domain, status=status, limit=50)
+        known = [record for record in page if record.command_type in OPERATED]
+        return self._chance.choice(known) if known else None
+
+    def _cancel(self, domain: str) -> None:
+        status = self._chance.choice((CommandStatus.PENDING, CommandStatus.IN_PROGRESS))
+        if (record := self._some(domain, status)) is None:
+            return
+        command_id = str(record.command_id)
+        self._journal.write("cancel_invoked", id=command_id)
+        try:
+            answer = self._bus.cancel(domain, command_id, "by an operator", actor=NAME)
+        except InvalidOperationError:
+            return  # it has ended meanwhile
+        except CommandBusError as error:
+            self._journal.write("cancel_unknown", id=command_id, error=str(error))
+            raise
+        if answer is CommandStatus.CANCELED:
+            self._journal.write("canceled", id=command_id)
+
+    def _retry(self, domain: str) -> None:
+        record = self._some(domain, CommandStatus.IN_TROUBLESHOOTING_QUEUE)
+        if record is not None:
+            self._journal.write("retry_invoked", id=str(record.command_id))
+            try:
+                self._queue.operator_retry(domain, record.command_id, operator=NAME)
+            except InvalidOperationError:
+                return  # another life of ours did it
+
+    def _bulk(self, domain: str) -> None:
+        self._queue.bulk("retry", domain=domain, command_type="permanent", operator=NAME, limit=3)

@@ -1,0 +1,197 @@
+"""Promises with a number of seconds, measured to the start of a handler.
+
+A stay keeps two processors busy with many processes, so lateness alone proves little: a command may
+wait because nothing was free to run it. A redelivery therefore counts as late only with evidence that
+a living worker could have run it: after its time was over, a worker claimed a command that stands
+behind it, or a worker that no fault touched had a free slot all the while. Moments without any living
+worker are thereby left out, and so are redeliveries that a second fault fell into: the promise is
+about single faults.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from tests.chaos.case import Case, Member, Terms, Violation
+
+REDELIVERY_SECONDS = 1.0
+"""P15: how long after the end of a dead worker's lease its commands run again, at the latest."""
+STOP_SECONDS = 1.0
+"""P18: how long after its grace a stopping worker has ended, at the latest."""
+SHARE_LATE = 0.01
+"""Numbers are promised for the 99th percentile."""
+WORKER_FAULTS = {"kill worker", "freeze worker", "stop worker", "killed by a command"}
+DEATHS = {"kill worker", "killed by a command"}
+
+
+@dataclass(frozen=True)
+class Redelivery:
+    """A command of a dead worker, and when a handler began it again."""
+
+    command_id: str
+    died: float
+    due: float
+    """When its lease ended at the latest."""
+    began: float
+    evidence: str | None
+    """Why it could have begun earlier, if it is late."""
+
+    @property
+    def late(self) -> float:
+        return self.began - self.due
+
+
+class Fleet:
+    """What the workers could have done: claims in order, and slots that were free."""
+
+    def __init__(self, case: Case, concurrency: int) -> None:
+        self._case = case
+        self._concurrency = concurrency
+        self._calls = sorted(case.claim_calls, key=lambda call: float(call["began"]))
+        self._starts = [call["began"] for call in self._calls]
+        self._faults: dict[int, list[float]] = defaultdict(list)
+        for fault in case.faults:
+            if fault["fault"] in WORKER_FAULTS and fault["victim"] is not None:
+                self._faults[fault["victim"]].append(fault["at"])
+        self._store_faults = sorted(
+            fault["at"] for fault in case.faults if fault["fault"] not in WORKER_FAULTS
+            and fault["fault"] != "kill sender"
+        )  # fmt: skip
+        self._lives: dict[int, tuple[float, float]] = {}
+        self._load: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        for event in case.events:
+            first, _ = self._lives.get(event["pid"], (event["at"], 0.0))
+            self._lives[event["pid"]] = first, event["at"]
+            if event["event"] == "claimed":
+                self._load[event["pid"]].append((event["began"], len(event["members"])))
+            elif event["event"] in ("settled", "refused", "settle_unknown"):
+                self._load[event["pid"]].append((event["at"], -len(event["members"])))
+
+    def store_was_harmed(self, since: float, until: float) -> bool:
+        position = bisect_left(self._store_faults, since)
+        return position < len(self._store_faults) and self._store_faults[position] <= until
+
+    def was_harmed(self, pid: int, since: float, until: float) -> bool:
+        return any(since <= at <= until for at in self._faults.get(pid, ()))
+
+    def overtaken(self, domain: str, key: tuple[int, int], since: float, until: float) -> str | None:
+        """A claim after `since` that took something behind this key, in the same domain."""
+        first, last = bisect_right(self._starts, since), bisect_left(self._starts, until)
+        for call in self._calls[first:last]:
+            for member in call["members"]:
+                behind = (member["priority"], member["seq"]) > key
+                if member["domain"] == domain and behind and member["attempt"] == 1:
+                    return f"{call['began']:.6f} process {call['pid']} claimed {member['id']} behind it"
+        return None
+
+    def had_room(self, since: float, until: float) -> str | None:
+        """A worker that no fault touched, and that had a free slot all the while."""
+        for pid, changes in self._load.items():
+            born, gone = self._lives[pid]
+            if born > since or gone < until or self.was_harmed(pid, born, until):
+                continue
+            load, most = 0, 0
+            for at, change in sorted(changes):
+                load += change
+                if since <= at <= until:
+                    most = max(most, load)
+                elif at < since:
+                    most = load
+            if most < self._concurrency:
+                return f"process {pid} held at most {most} of {self._concurrency} from {since:.3f}"
+        return None
+
+
+def redeliveries(case: Case, terms: Terms) -> Iterator[Redelivery]:
+    """Of every command that died with its worker and runs again, when no second fault meddled."""
+    deaths = {f["victim"]: f["at"] for f in case.faults if f["fault"] in DEATHS}
+    fleet = Fleet(case, terms.concurrency)
+    for command_id, claims in case.claims.items():
+        final = case.final(command_id)
+        if final is None or not any(claim.pid in deaths for claim in claims):
+            continue
+        lost = {t.details.get("lease_id") for t in final.trail if t.kind == "WORKER_LOST"}
+        for claim in claims:
+            died = deaths.get(claim.pid)
+            if died is None or claim.token not in lost or not claim.at <= died:
+                continue
+            runs = [
+                run["at"]
+                for run in case.runs[command_id]
+                if run["at"] > died and run["token"] != claim.token
+            ]
+            began = min(runs, default=inf)
+            if began == inf or _meddled(case, fleet, claims, died, began):
+                continue
+            due = died + terms.lease
+            evidence = None
+            if began > due + REDELIVERY_SECONDS:
+                key = (final.priority, final.sequence)
+                since = due + REDELIVERY_SECONDS
+                evidence = fleet.overtaken(final.domain, key, since, began)
+                evidence = evidence or fleet.had_room(due, began)
+            yield Redelivery(command_id, died, due, began, evidence)
+
+
+def _meddled(case: Case, fleet: Fleet, claims: list[Member], died: float, began: float) -> bool:
+    """A second fault fell into it: of the store, or of a worker that had claimed it meanwhile."""
+    if fleet.store_was_harmed(died - 1.0, began):
+        return True
+    return any(
+        fleet.was_harmed(claim.pid, claim.began - 0.5, began)
+        for claim in claims
+        if died < claim.at <= began
+    )
+
+
+def redelivery_is_prompt(case: Case) -> Iterator[Violation]:
+    """P15: ≤ lease + 1 s at the 99th percentile after the death of a worker."""
+    if case.terms is None:
+        return
+    found = list(redeliveries(case, case.terms))
+    late = sorted((one for one in found if one.evidence), key=lambda one: -one.late)
+    if len(late) > len(found) * SHARE_LATE:
+        worst = late[0]
+        what = (
+            f"{len(late)} of {len(found)} commands of dead workers ran again later than lease + "
+            f"{REDELIVERY_SECONDS:g} s, the last {worst.late:.1f} s after the lease"
+        )
+        story = case.story(worst.command_id, "claimed", "handled", "settled")
+        yield Violation("P15", what, (f"died {worst.died:.6f}", str(worst.evidence), *story))
+
+
+def stops_are_prompt(case: Case) -> Iterator[Violation]:
+    """P18: SIGTERM to exit within grace + 1 s, also while the store is away. The exit is the moment
+    that the process wrote down last; one that another fault hit meanwhile is left out."""
+    if case.terms is None:
+        return
+    took = sorted(stops(case))
+    bound = case.terms.grace + STOP_SECONDS
+    late = [one for one in took if one[0] > bound]
+    if len(late) > len(took) * SHARE_LATE:
+        seconds, pid, at = late[-1]
+        what = (
+            f"{len(late)} of {len(took)} stops took over {bound:g} s, the longest {seconds:.1f} s"
+        )
+        yield Violation("P18", what, (f"{at:.6f} SIGTERM to process {pid}",))
+
+
+def stops(case: Case) -> Iterator[tuple[float, int, float]]:
+    """Seconds from SIGTERM to the end of a worker, its process, and the moment of SIGTERM."""
+    ends = {event["pid"]: event["at"] for event in case.events if event["event"] == "exiting"}
+    quiet = max((event["at"] for event in case.events), default=0.0)
+    for fault in case.faults:
+        if fault["fault"] != "stop worker":
+            continue
+        pid, at = fault["victim"], fault["at"]
+        others = [
+            other
+            for other in case.faults
+            if other["victim"] == pid and other is not fault and other["at"] >= at
+        ]
+        if not others:
+            yield ends.get(pid, quiet) - at, pid, at
