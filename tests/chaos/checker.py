@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from tests.chaos import conduct
 from tests.chaos.case import Case, Event, Trace, Violation
-from tests.chaos.kinds import BATCH_DONE, KILLERS, POISON, TICK
+from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
 from tests.chaos.timeliness import redelivery_is_prompt, stops_are_prompt
 from tests.chaos.wholes import (
@@ -155,7 +155,7 @@ def one_lease_at_a_time(case: Case) -> Iterator[Violation]:
                 what = "a stale worker's outcome was accepted"
                 yield Violation("P6", what, (str(newer[0]), str(settle)))
         final = {settle.token for settle in accepted if settle.facts["final"]}
-        if len(final) > 1:
+        if len(final) > 1 + case.retried(command_id):
             what = f"outcomes were accepted under {len(final)} tokens"
             yield Violation("P6", what, case.story(command_id, "settled"))
         yield from _taken_back_and_settled(case, command_id)
@@ -309,6 +309,8 @@ def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tupl
         final, claims = case.final(command_id), case.claims[command_id]
         if sent["domain"] != domain or sent["delay"] or not answered or final is None or not claims:
             continue
+        if sent["type"] in (GROUPED, LIMITED):
+            continue  # it also waits for others of its group, or for a permit
         first = claims[0]
         # An earlier claim may have died unwritten, or been given back: then nothing is sure.
         if first.facts["attempt"] != 1 or any(t.kind == "RELEASED" for t in final.trail):
