@@ -1,0 +1,44 @@
+"""A pytest plugin that records which test runs which lines, and how long each test takes.
+
+`coverage run -m pytest -p tests.mutation.recorder`: every test is a context of its own, threads and
+event loops that it starts included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import coverage
+import pytest
+
+DURATIONS = "MUTATION_DURATIONS"
+"""Names the file for the durations."""
+_seconds: dict[str, float] = {}
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _switch(nodeid)
+
+
+def pytest_runtest_logfinish() -> None:
+    _switch("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        # A test that fails here would kill every mutant.
+        _seconds[report.nodeid] = float("inf")
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_sessionfinish() -> None:
+    passed = {nodeid: seconds for nodeid, seconds in _seconds.items() if seconds != float("inf")}
+    Path(os.environ[DURATIONS]).write_text(json.dumps(passed), encoding="utf-8")
+
+
+def _switch(context: str) -> None:
+    running = coverage.Coverage.current()
+    assert running is not None, "run pytest under coverage"
+    running.switch_context(context)
