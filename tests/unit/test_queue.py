@@ -184,14 +184,20 @@ def test_without_blocking_an_empty_queue_gives_none_at_once() -> None:
     assert Queue().dequeue(block=False) is None
 
 
-def test_a_consumer_in_another_thread_is_woken_at_once() -> None:
-    queue, got = Queue(), []
-    thread = consume(queue, got)
+def test_an_item_wakes_a_consumer_that_is_blocked_already() -> None:
+    asked, got = threading.Event(), threading.Event()
+    consumer = threading.Thread(target=lambda: queue.dequeue(timeout=60) and got.set(), daemon=True)
+
+    def clock() -> float:
+        if threading.current_thread() is consumer:
+            asked.set()  # it has the lock, which only its wait lets go of
+        return time.monotonic()
+
+    queue = Queue(clock=clock)
+    consumer.start()
+    assert asked.wait(10)
     queue.enqueue("x")
-    queue.shutdown()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert got == ["x"]
+    assert got.wait(10), "nothing but a shutdown or its timeout would wake the consumer"
 
 
 def test_a_delayed_item_reaches_a_blocked_consumer_on_the_real_clock() -> None:
