@@ -24,10 +24,12 @@ from tests.chaos.kinds import KILLERS, POISON
 from tests.chaos.listening import kill_listeners
 from tests.chaos.orchestration import WHOLES
 from tests.chaos.orchestration import store as wholes
+from tests.chaos.punctual import punctual
 from tests.chaos.reliability import Run
+from tests.chaos.saga_restarts import sagas_under_restarts
 from tests.chaos.snapshot import held_snapshot
 from tests.chaos.stay import stay_at
-from tests.chaos.storm import storm
+from tests.chaos.storm import start_together, storm
 from tests.chaos.trial import Trial, lanes
 from tests.failpoints.sweep import cases_of, stores, sweep
 from tests.processes.nursery import ROOT
@@ -60,6 +62,15 @@ BUSY: dict[str, Any] = {
     "pause": 0.06,
 }
 """Few, of which many take longer than a lease."""
+BACKLOG_KILLED = 100_000
+"""Commands that wait while workers, which claim hundreds ahead, are killed."""
+DEEP: dict[str, Any] = LOAD | {
+    "mix": {"one": 1.0},
+    "types": {"note": 1.0},
+    "pause": 0.2,
+    "ahead": 1_000_000,
+    "priorities": (5,),
+}
 LINED = {"note": 800.0, "slow": 50.0, "transfer": 150.0}
 POISONED = (*KILLERS, *POISON)
 
@@ -90,9 +101,11 @@ Experiment = Callable[[], "Run | Trial"]
 
 def mixed(size: Size) -> list[Experiment]:
     """Everything that can be done to processes and stores, at random."""
+    busy: dict[str, Any] = {"senders": 3, "pause": 0.012, "operators": True}
     found = [
-        size.stay("postgres", 1.0, title="postgres", calm=0.2, senders=3, pause=0.012),
-        size.stay("sqlite", 1.0, title="sqlite", calm=0.3, workers=8, senders=3, pause=0.012),
+        size.stay("postgres", 1.0, title="postgres", calm=0.2, **busy),
+        size.stay("pgmq", 1.0, title="pgmq", calm=0.3, **busy),
+        size.stay("sqlite", 1.0, title="sqlite", calm=0.3, workers=8, **busy),
         # A fail-over happens once in a stay: several short ones are better than a long one.
         size.stay("failover", 0.2, title="failover"),
         size.stay("failover", 0.2, title="failover", offset=1000),
@@ -115,12 +128,19 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     }  # fmt: skip
     keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
     found: list[partial[Run | Trial]] = []
-    for place in ("postgres", "sqlite"):
+    for place in ("postgres", "sqlite", "pgmq"):
         found += [
             size.stay(
-                place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
-                faults_min=275, commands_min=120_000, **LOAD,
+                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
+                backlog=size.of(BACKLOG_KILLED), faults_min=8, **DEEP,
             ),
+            size.stay(
+                place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
+                faults_min=275, commands_min=120_000 if place != "pgmq" else 30_000, **LOAD,
+            ),
+        ]  # fmt: skip
+    for place in ("postgres", "sqlite"):
+        found += [
             size.stay(
                 place, 1.0, title=f"stops, {place}", only={"stop worker": 1.0}, calm=0.2, workers=6,
                 faults_min=250, **BUSY,
@@ -137,9 +157,16 @@ def single(size: Size) -> list[partial[Run | Trial]]:
             "postgres", 1.7, title="lines", only=lines, calm=0.08, workers=5, senders=4,
             faults_min=1_000, types=LINED, pause=0.05,
         ),
+        *(
+            size.stay(
+                place, share, title=f"restarts, {place}", only=restarts, calm=1.0, patient=True,
+                faults_min=30 if place == "postgres" else 10, **LOAD | {"pause": 0.004},
+            )
+            for place, share in (("postgres", 1.5), ("pgmq", 0.5))
+        ),
         size.stay(
-            "postgres", 1.5, title="restarts", only=restarts, calm=1.0, patient=True,
-            faults_min=30, **LOAD | {"pause": 0.004},
+            "postgres", 0.7, title="outages", only={"outage": 1.0}, calm=4.0, patient=True,
+            **LOAD | {"pause": 0.004},
         ),
         partial(kill_listeners, size.seed, size.of(500)),
     ]  # fmt: skip
@@ -154,6 +181,7 @@ def others(size: Size) -> list[Experiment]:
         partial(failpoints, "sqlite", size),
         partial(run_sagas, "postgres", size),
         partial(run_sagas, "sqlite", size),
+        partial(run_sagas, "postgres", size, restarts=True),
         partial(fuzz, size),
         partial(hostile, size),
         *(partial(orchestrated, name, on, size) for name in WHOLES for on in ("postgres", "sqlite")),
@@ -161,14 +189,18 @@ def others(size: Size) -> list[Experiment]:
 
 
 def run_all(size: Size) -> Iterator[Run | Trial]:
-    """The snapshot is held all the while, in a lane of its own; the storm has the machine alone."""
+    """The snapshot is held all the while, in a lane of its own. What is judged by milliseconds, and the
+    storm, have the machine alone."""
     with lanes(LANES + 1) as pool:
         held = min(SNAPSHOT, SNAPSHOT * size.seconds / SECONDS)
         lasting = [pool.submit(attempted, partial(held_snapshot, size.seed, held), size)]
         short = [*single(size), *mixed(size), *others(size)]
         for future in as_completed([*lasting, *(pool.submit(attempted, one, size) for one in short)]):
             yield future.result()
+    for place in ("postgres", "sqlite", "pgmq"):
+        yield attempted(partial(punctual, place, size.seed), size)
     yield attempted(partial(storm, size.seed), size)
+    yield attempted(partial(start_together, size.seed), size)
 
 
 def attempted(experiment: Callable[[], Run | Trial], size: Size) -> Run | Trial:
@@ -195,8 +227,11 @@ def failpoints(on: str, size: Size, lanes: int = 3) -> Trial:
     return Trial(f"failpoints on {on}", size.seed, count, Counter(actions), broken, note)
 
 
-def run_sagas(on: str, size: Size) -> Trial:
+def run_sagas(on: str, size: Size, *, restarts: bool = False) -> Trial:
+    """Workers and routers killed; or the server stopped under all of them, for seconds at a time."""
     count = size.of(SAGAS)
+    if restarts:
+        return sagas_under_restarts(size.seed, count)
     plan = sagas.Plan(
         count,
         kill_every=0.5,

@@ -19,9 +19,8 @@ from tests.chaos.trial import Trial
 from tests.processes.lab import Child, wait_until
 
 WORKERS = 10
-PROMISED = 5.0
-BOUND = 3 * PROMISED
-"""A machine that does much else has some more time; a worker's own look comes after a minute."""
+BOUND = 5.0
+"""P15: what was sent to deaf workers runs within this; a worker's own look comes after a minute."""
 LISTENERS: LiteralString = (
     "select pid from pg_stat_activity where application_name = 'commandbus listen'"
 )
@@ -41,7 +40,9 @@ def kill_listeners(seed: int, kills: int = 500) -> Trial:
                 for child in children:
                     child.expect("ready")
                 while killed < kills:
-                    wait_until(lambda: _listening(admin) >= WORKERS, "everybody listens again", BOUND)
+                    wait_until(
+                        lambda: _listening(admin) >= WORKERS, "everybody listens again", 3 * BOUND
+                    )
                     killed += len(admin.execute(KILL).fetchall())
                     waited.append(_round(bus, domains, effects))
                 broken = [f"P15: heard again after {s:.1f} s" for s in waited if s > BOUND]
@@ -54,7 +55,7 @@ def kill_listeners(seed: int, kills: int = 500) -> Trial:
     slowest = max(waited, default=0.0)
     note = (
         f"{len(waited):,} rounds; what was sent to {WORKERS} deaf workers was carried out after "
-        f"{slowest:.1f} s at the latest (the goal is {PROMISED:.0f} s; by themselves they would have "
+        f"{slowest:.1f} s at the latest ({BOUND:.0f} s are promised; by themselves they would have "
         "looked after a minute)"
     )
     if len(stopped) < WORKERS and not broken:

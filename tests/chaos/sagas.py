@@ -30,6 +30,8 @@ ENDED = {
 }
 RUNTIMES = ("asyncio", "threads")
 PAGE = 1_000
+GRACE = 0.5
+"""What a stop leaves running handlers."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class Fleet:
             "batch_size": self._plan.batch_size,
             "concurrency": self._plan.concurrency,
             "pause": self._plan.pause,
+            "grace": GRACE,
         }
         return Child("tests.chaos.saga_process", config)
 
@@ -94,6 +97,21 @@ class Fleet:
         self.kills += 1
         config = victim.config
         self._children[position] = self._child(config["role"], config["runtime"])
+
+    def wait_until_ready(self) -> None:
+        for child in self._children:
+            assert child.was_ready.wait(30), child.errors
+
+    def of_role(self, role: str) -> list[Child]:
+        return [child for child in self._children if child.config["role"] == role]
+
+    def replace_ended(self) -> None:
+        """Whatever was told to stop is started again."""
+        for position, child in enumerate(self._children):
+            if child.process.poll() is not None:
+                if not child.process.stdout.closed:
+                    child.wait()
+                self._children[position] = self._child(child.config["role"], child.config["runtime"])
 
     def check_alive(self) -> None:
         for child in self._children:
@@ -144,12 +162,12 @@ def run(url: str, plan: Plan) -> Report:
         with fleet_of(url, plan) as fleet:
             for first in range(0, len(starts), PAGE):
                 manager.start_many(starts[first : first + PAGE])
-            _until_settled(bus, fleet, plan, {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING})
+            until_settled(bus, fleet, plan, {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING})
             took = time.monotonic() - began
-            waiting = Counter(str(record.status) for record in _all(bus))
+            waiting = Counter(str(record.status) for record in all_of(bus))
             assert waiting["RUNNING"] == waiting["COMPENSATING"] == 0, waiting
-            _act(bus, plan, fleet)
-        records = list(_all(bus))
+            act(bus, plan, fleet)
+        records = list(all_of(bus))
         assert len(records) == plan.sagas, f"{len(records)} of {plan.sagas} sagas are there"
         steps = sum(len(record.steps) for record in records)
         violations = [
@@ -162,7 +180,7 @@ def run(url: str, plan: Plan) -> Report:
         return Report(statuses, fleet.kills, took, steps, violations)
 
 
-def _until_settled(bus: SyncCommandBus, fleet: Fleet, plan: Plan, moving: set[ProcessStatus]) -> None:
+def until_settled(bus: SyncCommandBus, fleet: Fleet, plan: Plan, moving: set[ProcessStatus]) -> None:
     deadline = time.monotonic() + plan.seconds
     # On a machine so slow that processes are killed as soon as they are ready, nothing would ever end.
     calm = time.monotonic() + plan.seconds / 3
@@ -176,7 +194,7 @@ def _until_settled(bus: SyncCommandBus, fleet: Fleet, plan: Plan, moving: set[Pr
             next_kill = time.monotonic() + plan.kill_every
 
 
-def _act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
+def act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
     """An operator vouches for what is parked, and repeats what only its worker's death has parked."""
     queue = SyncTroubleshootingQueue(bus)
     moving = {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING}
@@ -194,11 +212,11 @@ def _act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
             except CommandBusError as error:
                 raise AssertionError(f"an operator could not act on {record}") from error
         if page.next is None:
-            _until_settled(bus, fleet, plan, moving)
-    _until_settled(bus, fleet, plan, moving | {ProcessStatus.WAITING_FOR_TROUBLESHOOTING})
+            until_settled(bus, fleet, plan, moving)
+    until_settled(bus, fleet, plan, moving | {ProcessStatus.WAITING_FOR_TROUBLESHOOTING})
 
 
-def _all(bus: SyncCommandBus) -> Iterator[ProcessRecord]:
+def all_of(bus: SyncCommandBus) -> Iterator[ProcessRecord]:
     after: str | None = None
     while True:
         page = bus.list_processes(limit=PAGE, after=after)
@@ -208,7 +226,7 @@ def _all(bus: SyncCommandBus) -> Iterator[ProcessRecord]:
 
 
 def _states(bus: SyncCommandBus) -> Counter[str]:
-    return Counter(str(record.status) for record in _all(bus))
+    return Counter(str(record.status) for record in all_of(bus))
 
 
 def check(record: ProcessRecord, events: Sequence[ProcessEvent]) -> Iterator[Violation]:

@@ -30,6 +30,10 @@ from tests.processes.lab import Child, wait_until
 DOMAIN = "storm"
 CONNECTIONS = 100
 WORKERS_EACH = 20
+FEW_CONNECTIONS, WORKERS_FEW = 30, 4
+TOGETHER_SECONDS = 30.0
+SETTLED_SECONDS = 5.0
+"""Then every connection is taken by somebody."""
 OPTIONS: dict[str, Any] = {"concurrency": 2, "visibility_timeout": 5.0, "poll_interval": 2.0}
 
 
@@ -49,8 +53,8 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
         config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
         children: list[Child] = []
         try:
-            # One after another, as a fleet starts: all at once would share out the places so that
-            # nobody has as many as a worker needs.
+            # One after another, so that each new one meets a server that is full already;
+            # `start_together` starts a fleet at once.
             for number in range(processes):
                 runtime = ("asyncio", "threads")[number % 2]
                 children.append(Child("tests.chaos.storm", config | {"runtime": runtime}))
@@ -73,6 +77,47 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
     return Trial(name, seed, len(sent), Counter({"refused connections": refused}), broken, note)
 
 
+def start_together(seed: int, processes: int = 12, commands: int = 300) -> Trial:
+    """As many workers as a server with few connections can hardly serve, all started at once: whoever
+    is connected first must not keep idle what the others need to claim."""
+    settings = {"max_connections": str(FEW_CONNECTIONS)}
+    with (
+        PostgresServer.start(settings=settings) as server,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        url, effects = create_database(server), Path(folder) / "effects.jsonl"
+        with SyncCommandBus(url, migrate=True):
+            pass
+        bus = stack.enter_context(_bus(url))
+        # Connected before the others, to send and to look.
+        _send(bus, 1)
+        bus.stats(DOMAIN)
+        config = {"url": url, "effects": str(effects), "workers": WORKERS_FEW}
+        children: list[Child] = []
+        done, stalled = 0, list[str]()
+        try:
+            children += [
+                Child("tests.chaos.storm", config | {"runtime": ("asyncio", "threads")[number % 2]})
+                for number in range(processes)
+            ]
+            for child in children:
+                child.expect("ready")
+            time.sleep(SETTLED_SECONDS)
+            _send(bus, commands, TOGETHER_SECONDS)
+            done = _wait(bus, commands, TOGETHER_SECONDS)
+        except AssertionError as error:
+            stalled.append(f"P15: {error}")
+        finally:
+            for child in children:
+                child.kill()
+    broken = stalled
+    if not stalled and done < commands:
+        broken = [f"P15: {done} of {commands} in {TOGETHER_SECONDS:.0f} s"]
+    name = f"{processes * WORKERS_FEW} workers started together, {FEW_CONNECTIONS} connections"
+    return Trial(name, seed, commands, Counter(), broken, f"{done:,} of {commands:,} completed")
+
+
 def _bus(url: str) -> SyncCommandBus:
     """Open, as soon as there is a place for us, too."""
     bus = SyncCommandBus(f"{url}&pool_size=1&pool_timeout=2")
@@ -83,15 +128,18 @@ def _bus(url: str) -> SyncCommandBus:
             time.sleep(0.1)
 
 
-def _send(bus: SyncCommandBus, count: int) -> list[str]:
-    """In groups, each until its fate is known."""
+def _send(bus: SyncCommandBus, count: int, seconds: float = 300.0) -> list[str]:
+    """In groups, each until its fate is known; AssertionError when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
     ids = [str(uuid4()) for _ in range(count)]
     for begin in range(0, count, 50):
         group = [SendRequest(DOMAIN, "note", command_id=one) for one in ids[begin : begin + 50]]
         while True:
             try:
                 bus.send_many(group)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"no send within {seconds:g} s") from error
                 time.sleep(0.05)
             except DuplicateCommandError:
                 break
@@ -102,7 +150,7 @@ def _send(bus: SyncCommandBus, count: int) -> list[str]:
     return ids
 
 
-def _wait(bus: SyncCommandBus, count: int) -> int:
+def _wait(bus: SyncCommandBus, count: int, seconds: float = 120.0) -> int:
     """How many have ended well, when nothing is left or patience is."""
 
     def completed() -> int:
@@ -112,7 +160,7 @@ def _wait(bus: SyncCommandBus, count: int) -> int:
             return 0
 
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: completed() >= count, "every command has ended", 120)
+        wait_until(lambda: completed() >= count, "every command has ended", seconds)
     return completed()
 
 
@@ -155,7 +203,7 @@ async def work(config: dict[str, Any], registry: HandlerRegistry) -> None:
 
 
 async def work_async(config: dict[str, Any], registry: HandlerRegistry) -> None:
-    await asyncio.gather(*(work(config, registry) for _ in range(WORKERS_EACH)))
+    await asyncio.gather(*(work(config, registry) for _ in range(config.get("workers", WORKERS_EACH))))
 
 
 def main() -> None:
@@ -166,7 +214,8 @@ def main() -> None:
         say("ready")
         asyncio.run(work_async(config, registry))
     threads = [
-        threading.Thread(target=work_in_thread, args=(config, registry)) for _ in range(WORKERS_EACH)
+        threading.Thread(target=work_in_thread, args=(config, registry))
+        for _ in range(config.get("workers", WORKERS_EACH))
     ]
     for thread in threads:
         thread.start()

@@ -184,7 +184,7 @@ def test_without_blocking_an_empty_queue_gives_none_at_once() -> None:
     assert Queue().dequeue(block=False) is None
 
 
-def test_an_item_wakes_a_consumer_that_is_blocked_already() -> None:
+def test_a_consumer_in_another_thread_is_woken_at_once() -> None:
     asked, got = threading.Event(), threading.Event()
     consumer = threading.Thread(target=lambda: queue.dequeue(timeout=60) and got.set(), daemon=True)
 
