@@ -69,6 +69,7 @@ DEEP: dict[str, Any] = LOAD | {
     "types": {"note": 1.0},
     "pause": 0.2,
     "ahead": 1_000_000,
+    "concurrency": 8,
     "priorities": (5,),
 }
 LINED = {"note": 800.0, "slow": 50.0, "transfer": 150.0}
@@ -131,7 +132,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     for place in ("postgres", "sqlite", "pgmq"):
         found += [
             size.stay(
-                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
+                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=0.8, workers=4,
                 backlog=size.of(BACKLOG_KILLED), faults_min=8, **DEEP,
             ),
             size.stay(

@@ -26,7 +26,8 @@ RESUME_SECONDS_MAX = 10.0
 GRACE = 0.5
 """What a stop leaves running handlers here; the checker wants an exit within one second more."""
 LOOK_SECONDS = 0.1
-FILL = 1_000
+FILL, FILL_SECONDS = 1_000, 0.005
+"""A backlog is sent in groups, of commands that take so long: it must outlast the kills."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
 
 
@@ -154,7 +155,7 @@ class Laboratory:
         for first in range(0, self.plan.backlog, FILL):
             commands = [
                 {"id": str(UUID(int=self._chance.getrandbits(128), version=4)), "domain": DOMAINS[0],
-                 "type": "note", "priority": 5, "delay": 0, "data": {"seconds": 0.001}}
+                 "type": "note", "priority": 5, "delay": 0, "data": {"seconds": FILL_SECONDS}}
                 for _ in range(min(FILL, self.plan.backlog - first))
             ]  # fmt: skip
             self._journal.write("send_invoked", commands=commands)
