@@ -139,7 +139,7 @@ class RuntimeWorker(WorkerBase):
 
     def _start_helpers(self) -> None:
         """Everything that runs in threads of its own, whatever the runtime."""
-        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
+        self._waiter = self._engine.hub.register(self.domains, self._on_wake, self.settings.tags)
         self._keeper = LeaseKeeper(
             self._engine.store,
             self._engine.reserved_session,
@@ -178,6 +178,9 @@ class RuntimeWorker(WorkerBase):
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))
 
+    def _take_timer_turn(self, due_at: float, now: float) -> bool:
+        return self._engine.hub.take_timer_turn(self._waiter, due_at, now)
+
     def _on_leases_gone(self, lease_ids: list[int]) -> None:
         self._post_from_anywhere(LeasesGone(lease_ids))
 
@@ -208,6 +211,7 @@ class RuntimeWorker(WorkerBase):
     def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""
         if reply.claimed:
+            self._engine.hub.disarm(self._waiter)
             self._execution.arrived(reply.claimed)
             self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, asked)
 

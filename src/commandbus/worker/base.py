@@ -115,7 +115,7 @@ class WorkerBase:
         self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout)
         """How the machinery of this worker is doing."""
-        self._core = WorkerCore(settings)
+        self._core = WorkerCore(settings, take_timer_turn=self._take_timer_turn)
         self._execution = Execution(
             engine,
             self.registry,
@@ -164,6 +164,9 @@ class WorkerBase:
     def _note(self, report: SettleReport) -> None:
         raise AssertionError("a runtime knows what follows a settle")
 
+    def _take_timer_turn(self, due_at: float, now: float) -> bool:
+        raise AssertionError("a runtime knows the other workers of its process")
+
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
         self._execution.wrap_handlers(wrap)
@@ -171,7 +174,9 @@ class WorkerBase:
     def _begin_anew(self) -> None:
         """A fresh core for a new run; counters and what was set at run time stay."""
         before = self._core
-        self._core = WorkerCore(self.settings, metrics=before.metrics)
+        self._core = WorkerCore(
+            self.settings, metrics=before.metrics, take_timer_turn=self._take_timer_turn
+        )
         self._core.concurrency = before.concurrency
         self._core.poll_interval = before.poll_interval
 
