@@ -66,7 +66,7 @@ class WakeHub:
             self.wake(domain, None, "chain")
 
     def arm(self, waiter: Waiter) -> None:
-        """The waiter is about to claim: an event from now on is delivered to it, until it is disarmed."""
+        """The waiter is about to claim: from now on it may get events, until it is disarmed."""
         with self._lock:
             waiter.armed = True
         self._listened.set()
@@ -98,9 +98,9 @@ class WakeHub:
         besides: Waiter | None = None,
         everyone: bool = False,
     ) -> bool:
-        """Wake one armed waiter of the domain, or `everyone`, `besides` the caller. A later due time goes
-        to all waiters, armed or not: idle ones set their timers, busy ones promote in time. Returns
-        whether any waiter was called."""
+        """Wake one armed waiter of the domain, or `everyone`, `besides` the caller. A later due time
+        goes to all waiters, armed or not: idle ones set their timers, busy ones promote in time.
+        Returns whether any waiter was called."""
         if not self._waiters and not self._subscribers:
             return False  # whoever comes now claims first
         chosen: list[Waiter] = []

@@ -14,7 +14,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
-from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.counts import as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.limits import as_required_tags
@@ -60,7 +60,6 @@ from commandbus.worker.middleware import Middleware, check_middleware
 logger = logging.getLogger("commandbus.worker")
 
 Observer = Callable[[Sequence[Settlement]], None]
-RECEIVE_MAX = 1_000
 CUT_GRACE = 1.0
 """At a restart, connections without an answer for this long after the server should have given up are
 broken, so that whoever waits on them can go on."""
@@ -368,22 +367,6 @@ class WorkerBase:
             claim.followers,
             claim.chain,
         )
-
-    def _receive(
-        self,
-        batch_size: int = 1,
-        visibility_timeout: Duration | None = None,
-    ) -> Op[list[ReceivedCommand]]:
-        """Take up to `batch_size` commands by hand, for `visibility_timeout` seconds (default: the
-        worker's). An empty list means that nothing is eligible."""
-        as_count(batch_size, "batch_size", highest=RECEIVE_MAX)
-        seconds = self.settings.visibility_timeout
-        if visibility_timeout is not None:
-            seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
-        tags, ageing = self.settings.tags, self._ageing
-        request = ClaimRequest(self.domains, batch_size, self.name, seconds, tags=tags, ageing=ageing)
-        reply = yield from self._engine.store.claim(request)
-        return [self._received(claimed) for claimed in reply.claimed]
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         raise AssertionError("a runtime knows which context fits its callers")
