@@ -78,7 +78,7 @@ class OpenFile:
         return StoreUnavailable(
             f"The SQLite file {self._path} or its log was deleted or replaced while this program had "
             "it open, so what it wrote last may be lost. Stop every program that has it open, put the "
-            "right file there without a log (-wal) of another, and start again; then repeat what failed."
+            "right file there without a log (-wal) of another, start again, and repeat what failed."
         )
 
 
