@@ -90,7 +90,8 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
         """Where the bus is now: during tests, Django's test database. None means COMMANDBUS_URL."""
         if self.database:
             return url_of(self.database, self.options.get("PARAMETERS", {}))
-        return self.options.get("URL")
+        given: str | None = self.options.get("URL")
+        return given
 
     @property
     def bus(self) -> SyncCommandBus:
