@@ -226,7 +226,8 @@ class Laboratory:
                 self.plan.place.mend()
                 self._replace_dead()
                 time.sleep(0.02)
-            self._harm(self.plan.place.certain if time.monotonic() > half else None)
+            certain = self.plan.place.certain if self.plan.only is None else None
+            self._harm(certain if time.monotonic() > half else None)
         self._thaw(all_of_them=True)
         self.plan.place.mend(all_of_them=True)
 

@@ -27,6 +27,12 @@ LOAD_SECONDS = 0.5
 SHARE_LATE = 0.01
 """Numbers are promised for the 99th percentile."""
 WORKER_FAULTS = {"kill worker", "freeze worker", "stop worker", "killed by a command"}
+LASTS = {
+    "outage": 20.0, "disk full": 5.0, "freeze line": 5.0, "freeze one": 5.0, "slow line": 2.0,
+    "hold snapshot": 4.0, "connection storm": 3.0, "kill pooler": 3.0, "fail over": 5.0,
+    "restart server": 3.0, "kill server": 3.0,
+}  # fmt: skip
+"""How long faults of the store last at most, with what follows from them; others a second."""
 DEATHS = {"kill worker", "killed by a command"}
 
 
@@ -59,10 +65,11 @@ class Fleet:
         for fault in case.faults:
             if fault["fault"] in WORKER_FAULTS and fault["victim"] is not None:
                 self._faults[fault["victim"]].append(fault["at"])
-        self._store_faults = sorted(
-            fault["at"] for fault in case.faults if fault["fault"] not in WORKER_FAULTS
-            and fault["fault"] != "kill sender"
-        )  # fmt: skip
+        self._store_faults = [
+            (fault["at"], fault["at"] + LASTS.get(fault["fault"], 1.0))
+            for fault in case.faults
+            if fault["fault"] not in WORKER_FAULTS and fault["fault"] != "kill sender"
+        ]
         self._lives: dict[int, tuple[float, float]] = {}
         self._load: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for event in case.events:
@@ -74,8 +81,7 @@ class Fleet:
                 self._load[event["pid"]].append((event["at"], -len(event["members"])))
 
     def store_was_harmed(self, since: float, until: float) -> bool:
-        position = bisect_left(self._store_faults, since)
-        return position < len(self._store_faults) and self._store_faults[position] <= until
+        return any(began <= until and ended >= since for began, ended in self._store_faults)
 
     def was_harmed(self, pid: int, since: float, until: float) -> bool:
         return any(since <= at <= until for at in self._faults.get(pid, ()))
@@ -141,7 +147,7 @@ def redeliveries(case: Case, terms: Terms) -> Iterator[Redelivery]:
 
 def _meddled(case: Case, fleet: Fleet, claims: list[Member], died: float, began: float) -> bool:
     """A second fault fell into it: of the store, or of a worker that had claimed it meanwhile."""
-    if fleet.store_was_harmed(died - 1.0, began):
+    if fleet.store_was_harmed(died, began):
         return True
     return any(
         fleet.was_harmed(claim.pid, claim.began - 0.5, began)
