@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.case import Batch, Case, Event, Final, Store, Trace
+from tests.chaos.case import Batch, Case, Event, Final, Store, Terms, Trace
 from tests.chaos.checker import check
-from tests.chaos.kinds import BATCH_DONE, FOLLOW_UP, follow_up_of
+from tests.chaos.kinds import (
+    ASKING,
+    BATCH_DONE,
+    FOLLOW_UP,
+    GROUPED,
+    LIMITED,
+    STEPPED,
+    TICK,
+    follow_up_of,
+)
 
 T = 1_000_000.0
 """When the histories below begin."""
@@ -84,9 +93,15 @@ class Good:
         self.batches: dict[str, Batch] = {}
         self.effects: list[tuple[str, int]] = []
         self.held_keys: list[str] = []
+        self.replies: list[str] = []
+        self.slots = [(TICK, f"2026-01-01T00:00:0{second}+00:00") for second in range(3)]
+        self.lies: list[str] = []
         self._with_transfer()
         self._with_key()
         self._with_batch()
+        self._with_group()
+        self._with_operator()
+        self._with_death()
 
     def case(self) -> Case:
         store = Store(
@@ -94,8 +109,11 @@ class Good:
             tuple(self.batches.values()),
             tuple(self.effects),
             tuple(self.held_keys),
+            tuple(self.replies),
+            tuple(self.slots),
+            tuple(self.lies),
         )
-        return Case(self.events, store)
+        return Case(self.events, store, Terms(lease=1.0, grace=0.5, concurrency=8))
 
     def _add(self, name: str, number: int, kind: str, *, answer: str | None = "send_ok") -> None:
         """A command that is sent, and completed at once."""
@@ -128,6 +146,59 @@ class Good:
         self.events += asked("l", T + 40.2, "key_kept", holder="k")
         self.events += asked("m", T + 41.5, "key_undone")
 
+    def _with_group(self) -> None:
+        """u and v are of one group, w wants a reply, x records a step, y and z share a limit with i."""
+        for name, number in (("u", 60), ("v", 61)):
+            self._add(name, number, GROUPED)
+            self.finals[name] = replace(self.finals[name], group="G")
+        self._add("w", 62, ASKING)
+        self.replies.append("w")
+        self._add("x", 63, STEPPED)
+        for kind, at in (("step", T + 73.31), ("step_recorded", T + 73.32)):
+            self.events.append({"event": kind, "at": at, "pid": 10, "id": "x", "token": 163})
+        for name, number in (("y", 64), ("z", 65), ("i", 66)):
+            self._add(name, number, LIMITED)
+            end = {"event": "finished", "id": name, "token": 100 + number}
+            self.events.append(end | {"at": T + 10 + number + 0.35, "pid": 10})
+
+    def _with_operator(self) -> None:
+        """An operator cancels j, and pauses the domain for a moment in which nothing is claimed."""
+        self._add("j", 70, "note")
+        del self.events[-3:]
+        trail = (Trace("SENT", T + 80), Trace("CANCELED", T + 80.5))
+        self.finals["j"] = replace(
+            self.finals["j"], status="CANCELED", attempts=0, reason="by an operator", trail=trail
+        )
+        for kind, at in (("cancel_invoked", T + 80.4), ("canceled", T + 80.6)):
+            self.events.append({"event": kind, "at": at, "pid": 3, "id": "j"})
+        for kind, at in (("paused", T + 85), ("resume_invoked", T + 86)):
+            self.events.append({"event": kind, "at": at, "pid": 3, "domain": "d"})
+
+    def _with_death(self) -> None:
+        """Worker 20 is killed with g, which worker 21 begins again after its lease; h is behind it.
+        Worker 22 stops in time."""
+        self._add("g", 90, "note")
+        self._add("h", 91, "note")
+        del self.events[-8:-5], self.events[-3:]
+        self.events += [
+            claimed(T + 102, 20, 190, "g", g=90),
+            fault("kill worker", T + 102.1, 20),
+            claimed(T + 103.3, 21, 191, "g", attempt=2, g=90),
+            handled("g", T + 103.4, 21, 191, attempt=2),
+            settled("g", T + 103.5, 21, 191, attempt=2),
+            claimed(T + 106.0, 21, 192, "h", h=91),
+            handled("h", T + 106.1, 21, 192),
+            settled("h", T + 106.2, 21, 192),
+            fault("stop worker", T + 110, 22),
+            {"event": "exiting", "at": T + 110.4, "pid": 22},
+        ]
+        lost = (
+            Trace("RECEIVED", T + 102, {"attempt": 1}),
+            Trace("WORKER_LOST", T + 103.1, {"attempt": 1, "lease_id": 190}),
+        )
+        self.finals["g"] = completed("g", 90, T + 103.3, *lost, attempt=2)
+        self.finals["h"] = completed("h", 91, T + 106.0)
+
     def _with_batch(self) -> None:
         """p and q are a batch, whose completion is r."""
         for name, number in (("p", 50), ("q", 50)):
@@ -138,6 +209,10 @@ class Good:
         del self.events[-4]
         self.finals["r"] = replace(self.finals["r"], batch="B")
         self.batches["B"] = Batch("B", 2, 2, 0, 0, 0, complete=True)
+
+
+def fault(name: str, at: float, victim: int | None = None) -> Event:
+    return {"event": "fault", "at": at, "pid": 9, "fault": name, "victim": victim}
 
 
 def asked(name: str, at: float, fate: str, holder: str | None = None) -> list[Event]:
@@ -226,12 +301,12 @@ def a_command_is_completed_without_a_run(it: Good) -> None:
 
 @bad("P1")
 def a_command_comes_from_nowhere(it: Good) -> None:
-    it.finals["z"] = replace(it.finals["a"], id="z")
+    it.finals["nobody"] = replace(it.finals["a"], id="nobody")
 
 
 @bad("P2")
 def a_bulk_send_is_there_in_part(it: Good) -> None:
-    it.events[0]["commands"].append(it.events[0]["commands"][0] | {"id": "y"})
+    it.events[0]["commands"].append(it.events[0]["commands"][0] | {"id": "absent"})
 
 
 @bad("P2")
@@ -440,6 +515,111 @@ def a_delivery_is_not_on_record(it: Good) -> None:
     change(it.finals, "b", attempts=1, trail=(it.finals["b"].trail[0], *it.finals["b"].trail[2:]))
 
 
+def move(it: Good, command_id: str, kind: str, at: float) -> None:
+    """Another moment for what one command had happen to it."""
+    for event in it.events:
+        members = [member["id"] for member in event.get("members", ())]
+        if event["event"] == kind and command_id in (event.get("id"), *members):
+            event["at"] = at
+            if "began" in event:
+                event["began"] = at - 0.01
+
+
+@bad("P5")
+def a_command_is_passed_from_worker_to_worker(it: Good) -> None:
+    apart = {"reason": "to be run apart from others whose worker died", "attempt": 1}
+    returns = [Trace(kind, T + 0.2, apart) for _ in range(4) for kind in ("RECEIVED", "RELEASED")]
+    change(it.finals, "a", trail=(it.finals["a"].trail[0], *returns, *it.finals["a"].trail[1:]))
+
+
+@bad("P10")
+def a_member_of_a_group_overtakes(it: Good) -> None:
+    move(it, "v", "handled", T + 70.38)
+
+
+@bad("P10")
+def a_limit_is_exceeded(it: Good) -> None:
+    for name in ("y", "z", "i"):
+        move(it, name, "handled", T + 74.3)
+
+
+@bad("P12")
+def a_slot_is_sent_twice(it: Good) -> None:
+    it.slots.append(it.slots[0])
+
+
+@bad("P12")
+def a_slot_is_left_out(it: Good) -> None:
+    del it.slots[1]
+
+
+@bad("P13")
+def a_reply_is_lost(it: Good) -> None:
+    it.replies.clear()
+
+
+@bad("P13")
+def a_reply_comes_twice(it: Good) -> None:
+    it.replies.append("w")
+
+
+@bad("P14")
+def a_recorded_step_is_repeated(it: Good) -> None:
+    it.events.append({"event": "step", "at": T + 73.5, "pid": 11, "id": "x", "token": 200})
+
+
+@bad("P15")
+def a_redelivery_comes_late_though_others_are_taken(it: Good) -> None:
+    move(it, "h", "claimed", T + 104.5)
+    for kind in ("handled", "settled"):
+        it.events[:] = [e for e in it.events if e["event"] != kind or e["at"] != T + 103.4]
+    it.events.append(handled("g", T + 105.2, 21, 191, attempt=2))
+
+
+@bad("P15")
+def a_redelivery_comes_late_though_a_worker_is_free(it: Good) -> None:
+    it.events[:] = [e for e in it.events if e["event"] != "handled" or e["at"] != T + 103.4]
+    it.events += [claimed(T + 103.6, 23, 300, "f", f=99), settled("f", T + 103.7, 23, 300)]
+    it.events += [{"event": "quiet", "at": T + at, "pid": 23} for at in (102, 109)]
+    it.events.append(handled("g", T + 105.2, 21, 191, attempt=2))
+
+
+@bad("P16")
+def a_session_leaks(it: Good) -> None:
+    it.events.append({"event": "leak", "at": T + 1, "pid": 10, "id": "t", "found": ["a", "b"]})
+
+
+@bad("P18")
+def a_stop_takes_too_long(it: Good) -> None:
+    next(e for e in it.events if e["event"] == "exiting")["at"] = T + 113
+
+
+@bad("P18")
+def a_stop_never_ends(it: Good) -> None:
+    it.events[:] = [e for e in it.events if e["event"] != "exiting"]
+    it.events.append({"event": "quiet", "at": T + 130, "pid": 1})
+
+
+@bad("P21")
+def a_read_lies(it: Good) -> None:
+    it.lies.append("stats of d tell 3 COMPLETED, the tables have 4")
+
+
+@bad("P30")
+def a_canceled_command_is_run(it: Good) -> None:
+    it.events += [claimed(T + 81, 10, 400, "j", j=70), handled("j", T + 81.1, 10, 400)]
+
+
+@bad("P30")
+def a_command_is_canceled_by_nobody(it: Good) -> None:
+    it.events[:] = [e for e in it.events if e["event"] not in ("cancel_invoked", "canceled")]
+
+
+@bad("P30")
+def something_is_claimed_in_a_pause(it: Good) -> None:
+    move(it, "h", "claimed", T + 85.5)
+
+
 def test_a_good_history_passes() -> None:
     assert check(Good().case()) == []
 
@@ -451,6 +631,27 @@ def test_a_broken_promise_is_found_with_a_witness(promise: str, spoil: Bad) -> N
     found = check(it.case())
     assert promise in {violation.promise for violation in found}, [str(v) for v in found]
     assert all(violation.witness for violation in found)
+
+
+def test_a_late_redelivery_is_excused_while_no_worker_lives() -> None:
+    it = Good()
+    move(it, "g", "claimed", T + 108)
+    it.events[:] = [e for e in it.events if e["event"] != "claimed" or e["at"] != T + 108]
+    it.events += [
+        claimed(T + 102, 20, 190, "g", g=90),
+        claimed(T + 108, 24, 191, "g", attempt=2, g=90),
+        handled("g", T + 108.1, 24, 191, attempt=2),
+    ]
+    it.events[:] = [e for e in it.events if e["pid"] != 21]
+    assert "P15" not in {violation.promise for violation in check(it.case())}
+
+
+def test_a_redelivery_within_an_outage_is_not_judged() -> None:
+    it = Good()
+    a_redelivery_comes_late_though_others_are_taken(it)
+    assert "P15" in {violation.promise for violation in check(it.case())}
+    it.events.append(fault("outage", T + 101))
+    assert "P15" not in {violation.promise for violation in check(it.case())}
 
 
 def test_a_killed_process_may_leave_lines_out() -> None:
