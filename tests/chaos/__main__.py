@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos.bugs import BUGS
+from tests.chaos.catalogue import BUGS
 from tests.chaos.experiments import SECONDS, Size, run_all
 from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
 from tests.chaos.reliability import Book, Run, Total, document

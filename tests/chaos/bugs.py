@@ -2,15 +2,13 @@
 
 Each breaks one rule of the real code, as a careless change might, in a process that was started with
 its name; nothing here can be imported where the bus is used. `hunt` runs them one after another.
+`bugs_of_conduct` has more, and `catalogue` all of them.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import msgspec
 
 from commandbus.domain.outcome import Parked, Released, RetryLater, Succeeded
 from commandbus.engines.postgres import statements
@@ -25,47 +23,7 @@ from commandbus.store.records import Inserted
 from commandbus.worker import transactional
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.execution import Execution
-
-BUGS: dict[str, Callable[[], None]] = {}
-PROMISES: dict[str, str] = {}
-"""What each must be seen to break."""
-ON_POSTGRES: set[str] = set()
-"""Those of the PostgreSQL engine; the others are switched on with SQLite."""
-NEED_FREEZES: set[str] = set()
-"""Those that only a worker shows which sleeps through its lease, again and again."""
-chance = random.Random()
-replace = msgspec.structs.replace
-
-
-def switch_on(name: str) -> None:
-    # Processes that were forked from one would all take the same chances.
-    chance.seed()
-    BUGS[name]()
-
-
-def place_of(name: str) -> str:
-    return "postgres" if name in ON_POSTGRES else "sqlite"
-
-
-def bug(
-    promise: str, *, postgres: bool = False, needs_freezes: bool = False
-) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    def add(function: Callable[[], None]) -> Callable[[], None]:
-        name = function.__name__
-        BUGS[name], PROMISES[name] = function, promise
-        if postgres:
-            ON_POSTGRES.add(name)
-        if needs_freezes:
-            NEED_FREEZES.add(name)
-        return function
-
-    return add
-
-
-def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a function by `wrapper(original, …)`."""
-    original = getattr(owner, name)
-    setattr(owner, name, lambda *args, **more: wrapper(original, *args, **more))
+from tests.chaos.seeded import around, bug, chance, replace
 
 
 def rewritten(op: Any, old: str, new: str) -> Iterator[Any]:

@@ -62,9 +62,6 @@ class Final:
     batch: str | None = None
     """The batch that it belongs to, or whose completion it is."""
     domain: str = "d"
-    group: str | None = None
-    due: float = 0.0
-    """When it was to run first, by the store's clock."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from tests.chaos.case import Case, Final, Violation
-from tests.chaos.kinds import ASKING, GROUPED, LIMIT, LIMITED
+from tests.chaos.kinds import ASKING, LIMIT, LIMITED
 from tests.chaos.wholes import CLOCK_SLACK
 
 REPLIED = {"COMPLETED", "FAILED", "CANCELED"}
@@ -19,9 +19,10 @@ def groups_run_in_order(case: Case) -> Iterator[Violation]:
     """P10: of one group, no handler begins before the command that was sent before has ended. Two sends
     are in order when the first was answered before the second began."""
     groups: dict[tuple[str, str], list[Final]] = defaultdict(list)
-    for final, *_ in case.finals.values():
-        if final.type == GROUPED and final.group is not None and final.status == "COMPLETED":
-            groups[final.domain, final.group].append(final)
+    for command_id, sent in case.invoked.items():
+        final = case.final(command_id)
+        if sent.get("group") is not None and final is not None and final.status == "COMPLETED":
+            groups[sent["domain"], sent["group"]].append(final)
     for members in groups.values():
         members.sort(key=lambda member: member.sequence)
         for earlier, later in pairwise(members):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.bugs import NEED_FREEZES, PROMISES, place_of
+from tests.chaos.catalogue import KINDS, NEED_FREEZES, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
@@ -78,6 +78,7 @@ def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch
 def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
     """Run the laboratory with a bug until the checker objects."""
     catch = Catch(bug, seed, PROMISES.get(bug, ""), 0, Counter())
+    types = {"types": KINDS[bug]} if bug in KINDS else {}
     stays_max = STAYS_MAX if bug != NO_BUG else 1
     while catch.stays < stays_max and not catch.caught:
         catch.stays += 1
@@ -92,7 +93,8 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
                 bug=None if bug == NO_BUG else bug,
                 mix=MIX,
                 keys=4,
-                **(FREEZES if bug in NEED_FREEZES else USUAL),
+                operators=True,
+                **(FREEZES if bug in NEED_FREEZES else USUAL) | types,
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)

@@ -4,7 +4,7 @@ import random
 import signal
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -15,6 +15,7 @@ from commandbus import Misfire, Schedule, SendRequest
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
 from tests.chaos.case import Case, Terms, load
+from tests.chaos.catalogue import READERS, switch_on
 from tests.chaos.kinds import DOMAINS, LIMIT, LIMITED, TICK
 from tests.chaos.places import Place
 from tests.chaos.tables import Tables, read
@@ -26,6 +27,8 @@ RESUME_SECONDS_MAX = 10.0
 GRACE = 0.5
 """What a stop leaves running handlers here; the checker wants an exit within one second more."""
 LOOK_SECONDS = 0.1
+SLOT_SECONDS = 5.0
+"""A schedule of one second sends its next slot within so many."""
 FILL, FILL_SECONDS = 1_000, 0.005
 """A backlog is sent in groups, of commands that take so long: it must outlast the kills."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
@@ -130,6 +133,8 @@ class Laboratory:
                 for child in self._workers + self._senders:
                     if child.process.poll() is None:
                         child.kill()
+            if plan.bug in READERS:
+                switch_on(plan.bug)
             effects = plan.place.effects()
             terms = Terms(plan.lease, GRACE, plan.concurrency)
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
@@ -331,6 +336,11 @@ class Laboratory:
                 continue
             sender.wait()
         self._senders = []
+        with closing(Tables(self.plan.place.own_url)) as tables:
+            # One more slot after the last fault: then those that were missed have been sent, too.
+            before = tables.slots()
+            with suppress(AssertionError):
+                wait_until(lambda: tables.slots() > before, "the schedule goes on", SLOT_SECONDS)
         bus.disable_schedule(TICK)
 
         # However long it takes, as long as it goes on; the checker names whatever has not ended.

@@ -8,7 +8,7 @@ import time
 
 from commandbus import CommandBus, StoreUnavailable, Worker
 from commandbus.sync import SyncCommandBus, SyncWorker
-from tests.chaos.bugs import switch_on
+from tests.chaos.catalogue import switch_on
 from tests.chaos.kinds import DOMAINS, registry_for
 from tests.chaos.operator import Operator
 from tests.chaos.recording import record

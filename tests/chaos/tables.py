@@ -63,6 +63,10 @@ class Tables:
         waiting += int(self.one("select count(*) from @lease"))
         return waiting or int(self.one(f"select count(*) {OPEN}"))
 
+    def slots(self) -> int:
+        """How many commands schedules have sent."""
+        return int(self.one(f"select count(*) from @command where command_type = '{TICK}'"))
+
     def closable_batches(self) -> int:
         """Batches that are open, though none of their commands is parked."""
         parked = f"""select 1 from @command c join @outcome o on o.seq = c.seq
@@ -84,7 +88,7 @@ OPEN = f"""from @command c where c.domain <> '{ANSWERS}'
     and not exists (select 1 from @outcome o where o.seq = c.seq)"""
 COMMANDS = """select c.seq, c.command_id, c.domain, c.command_type, c.priority, c.unique_key,
     c.batch_id,
-    case when c.command_type = 'batch_done' then c.data end, c.created_at, c.due_at, c.group_key,
+    case when c.command_type = 'batch_done' then c.data end, c.created_at,
     o.status, o.attempts, o.crashes, o.reason, o.error, o.started_at, o.finished_at, o.worker
 from @command c left join @outcome o on o.seq = c.seq where c.domain <> 'answers' order by c.seq"""
 REPLIES = f"select causation_id from @command where domain = '{ANSWERS}'"
@@ -137,8 +141,8 @@ def _final(
     waiting: dict[int, tuple[str, int, int]],
     trails: dict[int, list[tuple[str, int, dict[str, Any]]]],
 ) -> Final:
-    seq, command_id, domain, kind, priority, key, batch, data, created_at, due_at, group = row[:11]
-    status, attempts, crashes, reason, error, started_at, finished_at, worker = row[11:]
+    seq, command_id, domain, kind, priority, key, batch, data, created_at = row[:9]
+    status, attempts, crashes, reason, error, started_at, finished_at, worker = row[9:]
     if status is None:
         status, attempts, crashes = waiting.get(seq, ("IN_PROGRESS", 0, 0))
     if kind == BATCH_DONE:
@@ -170,8 +174,6 @@ def _final(
         key,
         None if batch is None else _id(batch),
         domain,
-        group,
-        due_at / MICRO,
     )
 
 

@@ -150,7 +150,7 @@ class Good:
         """u and v are of one group, w wants a reply, x records a step, y and z share a limit with i."""
         for name, number in (("u", 60), ("v", 61)):
             self._add(name, number, GROUPED)
-            self.finals[name] = replace(self.finals[name], group="G")
+            self.events[-5]["commands"][0]["group"] = "G"
         self._add("w", 62, ASKING)
         self.replies.append("w")
         self._add("x", 63, STEPPED)

@@ -1,0 +1,64 @@
+"""The register of seeded bugs, and how they get into the code."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+BUGS: dict[str, Callable[[], None]] = {}
+PROMISES: dict[str, str] = {}
+"""What each must be seen to break."""
+PLACES: dict[str, str] = {}
+"""Where each is switched on, if not with SQLite."""
+KINDS: dict[str, dict[str, float]] = {}
+"""Kinds of commands that some need to show."""
+READERS: set[str] = set()
+"""Those of reads, which the laboratory itself has to have."""
+NEED_FREEZES: set[str] = set()
+"""Those that only a worker shows which sleeps through its lease, again and again."""
+chance = random.Random()
+replace = msgspec.structs.replace
+
+
+def switch_on(name: str) -> None:
+    # Processes that were forked from one would all take the same chances.
+    chance.seed()
+    BUGS[name]()
+
+
+def place_of(name: str) -> str:
+    return PLACES.get(name, "sqlite")
+
+
+def bug(
+    promise: str,
+    *,
+    postgres: bool = False,
+    pgmq: bool = False,
+    needs_freezes: bool = False,
+    reader: bool = False,
+    kinds: dict[str, float] | None = None,
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(function: Callable[[], None]) -> Callable[[], None]:
+        name = function.__name__
+        BUGS[name], PROMISES[name] = function, promise
+        if postgres or pgmq:
+            PLACES[name] = "pgmq" if pgmq else "postgres"
+        if kinds:
+            KINDS[name] = kinds
+        if reader:
+            READERS.add(name)
+        if needs_freezes:
+            NEED_FREEZES.add(name)
+        return function
+
+    return add
+
+
+def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function by `wrapper(original, …)`."""
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *args, **more: wrapper(original, *args, **more))
