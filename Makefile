@@ -11,6 +11,7 @@ SEED ?= 1
 EXAMPLES ?= 2000
 SECONDS ?= 60
 HOURS ?= 2
+SAMPLE ?= 200
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -39,7 +40,7 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test coverage lint types check bench chaos soak fuzz simulate sbom audit screenshots clean
+.PHONY: help demo test coverage lint types check bench chaos soak fuzz simulate mutate sbom audit screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +100,9 @@ audit: $(NEEDS_TEST) ## ask pip-audit for known vulnerabilities of the parts
 
 simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)
+
+mutate: $(NEEDS_DEV) ## change the source in small ways: do tests notice? (SAMPLE=200)
+	@$(RUN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED)
 
 screenshots: $(NEEDS_TEST) ## pictures of every page of the dashboard, into docs/screenshots (needs chromium)
 	@$(RUN)/python -m tests.web.screenshots

@@ -167,6 +167,7 @@ GOALS = (
     Goal(
         "servers stopped at once or killed", 30, _faults("restart server", "kill server", "fail over")
     ),
+    Goal("servers away for more than 5 s", 5, _faults("outage")),
     Goal(
         "connections cut, frozen, cut on COMMIT",
         1_000,

@@ -17,7 +17,8 @@ LEAST = {
     "zombies, postgres": ("freeze worker", 5),
     "zombies, sqlite": ("freeze worker", 5),
     "lines": ("cut before commit", 5),
-    "restarts": ("restart server", 1),
+    "restarts, postgres": ("restart server", 1),
+    "kills, pgmq": ("kill worker", 5),
 }
 """A run in which nothing happened would prove nothing."""
 

@@ -38,6 +38,14 @@ def pytest_sessionfinish() -> None:
     Path(os.environ[DURATIONS]).write_text(json.dumps(passed), encoding="utf-8")
 
 
+def pytest_unconfigure() -> None:
+    """Ends here: a thread that a failed test has left behind must not keep the recording waiting."""
+    if (running := coverage.Coverage.current()) is not None:
+        running.stop()
+        running.save()
+        os._exit(0)
+
+
 def _switch(context: str) -> None:
     running = coverage.Coverage.current()
     assert running is not None, "run pytest under coverage"
