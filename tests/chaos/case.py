@@ -147,6 +147,9 @@ class Terms:
     lease: float
     grace: float
     concurrency: int
+    in_sequence: bool = True
+    """Whether commands of one priority are claimed in order of sequence: PGMQ has the order of its
+    own message numbers, which sends that run at once get in another order."""
 
 
 class Case:

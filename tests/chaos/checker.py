@@ -266,15 +266,17 @@ def claims_follow_priority(case: Case) -> Iterator[Violation]:
     Only first deliveries without delay count: what comes back or becomes due does so at a moment that
     no process writes down.
     """
+    in_sequence = case.terms is None or case.terms.in_sequence
     for call in case.claim_calls:
         keys: dict[str, tuple[int, int]] = {}
         for facts in call["members"]:
-            key, before = (facts["priority"], facts["seq"]), keys.get(facts["domain"])
+            key = (facts["priority"], facts["seq"] if in_sequence else 0)
+            before = keys.get(facts["domain"])
             if before is not None and key < before:
                 what = f"one claim gave {before} before {key}"
                 yield Violation("P10", what, case.story(facts["id"], "claimed"))
             keys[facts["domain"]] = key
-    for domain in {sent["domain"] for sent in case.invoked.values()}:
+    for domain in {sent["domain"] for sent in case.invoked.values()} if in_sequence else ():
         yield from _overtaken(case, domain)
 
 

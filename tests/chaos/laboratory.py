@@ -136,7 +136,7 @@ class Laboratory:
             if plan.bug in READERS:
                 switch_on(plan.bug)
             effects = plan.place.effects()
-            terms = Terms(plan.lease, GRACE, plan.concurrency)
+            terms = Terms(plan.lease, GRACE, plan.concurrency, plan.place.in_sequence)
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began

@@ -37,6 +37,8 @@ class Place:
     """Whether the clocks of workers may be wrong: not where they are the store's clock."""
     touches_sessions = False
     """Whether handlers change settings of their session: not behind a pooler, which shares it."""
+    in_sequence = True
+    """See `Terms.in_sequence`."""
     has_gates = True
     """Whether groups and limits exist: PGMQ has none."""
     outage_seconds = (6.0, 12.0)
@@ -333,6 +335,7 @@ class PgmqPlace(PostgresPlace):
     name = "pgmq"
     option = "&transport=pgmq"
     has_gates = False
+    in_sequence = False
 
     def _install(self, url: str) -> None:
         install(url)
