@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 from tests.mutation.known import known_mutants
@@ -67,16 +68,17 @@ def main() -> int:
 
 
 def sample(rooms: tuple[str, ...], count: int, seed: int) -> list[Mutant]:
-    """So many of all sites, evenly spread over the rooms; lines of equivalent mutants are left out."""
+    """So many of all sites, evenly spread over the rooms and in turn, so that a run that is ended early
+    says something about all; equivalent mutants are left out."""
     chance = random.Random(seed)
     equivalent = equivalents()
-    found: list[Mutant] = []
+    found: list[list[Mutant]] = []
     for number, room in enumerate(rooms):
         sites = [m for file in files_of(ROOT, room) for m in mutants_of(ROOT, file)]
         sites = [site for site in sites if site.key not in equivalent]
         share = count // len(rooms) + (number < count % len(rooms))
-        found += sorted(chance.sample(sites, min(share, len(sites))), key=lambda m: (m.path, m.line))
-    return found
+        found.append(chance.sample(sites, min(share, len(sites))))
+    return [mutant for turn in zip_longest(*found) for mutant in turn if mutant is not None]
 
 
 def equivalents() -> set[str]:

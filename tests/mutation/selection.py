@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import coverage
@@ -34,6 +34,8 @@ take long, and what only they run is not seen here."""
 SECONDS_MAX = 40.0
 """Tests for one mutant take so long at most, as recorded."""
 COUNT_MAX = 60
+FIRST, FIRST_EACH = 3, 15
+"""Files that are tried first, and tests of each."""
 SLOWEST = 8.0
 """A test that takes longer is left out."""
 CONFIGURATION = """[run]
@@ -54,8 +56,9 @@ class Selection:
         self._data.read()
         self._lines: dict[str, dict[int, list[str]]] = {}
 
-    def tests_for(self, mutant: Mutant) -> list[str]:
-        """Quick ones first, one of each file in turn, until there are enough."""
+    def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """A few of the files that are nearest by name, then more, one of each file in turn: most mutants
+        die at the first, and importing every test file takes longer than that."""
         lines = self._of(mutant.path)
         wanted = {mutant.line, *range(mutant.line, mutant.line + mutant.old.count("\n") + 1)}
         if mutant.constant is not None:
@@ -67,7 +70,7 @@ class Selection:
             source = (self._root / mutant.path).read_text(encoding="utf-8").splitlines()
             if source[mutant.line - 1].startswith((" ", "\t")) and mutant.line in lines:
                 found = {test for tests in lines.values() for test in tests if test}
-        return self._in_turn(found)
+        return self._in_turn(found, Path(mutant.path).stem)
 
     def _of(self, path: str) -> dict[int, list[str]]:
         if path not in self._lines:
@@ -79,21 +82,30 @@ class Selection:
         word = re.compile(rf"\b{re.escape(name)}\b")
         return {line for line in lines if line <= len(source) and word.search(source[line - 1])}
 
-    def _in_turn(self, tests: set[str]) -> list[str]:
+    def _in_turn(self, tests: set[str], stem: str) -> tuple[list[str], list[str]]:
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests, key=lambda test: (self._seconds.get(test, SLOWEST), test)):
             if self._seconds.get(test, SLOWEST) < SLOWEST:
                 files[test.partition("::")[0]].append(test)
+
+        def nearness(file: str) -> tuple[bool, bool, float]:
+            quickest = self._seconds[files[file][0]]
+            return stem not in Path(file).stem, not file.startswith("tests/unit"), quickest
+
+        order = sorted(files, key=nearness)
+        first = self._bounded(chain.from_iterable(files[file][:FIRST_EACH] for file in order[:FIRST]))
+        turns = zip_longest(*(files[file] for file in order))
+        rest = (test for turn in turns for test in turn if test is not None and test not in first)
+        return first, self._bounded(rest)
+
+    def _bounded(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
         seconds = 0.0
-        for turn in zip_longest(*files.values()):
-            for test in turn:
-                if test is None:
-                    continue
-                seconds += self._seconds[test]
-                if seconds > SECONDS_MAX or len(chosen) >= COUNT_MAX:
-                    return chosen
-                chosen.append(test)
+        for test in tests:
+            seconds += self._seconds[test]
+            if seconds > SECONDS_MAX or len(chosen) >= COUNT_MAX:
+                break
+            chosen.append(test)
         return chosen
 
 

@@ -84,15 +84,17 @@ class Bench:
 
     def attempt(self, mutant: Mutant) -> Verdict:
         began = time.monotonic()
-        tests = self._selection.tests_for(mutant)
-        if not tests:
+        first, rest = self._selection.tests_for(mutant)
+        if not first:
             return Verdict(mutant, Fate.UNTESTED, 0.0)
         folder = self._free.get()
         file = folder / mutant.path
         source, stat = file.read_text(encoding="utf-8"), file.stat()
         try:
             file.write_text(mutant.apply(source), encoding="utf-8")
-            fate = self._run(folder, tests)
+            fate = self._run(folder, first)
+            if fate is Fate.SURVIVED and rest:
+                fate = self._run(folder, rest)
         finally:
             file.write_text(source, encoding="utf-8")
             # As before, so that bytecode of the original is good again.
