@@ -22,6 +22,9 @@ from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
 from tests.chaos.reliability import Book, Run, Total, document
 from tests.chaos.stay import stay_at
 
+OUTAGE, SOAK_OUTAGE = (6.0, 12.0), (6.0, 60.0)
+"""Seconds for which a server is away."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -31,7 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a stay lasts")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
-    parser.add_argument("--on", default="sqlite", help="sqlite, postgres, failover or pooler")
+    parser.add_argument("--on", default="sqlite", help="sqlite, postgres, pgmq, failover or pooler")
     parser.add_argument("--all", action="store_true", help="every experiment, then hunt every bug")
     parser.add_argument("--reports", type=Path, help="a folder for pages with pictures of the stays")
     parser.add_argument("--bugs", nargs="*", metavar="NAME", help="hunt seeded bugs (all, or these)")
@@ -56,7 +59,9 @@ def session(options: argparse.Namespace) -> bool:
     began = time.monotonic()
     book = Book()
     if options.all:
-        size = Size(options.seed, options.seconds, options.reports or Path("build/chaos"))
+        reports = options.reports or Path("build/chaos")
+        away = SOAK_OUTAGE if options.hours else OUTAGE
+        size = Size(options.seed, options.seconds, reports, away)
         for found in run_all(size):
             print(found.text if isinstance(found, Run) else found, flush=True)
             book.add(found)

@@ -81,6 +81,8 @@ class Size:
     seed: int
     seconds: float
     reports: Path
+    outage_seconds: tuple[float, float] = (6.0, 12.0)
+    """How long a server is away; a soak has longer outages."""
 
     def of(self, count: int) -> int:
         """So many, in proportion."""
@@ -93,8 +95,9 @@ class Size:
         for name in {"faults_min", "commands_min"} & more.keys():
             more[name] = self.of(more[name])
         return partial(
-            stay_at, place, self.seed + offset, self.seconds * share, self.reports, title=title, **more
-        )
+            stay_at, place, self.seed + offset, self.seconds * share, self.reports, title=title,
+            outage_seconds=self.outage_seconds, **more,
+        )  # fmt: skip
 
 
 Experiment = Callable[[], "Run | Trial"]
@@ -133,7 +136,8 @@ def single(size: Size) -> list[partial[Run | Trial]]:
         found += [
             size.stay(
                 place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=0.8, workers=4,
-                backlog=size.of(BACKLOG_KILLED), faults_min=8, **DEEP,
+                backlog=size.of(BACKLOG_KILLED if place != "pgmq" else BACKLOG_KILLED // 2),
+                faults_min=8, **DEEP,
             ),
             size.stay(
                 place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,

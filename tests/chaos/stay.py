@@ -27,11 +27,13 @@ def stay_at(
     reports: Path | None,
     title: str | None = None,
     rough: bool = True,
+    outage_seconds: tuple[float, float] | None = None,
     **more: Any,
 ) -> Run:
     """`more` is for the plan; with `reports`, a page is left in that folder."""
     folder = Path(tempfile.mkdtemp(prefix="commandbus-chaos-"))
     with place_named(name, folder, rough=rough) as place:
+        place.outage_seconds = outage_seconds or place.outage_seconds
         findings = Laboratory(Plan(place, folder, seed, seconds, **more)).run()
         missing = place.missing
     violations = check(findings.case)

@@ -28,7 +28,7 @@ SHARE_LATE = 0.01
 """Numbers are promised for the 99th percentile."""
 WORKER_FAULTS = {"kill worker", "freeze worker", "stop worker", "killed by a command"}
 LASTS = {
-    "outage": 20.0, "disk full": 5.0, "freeze line": 5.0, "freeze one": 5.0, "slow line": 2.0,
+    "outage": 75.0, "disk full": 5.0, "freeze line": 5.0, "freeze one": 5.0, "slow line": 2.0,
     "hold snapshot": 4.0, "connection storm": 3.0, "kill pooler": 3.0, "fail over": 5.0,
     "restart server": 3.0, "kill server": 3.0,
 }  # fmt: skip

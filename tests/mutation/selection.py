@@ -57,7 +57,7 @@ class Selection:
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """A few of the files that are nearest by name, then more, one of each file in turn: most mutants
+        """A few of the files nearest by name, then more, one of each file in turn: most mutants
         die at the first, and importing every test file takes longer than that."""
         lines = self._of(mutant.path)
         wanted = {mutant.line, *range(mutant.line, mutant.line + mutant.old.count("\n") + 1)}
