@@ -244,7 +244,9 @@ class Laboratory:
             self._note(fault)
             self.plan.place.harm(fault, self._chance)
             if self.plan.patient:
-                self.plan.place.mend(all_of_them=True)
+                while self.plan.place.is_harmed:
+                    self.plan.place.mend()
+                    time.sleep(0.02)
                 self._wait_until_resumed()
             return
         frozen = [child for _, child in self._frozen]

@@ -110,6 +110,11 @@ class Place:
                 self._undo.remove(entry)
                 entry[1]()
 
+    @property
+    def is_harmed(self) -> bool:
+        """Something lasts that `mend` will end."""
+        return bool(self._undo)
+
     def _later(self, seconds: float, undo: Callable[[], None]) -> None:
         self._undo.append((time.monotonic() + seconds, undo))
 
