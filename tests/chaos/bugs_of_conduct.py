@@ -7,7 +7,9 @@ import time
 from typing import Any
 
 from commandbus.domain.outcome import Released
+from commandbus.engines.postgres import transactions
 from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.conduct import COMMIT
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import StoreUnavailable
@@ -119,6 +121,14 @@ def reads_count_what_is_not_there() -> None:
         return replace(found, completed=found.completed + 1)
 
     around(SqliteStore, "stats", stats)
+
+
+@bug("P16", postgres=True, kinds={"note": 300.0, "transfer": 600.0})
+def a_session_is_not_reset_after_a_commit() -> None:
+    ending: Any = getattr(transactions, "Ending", None)
+    if ending is not None:
+        kept = [COMMIT.sql, transactions._STATE]  # type: ignore[attr-defined]
+        transactions._COMMIT = ending("; ".join(kept))  # type: ignore[attr-defined]
 
 
 @bug("P1", pgmq=True)

@@ -14,7 +14,7 @@ from uuid import UUID
 from commandbus import Misfire, Schedule, SendRequest
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
-from tests.chaos.case import Case, Terms, load
+from tests.chaos.case import Case, Final, Terms, load
 from tests.chaos.catalogue import READERS, switch_on
 from tests.chaos.kinds import DOMAINS, LIMIT, LIMITED, TICK
 from tests.chaos.places import Place
@@ -27,6 +27,7 @@ RESUME_SECONDS_MAX = 10.0
 GRACE = 0.5
 """What a stop leaves running handlers here; the checker wants an exit within one second more."""
 LOOK_SECONDS = 0.1
+BLIND_FROM = 20
 SLOT_SECONDS = 5.0
 """A schedule of one second sends its next slot within so many."""
 FILL, FILL_SECONDS = 1_000, 0.005
@@ -141,6 +142,7 @@ class Laboratory:
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began
         faults = self._faults - plan.place.spared
+        self._died += _blind(case)
         return Findings(case, faults, refused, seconds, drained_in, self._died, self._resumed)
 
     def _arrange(self, bus: SyncCommandBus) -> None:
@@ -367,3 +369,20 @@ class Laboratory:
                 worker.wait()
             except AssertionError as error:
                 self._died.append(f"a worker did not stop: {error}")
+
+
+def _blind(case: Case) -> list[str]:
+    """Outcomes that nothing wrote down: then the checks of leases and tokens see nothing of them."""
+    done = {
+        is_transfer: [c for c, (final, *_) in case.finals.items() if _ran(final, is_transfer)]
+        for is_transfer in (False, True)
+    }
+    return [
+        f"the histories have no outcome of {len(ids)} completed {'transfers' if transfers else 'commands'}"
+        for transfers, ids in done.items()
+        if len(ids) > BLIND_FROM and not any(case.settles[command_id] for command_id in ids)
+    ]
+
+
+def _ran(final: Final, is_transfer: bool) -> bool:
+    return final.status == "COMPLETED" and (final.type == "transfer") == is_transfer

@@ -174,6 +174,19 @@ class _Transaction:
             self._order, self._report = orders[0], result[0]
 
     @contextmanager
+    def _recording_last(self, op: Any) -> Iterator[list[Any]]:
+        """The outcome as the last op of the transaction; a list for what it returns."""
+        order = self._recording.begin(op)
+        result: list[Any] = []
+        try:
+            yield result
+        except LeaseLost:
+            if order is not None:
+                self._recording.refused(order)
+            raise
+        self._order, self._report = order, result[0]
+
+    @contextmanager
     def _committing(self) -> Iterator[None]:
         try:
             yield
@@ -189,6 +202,11 @@ class RecordingTransaction(_Transaction):
             result.append(self._transaction.session.run(op, read=read))
         return result[0]
 
+    def record(self, op: Any) -> Any:
+        with self._recording_last(op) as result:
+            result.append(self._transaction.record(op))
+        return result[0]
+
     def commit(self) -> None:
         with self._committing():
             self._transaction.commit()
@@ -198,6 +216,11 @@ class AsyncRecordingTransaction(_Transaction):
     async def run(self, op: Any, *, read: bool = False) -> Any:
         with self._settling() as result:
             result.append(await self._transaction.session.run(op, read=read))
+        return result[0]
+
+    async def record(self, op: Any) -> Any:
+        with self._recording_last(op) as result:
+            result.append(await self._transaction.record(op))
         return result[0]
 
     async def commit(self) -> None:
