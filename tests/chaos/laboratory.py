@@ -378,7 +378,7 @@ def _blind(case: Case) -> list[str]:
         for is_transfer in (False, True)
     }
     return [
-        f"the histories have no outcome of {len(ids)} completed {'transfers' if transfers else 'commands'}"
+        f"no history has an outcome of {len(ids)} completed {'transfers' if transfers else 'commands'}"
         for transfers, ids in done.items()
         if len(ids) > BLIND_FROM and not any(case.settles[command_id] for command_id in ids)
     ]
