@@ -17,7 +17,7 @@ from commandbus.interfaces.web.forms import Forms
 from commandbus.interfaces.web.gate import SecureHeaders
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import Payloads
-from commandbus.interfaces.web.redaction import DEFAULT_KEYS, Redaction
+from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.sides import Sides
 from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.bus import CommandBus
@@ -30,7 +30,8 @@ def create_dashboard(
     accounts: Iterable[Account] = (),
     authenticate: Authenticate | None = None,
     registry: HandlerRegistry | None = None,
-    redact: Iterable[str] = DEFAULT_KEYS,
+    redact: Iterable[str] = (),
+    open_to_this_machine: bool = False,
     title: str = "Command Bus",
 ) -> Starlette:
     """An ASGI app over a bus that is open, or over a URL that is opened when it is needed.

@@ -25,7 +25,7 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.interfaces.cli.target import shown_url
-from commandbus.interfaces.search import Look, parse_search
+from commandbus.interfaces.search import Look, is_at, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
@@ -84,7 +84,15 @@ class Reads:
         if search.command_id is not None:
             record = await self._find(search.command_id, search.conditions.get("domain"))
             return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
-        look = Look(search.conditions, query.limit, query.after)
+        shown = search.shown.items()
+        keep = None
+        if shown:
+
+            def keep(record: CommandRecord) -> bool:
+                hidden = self.redaction.hide(record.data)
+                return all(is_at(hidden, path, text) for path, text in shown)
+
+        look = Look(search.conditions, query.limit, query.after, keep)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
         return v.SearchPage(
