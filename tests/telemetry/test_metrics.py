@@ -75,7 +75,7 @@ async def exposed() -> str:
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answer = await client.get("/metrics")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

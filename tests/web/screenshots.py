@@ -83,6 +83,7 @@ def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
                 viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
             )
             page = context.new_page()
+            page.goto(place.link)
             for name, path in pages.items():
                 if only and name not in only:
                     continue
@@ -138,7 +139,7 @@ def main(arguments: list[str]) -> int:
         store = f"sqlite:///{folder}/scene.db?synchronous=off"
         with served(store, fill, registry=scene.registry) as place, browser() as opened:
             page = opened.new_page()
-            page.goto(place.url)
+            page.goto(place.link)
             place.run(some_load(place.bus, 20), 120)
             take(place, opened, FOLDER, set(arguments))
     return 0

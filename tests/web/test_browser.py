@@ -47,6 +47,7 @@ def page(opened: Any, place: Served) -> Iterator[Any]:
     problems: list[str] = []
     found.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     found.on("pageerror", lambda error: problems.append(str(error)))
+    found.goto(place.link)
     yield found
     context.close()
     assert problems == []
@@ -174,7 +175,7 @@ def test_what_somebody_types_and_chooses_survives_a_refresh(page: Any, place: Se
 def test_pages_are_complete_without_a_script(opened: Any, place: Served) -> None:
     context = opened.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{place.url}/")
+    page.goto(place.link)
     assert page.locator("figure svg").count() == 4
     page.click("nav >> text=Commands")
     page.fill("#filter", "status:completed domain:payments")
@@ -186,6 +187,7 @@ def test_pages_are_complete_without_a_script(opened: Any, place: Served) -> None
 def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
     context = opened.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
+    page.goto(place.link)
     parked = place.run(place.bus.query_commands(limit=1))[0]
     detail = f"/commands/{parked.domain}/{parked.command_id}"
     paths = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/schedules", "/workers",

@@ -211,7 +211,7 @@ async def test_who_comes_as_the_last_listener_leaves_is_told_of_changes() -> Non
 
     figures: Any = Figures()
     stream = Stream(figures)
-    first, second = stream.events(), stream.events()
+    first, second = stream.events("a"), stream.events("b")
     await anext(first)
     await asyncio.sleep(0)
     await first.aclose()  # type: ignore[attr-defined]

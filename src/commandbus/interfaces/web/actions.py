@@ -10,7 +10,7 @@ from commandbus.domain import payload
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.auth import Account
+from commandbus.interfaces.web.identity import Account
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
 from commandbus.operations.troubleshooting import UNCHANGED

@@ -16,12 +16,14 @@ from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration, plural
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Account, Doorkeeper, Refused, Role
+from commandbus.interfaces.web.auth import Doorkeeper
 from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.gate import admit, body_of
+from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED
+from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.views import segment
 
 PAST = {"retry": "sent back to work", "cancel": "canceled", "complete": "completed"}
@@ -62,7 +64,7 @@ class Forms:
                 pairs = parse_qsl(content, keep_blank_values=True, max_num_fields=6_000)
                 form = dict(pairs)
                 form["command_ids"] = "\n".join(value for key, value in pairs if key == "command_ids")
-                self._tokens.check(request, form.get(FIELD, ""))
+                self._tokens.check(request, form.get(FIELD, ""), who.name)
                 return await act(request, form, who)
             except HANDLED as error:
                 return self._pages.problem(request, error)
@@ -220,6 +222,8 @@ def _document(text: str, what: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidArgumentError(f"{what} is not JSON: {error}.") from None
+    except RecursionError:
+        raise InvalidArgumentError(f"{what} is nested too deeply.") from None
 
 
 def _optional(form: Form, name: str) -> str | None:

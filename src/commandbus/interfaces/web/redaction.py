@@ -166,6 +166,8 @@ def _without_masks(value: Any, path: str) -> Any:
                 _without_masks(part, f"{path}[{index}]")
         case str() if MASK in value:
             raise _misplaced(path)
+        case _:
+            pass
     return value
 
 

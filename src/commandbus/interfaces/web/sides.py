@@ -1,4 +1,4 @@
-"""Neither page nor API: static files, hints, metrics, and the answer for everything else."""
+"""Neither page nor API: static files, hints, metrics, and the answers for everything else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.api import answering
-from commandbus.interfaces.web.auth import Doorkeeper, Refused, Role
-from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.api import answering, json_response
+from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.gate import admit, secure
+from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.pages import Pages
+from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.stream import Stream
 from commandbus.interfaces.web.views import HERE
 from commandbus.observe.exposition import write_sent
@@ -30,10 +32,10 @@ class Sides:
 
     def routes(self) -> list[Route]:
         asked = {"/static/{name}": self.static, "/stream": self.hints, "/metrics": self.metrics}
-        return [Route(path, answering(serve, self._doorkeeper)) for path, serve in asked.items()]
+        return [Route(path, answering(serve)) for path, serve in asked.items()]
 
     async def static(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
+        self._doorkeeper.check_reach(request)  # the sign-in page needs them, too
         name = request.path_params["name"]
         if name not in STATIC:
             raise Refused(404, "There is no such file.")
@@ -41,9 +43,10 @@ class Sides:
         return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers=headers)
 
     async def hints(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
+        who = await admit(self._doorkeeper, request, Role.VIEWER)
+        self._stream.check(who.name)
         headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(self._stream.events(), 200, headers, "text/event-stream")
+        return StreamingResponse(self._stream.events(who.name), 200, headers, "text/event-stream")
 
     async def metrics(self, request: Request) -> Response:
         await admit(self._doorkeeper, request, Role.VIEWER)
@@ -55,13 +58,27 @@ class Sides:
         out = Exposition()
         write_store(out, samples, breakers.breakers, workers.workers, schedules, processes, engine)
         write_sent(out, (await self._desk.stores.acting()).scope.sent)
+        counts = self._doorkeeper.counts
+        out.add(
+            "dashboard_sign_ins_total",
+            "counter",
+            "Sign-ins to the dashboard by their outcome.",
+            *(({"outcome": name}, counts[name]) for name in ("succeeded", "failed", "throttled")),
+        )
         return Response(out.text(), headers={"content-type": CONTENT_TYPE})
 
     async def nowhere(self, request: Request, error: Exception | None = None) -> Response:
-        """Whoever is not let in does not learn what there is."""
+        """Without an identity, an address that exists and one that does not are answered alike."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         try:
             await admit(self._doorkeeper, request, Role.VIEWER)
             raise Refused(status, "There is no such page, or it cannot be used like this.")
         except Refused as refused:
             return self._pages.problem(request, refused)
+
+    async def broken(self, request: Request, error: Exception) -> Response:
+        """A mistake of ours; the server logs it. This answer is outside of all middleware."""
+        problem = {"error": "InternalError", "message": "The request failed; the log says why."}
+        response = json_response(problem, 500)
+        secure(response.headers, request.url.scheme)
+        return response
