@@ -308,8 +308,9 @@ def running(tmp_path: Path) -> Iterator[Running]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
     with log.open("w") as out:
+        options = ["--url", "sqlite:///bus.db", "--port", "0", "--accounts", file.name]
         process = subprocess.Popen(
-            [*PROGRAM, "dashboard", "--url", "sqlite:///bus.db", "--port", "0", "--accounts", file.name],
+            [*PROGRAM, "dashboard", *options],
             cwd=tmp_path, env=clean_environment(), stdout=out, stderr=subprocess.STDOUT,
             preexec_fn=bound,
         )  # fmt: skip

@@ -72,6 +72,10 @@ async def test_a_browser_signs_in_and_goes_on_where_it_was(bus: CommandBus) -> N
         asked = await client.get("/commands?q=status:parked")
         assert asked.status_code == 401
         assert "Basic" not in asked.headers["www-authenticate"], "no dialogue of the browser"
+        wrong = await sign_in(client, "vera", "wrong-secret", "/commands?q=status:parked")
+        assert wrong.status_code == 401
+        assert 'value="/commands?q=status:parked"' in wrong.text
+        assert 'value="vera"' in wrong.text
         done = await sign_in(client, "vera", "viewer-secret", "/commands?q=status:parked")
         assert (done.status_code, done.headers["location"]) == (303, "/commands?q=status:parked")
         cookie = done.headers["set-cookie"].lower()

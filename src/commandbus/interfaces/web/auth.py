@@ -114,7 +114,8 @@ class AccountDoor:
         if known is not None and accounts.get(known.name) == known:
             return known
         name = max((n for n in accounts if token.startswith(f"{n}.")), key=len, default="")
-        account = await self.sign_in(address_of(request), name, token[len(name) + 1 :])
+        secret = token[len(name) + 1 :]
+        account = await self.sign_in(address_of(request), name, secret, "token")
         self._known[digest] = account
         while len(self._known) > TOKENS_KNOWN_MAX:
             self._known.popitem(last=False)
@@ -123,7 +124,7 @@ class AccountDoor:
     def knows(self, name: str) -> bool:
         return name in self._accounts()
 
-    async def sign_in(self, address: str, name: str, secret: str) -> Account:
+    async def sign_in(self, address: str, name: str, secret: str, what: str = "password") -> Account:
         """The account with this name and secret. Raises Refused; an unknown name takes as long as a
         wrong secret, and the answers do not differ."""
         account = self._accounts().get(name)
@@ -135,7 +136,7 @@ class AccountDoor:
                 )
                 if account is None or not is_proven:
                     self._throttle.failed(address, name)
-                    raise Refused(401, "Name and password, or the token, are not right.")
+                    raise Refused(401, f"Name and {what} do not match.")
         except Refused as refused:
             self._note(refused.status, address, account)
             raise

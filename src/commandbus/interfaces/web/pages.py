@@ -125,12 +125,15 @@ class Pages:
     def _menu(self) -> tuple[tuple[str, str, str], ...]:
         return (*MENU, ("/send", "Send", "send")) if self.desk.payloads.known else MENU
 
-    def problem(self, request: Request, error: Exception, name: str = "") -> Response:
+    def problem(self, request: Request, error: Exception) -> Response:
         """An error as a page: the sign-in page where that helps. Strangers see no menu."""
         status = status_of(error)
-        is_sign_in = request.method == "POST" and request.url.path.endswith("/sign-in")
-        if self._doorkeeper.kind != "elsewhere" and (status == 401 or is_sign_in):
-            return self._sign_in(request, error, name)
+        if status == 401 and self._doorkeeper.kind != "elsewhere":
+            place = request.url.path.removeprefix(request.scope.get("root_path", ""))
+            if request.url.query:
+                place = f"{place}?{request.url.query}"
+            is_page = request.method == "GET" and not place.startswith("/sign-in")
+            return self.sign_in(request, error, place=place if is_page else "/")
         link = Links(request.scope.get("root_path", ""))
         page = self._environment.get_template("problem.html").render(
             link=link, title=self._title, version=VERSION, status=status, message=text_of(error),
@@ -139,19 +142,14 @@ class Pages:
         )  # fmt: skip
         return Response(page, status, headers_of(error), media_type="text/html")
 
-    def _sign_in(self, request: Request, error: Exception, name: str) -> Response:
-        """The sign-in page, in the place of the page that was asked for."""
-        prefix = request.scope.get("root_path", "")
+    def sign_in(
+        self, request: Request, error: Exception, *, place: str, name: str = "", was_tried: bool = False
+    ) -> Response:
+        """The sign-in page, from which a browser goes on to a place of the dashboard."""
         cookie, token = self._tokens.issue(request, "")
-        was_tried = request.method == "POST"
-        place = request.url.path.removeprefix(prefix) or "/"
-        if request.method != "GET" or place == "/sign-in":
-            place = "/"
-        elif request.url.query:
-            place = f"{place}?{request.url.query}"
         page = self._environment.get_template("sign_in.html").render(
-            link=Links(prefix), title=self._title, version=VERSION, kind=self._doorkeeper.kind,
-            token=token, name=name[:100], place=place[:2_000],
+            link=Links(request.scope.get("root_path", "")), title=self._title, version=VERSION,
+            kind=self._doorkeeper.kind, token=token, name=name[:100], place=place[:2_000],
             problem=text_of(error) if was_tried else "",
         )  # fmt: skip
         response = Response(page, status_of(error), headers_of(error), media_type="text/html")

@@ -57,6 +57,7 @@ class SigningIn:
         return RedirectResponse(_addresses(request)("/"), 303)
 
     async def sign_in(self, request: Request) -> Response:
+        form: dict[str, str] = {}
         name = ""
         try:
             self._doorkeeper.check_reach(request)
@@ -71,7 +72,10 @@ class SigningIn:
         except Refused as refused:
             if refused.status == 401:
                 await self._record("dashboard", "sign_in_failed", name, request)
-            return self._pages.problem(request, refused, name)
+            if self._doorkeeper.kind != "password":
+                return self._pages.problem(request, refused)
+            place = _inside(form.get("next", "/"))
+            return self._pages.sign_in(request, refused, place=place, name=name, was_tried=True)
         await self._record(account.name, "sign_in", "dashboard", request)
         return await self._enter(request, account, form.get("next", "/"))
 
