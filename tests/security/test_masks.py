@@ -178,7 +178,10 @@ async def test_a_retry_with_the_mask_and_a_field_left_out_does_not_tell_the_valu
         ([{"token": "a"}], [{"token": MASK}, {"token": MASK}]),
         # A pair that gets another name.
         ({"name": "password", "value": SECRET}, {"name": "colour", "value": MASK}),
+        ({"Key": "password", "Value": SECRET}, {"Key": "colour", "Value": MASK}),
         ([["password", SECRET]], [["colour", MASK]]),
+        ({"pair": ["password", SECRET]}, {"pair": ["colour", MASK]}),
+        (["password", SECRET], ["colour", MASK]),
         # Within text.
         ({"body": '{"password": "x"}'}, {"body": f'{{"user": "eve", "password": "{MASK}"}}'}),
         ({"body": "nothing"}, {"body": f"a {MASK}"}),
@@ -259,6 +262,8 @@ def test_words_that_only_contain_the_letters_are_shown(key: str) -> None:
     [
         {"name": "password", "value": SECRET},
         {"headers": [{"key": "Authorization", "value": SECRET}]},
+        {"tags": [{"Key": "Password", "Value": {"inner": SECRET}}]},
+        ["password", SECRET],
         {"pairs": [["api_key", SECRET]]},
         {"body": f'{{"login": {{"password": "{SECRET}"}}}}'},
         {"body": f'[{{"token": "{SECRET}"}}]'},
@@ -305,6 +310,7 @@ async def test_a_search_does_not_confirm_a_hidden_value(store: str, tmp_path: An
         "login": login,
         "header": {"name": "Cookie", "value": "hunter2"},
         "pairs": [["pin", "1234"]],
+        "tag": {"Key": "token", "Value": {"inner": "hunter2"}},
         "body": '{"pin":"1234"}',
         "amount": {"value": 42},
     }
@@ -321,6 +327,7 @@ async def test_a_search_does_not_confirm_a_hidden_value(store: str, tmp_path: An
                 ('data.login:\'{"user": "bob", "password": "hunter2"}\'', "data.login:'{}'"),
                 ("data.header.value:hunter2", "data.header.value:hunter3"),
                 ("data.pairs.0.1:1234", "data.pairs.0.1:1235"),
+                ("data.tag.Value.inner:hunter2", "data.tag.Value.inner:hunter3"),
                 ('data.body:\'{"pin":"1234"}\'', 'data.body:\'{"pin":"1235"}\''),
             ):
                 assert await found(right) == await found(wrong), right
@@ -333,3 +340,12 @@ def test_the_command_line_checks_without_quoting(tmp_path: Any) -> None:
     with SyncCommandBus(url) as bus:
         bus.send("users", "log_in", {"password": SECRET})
         assert SECRET not in str(bus.check_payloads(registry_of(PydanticLogin)))
+
+
+async def test_a_shown_payload_is_not_sent_with_its_masks(bus: CommandBus) -> None:
+    place = await park(bus, {"password": SECRET})
+    async with visitor(bus) as client:
+        copied = {"domain": "users", "command_type": "log_in", "data": {"password": MASK}}
+        assert (await client.post(f"{PREFIX}/commands", json=copied)).status_code == 422
+        done = await client.post(f"{place}/complete", json={"result": {"token": MASK}})
+        assert done.status_code == 422

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -150,6 +151,31 @@ async def test_a_form_needs_the_token_of_its_cookie(client: httpx.AsyncClient) -
     done = await client.post("/domains/orders/pause", data={"form_token": token[1]}, headers=headers)
     assert done.status_code == 303
     assert "orders is paused" in (await client.get("/domains/orders", headers=headers)).text
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "status"),
+    [
+        (("127.0.0.1", 1), "localhost:8080", 200),
+        (("::1", 1), "[::1]:8080", 200),
+        (("127.0.0.1", 1), "127.0.0.1", 200),
+        (None, "localhost", 403),  # a Unix socket
+        (("", 0), "localhost", 403),
+        (("10.0.0.7", 1), "localhost", 403),
+        (("127.0.0.1", 1), "bus.example", 403),
+        (("127.0.0.1", 1), "127.0.0.1.evil.example", 403),
+        (("127.0.0.1", 1), "", 403),
+    ],
+)
+async def test_without_accounts_only_this_machine_is_served(
+    client: Any, host: str, status: int
+) -> None:
+    async with CommandBus("memory://") as bus:
+        app = create_dashboard(bus, open_to_this_machine=True)
+        transport = httpx.ASGITransport(app=app, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as opened:
+            for path in ("/", f"{PREFIX}/overview"):
+                assert (await opened.get(path, headers={"host": host})).status_code == status
 
 
 async def test_an_app_around_it_may_say_who_is_there() -> None:

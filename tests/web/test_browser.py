@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from commandbus import CommandBus, SendRequest
 from commandbus.testing import eventually
 from tests.web import scene
 from tests.web.browser import CHROMIUM, browser
+from tests.web.people import OTTO
 from tests.web.server import Served, served
 
 pytestmark = pytest.mark.skipif(
@@ -196,3 +198,26 @@ def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
         page.goto(place.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     context.close()
+
+
+def test_a_person_signs_in_and_out(opened: Any, tmp_path: Path) -> None:
+    async def nothing(bus: CommandBus) -> None:
+        await bus.send("orders", "ship")
+
+    with served(f"sqlite:///{tmp_path}/bus.db", nothing, prefix="/ops", accounts=[OTTO]) as place:
+        context = opened.new_context()
+        page = context.new_page()
+        page.goto(f"{place.url}/commands?q=status:pending")
+        page.fill("input[name=name]", "otto")
+        page.fill("input[name=password]", "wrong-secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".problem")
+        page.fill("input[name=password]", "operator-secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#commands")
+        assert page.url == f"{place.url}/commands?q=status:pending"
+        page.click("text=Sign out")
+        page.wait_for_selector("input[name=password]")
+        page.goto(f"{place.url}/")
+        assert page.locator("input[name=password]").count() == 1
+        context.close()

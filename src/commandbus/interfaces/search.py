@@ -185,7 +185,7 @@ def _check_shown(path: str, value: str, is_secret: Callable[[str], bool]) -> boo
             f"data.{path} can be searched for a text, a number, true or false, and not for an object "
             "or a list: name one value in it, such as data.customer.id:42."
         )
-    return parts[-1] == "value" or parts[-1].isdecimal()
+    return any(part.lower() in ("value", "val") or part.isdecimal() for part in parts)
 
 
 def is_at(document: Any, path: str, text: str) -> bool:

@@ -29,8 +29,8 @@ DEFAULT_WORDS = frozenset(("pin", "pan", "otp", "pass", "jwt", "dsn"))
 """Hidden where one of them is a whole word of a key: many harmless words contain their letters."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_NAMES = ("name", "key", "field", "header")
-_VALUE = "value"
+_NAMES = frozenset(("name", "key", "field", "header"))
+_VALUES = frozenset(("value", "val"))
 _SEPARATORS = re.compile(r"([\s:=;,&/|])")
 _TEXT_DEPTH_MAX = 3
 _NOTHING = object()
@@ -53,14 +53,15 @@ class Redaction:
         """A copy in which secrets are masked."""
         match value:
             case dict():
-                pair = self._is_secret_pair(value)
+                is_pair = any(isinstance(n, str) and self.is_secret(n) for n in _labels(value))
                 return {
                     key: MASK
-                    if part is not None and (self.is_secret(str(key)) or (pair and key == _VALUE))
+                    if part is not None
+                    and (self.is_secret(str(key)) or (is_pair and str(key).lower() in _VALUES))
                     else self.hide(part, depth)
                     for key, part in value.items()
                 }
-            case [str(name), part] if part is not None and self.is_secret(name):
+            case [name, part] if part is not None and self._is_secret_pair(value):
                 return [name, MASK]
             case list() | tuple():
                 return [self.hide(part, depth) for part in value]
@@ -69,11 +70,9 @@ class Redaction:
             case _:
                 return value
 
-    def _is_secret_pair(self, value: dict[Any, Any]) -> bool:
-        """Whether it is `{"name": "password", "value": …}` or the like."""
-        return _VALUE in value and any(
-            isinstance(label := value.get(name), str) and self.is_secret(label) for name in _NAMES
-        )
+    def _is_secret_pair(self, value: Any) -> bool:
+        """Whether it is `["password", …]`."""
+        return len(value) == 2 and isinstance(value[0], str) and self.is_secret(value[0])
 
     def _hide_document(self, text: str, depth: int) -> str:
         """JSON within text; the text as it is when nothing in it is hidden."""
@@ -96,7 +95,7 @@ class Redaction:
         """An edited copy with its masks replaced by the values that they hide. Raises PayloadError
         for a mask that is not in its place."""
         if original is _NOTHING:
-            return _without_masks(edited, path)
+            return without_masks(edited, path)
         hidden = self.hide(original)
         if _same(edited, hidden):
             return original
@@ -105,13 +104,14 @@ class Redaction:
                 key: self._restore_entry(key, edited, original, hidden, f"{path}.{key}")
                 for key in edited
             }
-        if isinstance(edited, list) and isinstance(original, list) and len(edited) == len(original):
+        is_list = isinstance(edited, list) and isinstance(original, list)
+        if is_list and len(edited) == len(original) and not self._is_secret_pair(original):
             # An entry that was changed may be another one that was moved here.
             return [
-                was if _same(part, shown) else _without_masks(part, f"{path}[{index}]")
+                was if _same(part, shown) else without_masks(part, f"{path}[{index}]")
                 for index, (part, was, shown) in enumerate(zip(edited, original, hidden, strict=True))
             ]
-        return _without_masks(edited, path)
+        return without_masks(edited, path)
 
     def _restore_entry(
         self,
@@ -124,10 +124,9 @@ class Redaction:
         part = edited[key]
         if hidden.get(key) != MASK or original[key] == MASK:
             return self.restore(part, original.get(key, _NOTHING), path)
-        is_same_pair = all(edited.get(name) == original.get(name) for name in _NAMES)
-        if part == MASK and (self.is_secret(key) or is_same_pair):
+        if part == MASK and (self.is_secret(key) or _labels(edited) == _labels(original)):
             return original[key]
-        return _without_masks(part, path)
+        return without_masks(part, path)
 
     def record(self, record: CommandRecord) -> CommandRecord:
         error = record.error
@@ -155,27 +154,28 @@ def _same(one: Any, other: Any) -> bool:
     return encode(one, order="deterministic") == encode(other, order="deterministic")
 
 
-def _without_masks(value: Any, path: str) -> Any:
+def _labels(value: dict[Any, Any]) -> list[Any]:
+    """What names the value of a pair such as `{"name": "password", "value": …}`."""
+    return [part for key, part in value.items() if str(key).lower() in _NAMES]
+
+
+def without_masks(value: Any, path: str = "data") -> Any:
     """The value, or PayloadError when a mask is anywhere in it."""
     match value:
         case dict():
             for key, part in value.items():
-                _without_masks(part, f"{path}.{key}")
+                without_masks(part, f"{path}.{key}")
         case list():
             for index, part in enumerate(value):
-                _without_masks(part, f"{path}[{index}]")
+                without_masks(part, f"{path}[{index}]")
         case str() if MASK in value:
-            raise _misplaced(path)
+            raise PayloadError(
+                f"{path[:120]} has the mask of a hidden value that belongs elsewhere: leave what "
+                "surrounds a hidden value as it is, or enter the value itself."
+            )
         case _:
             pass
     return value
-
-
-def _misplaced(path: str) -> PayloadError:
-    return PayloadError(
-        f"{path[:120]} has the mask of a hidden value that belongs elsewhere: leave what surrounds a "
-        "hidden value as it is, or enter the value itself."
-    )
 
 
 def _plain(key: str) -> str:
