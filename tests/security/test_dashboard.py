@@ -260,8 +260,8 @@ async def test_an_account_has_a_few_streams_and_all_together_have_a_bound(bus: C
 class Running:
     """`commandbus dashboard` with few descriptors."""
 
-    def __init__(self, port: int, log: Path) -> None:
-        self.port, self.log = port, log
+    def __init__(self, port: int, log: Path, process: subprocess.Popen[bytes]) -> None:
+        self.port, self.log, self.process = port, log, process
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 20, source_address=(source, 0))
@@ -293,9 +293,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
         )  # fmt: skip
     try:
         told = eventually(lambda: re.search(r"http://[\d.]+:(\d+)", log.read_text()), 30)
-        yield Running(int(told[1]), log)
+        yield Running(int(told[1]), log, process)
     finally:
-        process.send_signal(signal.SIGINT)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
@@ -338,6 +339,15 @@ def test_a_slow_head_and_a_silent_connection_are_closed(running: Running) -> Non
             connection.settimeout(20)
             assert drained(connection), "closed by the server"
         assert time.monotonic() - began < 15
+
+
+def test_an_open_stream_ends_quietly_with_the_server(running: Running) -> None:
+    address = f"http://127.0.0.1:{running.port}/stream"
+    with httpx.stream("GET", address, headers=AS_VERA, timeout=20) as answer:
+        assert next(answer.iter_lines()) == "retry: 3000"
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(20) == 0
+    assert "Traceback" not in running.log.read_text()
 
 
 def drained(connection: socket.socket) -> bool:

@@ -25,6 +25,8 @@ logger = logging.getLogger("commandbus.dashboard")
 HEAD_SECONDS = 5
 """For the first byte to the last one of a request's head, and between two requests."""
 CONNECTIONS_MAX = 512
+STREAM_END_SECONDS = 0.3
+"""Less than uvicorn waits before it cancels requests, each with a traceback."""
 RESOURCE_LOG_SECONDS = 60.0
 
 
@@ -81,6 +83,11 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         if self.cycle.response_complete:
             self._silent_since = time.monotonic()
+
+    def shutdown(self) -> None:
+        """Requests may finish; streams have no end of their own, so they are cut off."""
+        super().shutdown()
+        self.loop.call_later(STREAM_END_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
