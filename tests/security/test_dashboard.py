@@ -234,9 +234,12 @@ async def test_an_account_has_a_few_streams_and_all_together_have_a_bound(bus: C
     stream = Stream(Figures(Stores(bus)))
     opened: list[Any] = []
 
+    async def allow() -> bool:
+        return True
+
     async def listen(name: str) -> None:
         stream.check(name)
-        events = stream.events(name)
+        events = stream.events(name, allow)
         opened.append(events)
         await anext(events)
 
@@ -255,6 +258,22 @@ async def test_an_account_has_a_few_streams_and_all_together_have_a_bound(bus: C
     finally:
         for events in opened:
             await events.aclose()
+
+
+async def test_a_stream_ends_when_its_account_is_removed(bus: CommandBus) -> None:
+    stream = Stream(Figures(Stores(bus)))
+    allowed = True
+
+    async def is_allowed() -> bool:
+        return allowed
+
+    events = stream.events("vera", is_allowed)
+    assert "hello" in await anext(events)
+    assert "changed" in await asyncio.wait_for(anext(events), 20)
+    allowed = False
+    await bus.send("orders", "ship")
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(events), 20)
 
 
 class Running:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 PROBLEMS_MAX = 5
-PATH_CHARACTERS_MAX = 120
+CHARACTERS_MAX = 120
 
 _PLACE = re.compile(r"^(.*?)(?: - at (?:`key` in )?`([^`]*)`)?$", re.DOTALL)
 _QUOTES_INPUT = re.compile(r"^(Invalid (?:enum )?value)\b", re.DOTALL)
@@ -54,8 +54,9 @@ def _describe_msgspec(error: msgspec.ValidationError) -> str:
         text = f"its validation raised {type(error.__cause__).__name__}"
     elif quoting := _QUOTES_INPUT.match(text):
         text = quoting[1]
-    return f"{text.replace('`', '')} at {_bounded(place or '$')}"
+    return f"{_bounded(text.replace('`', ''))} at {_bounded(place or '$')}"
 
 
-def _bounded(path: str) -> str:
-    return path if len(path) <= PATH_CHARACTERS_MAX else path[:PATH_CHARACTERS_MAX] + "…"
+def _bounded(text: str) -> str:
+    """Names of fields come from the document, and may be long."""
+    return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "…"

@@ -89,8 +89,7 @@ class Look:
     def asked(self) -> dict[str, Any] | None:
         if self._over:
             return None
-        left = self._limit - len(self.found) if self._keep is None else STEP
-        step = min(left, STEP)
+        step = STEP if self._keep else min(STEP, self._limit - len(self.found))
         return self._conditions | {"after": self.next, "limit": step, "scan": self._scan}
 
     def add(self, page: CommandPage) -> None:

@@ -159,7 +159,8 @@ class AccountDoor:
 
 
 def address_of(request: HTTPConnection) -> str:
-    return request.client.host if request.client else "unknown"
+    """The client's address; a proxy that is believed may have written it."""
+    return request.client.host[:100] if request.client else "unknown"
 
 
 def _bearer(request: HTTPConnection) -> str | None:

@@ -45,8 +45,16 @@ class Sides:
     async def hints(self, request: Request) -> Response:
         who = await admit(self._doorkeeper, request, Role.VIEWER)
         self._stream.check(who.name)
-        headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(self._stream.events(who.name), 200, headers, "text/event-stream")
+
+        async def is_allowed() -> bool:
+            """A session may end, and an account be removed, while its stream is open."""
+            try:
+                return (await admit(self._doorkeeper, request, Role.VIEWER)).name == who.name
+            except Refused:
+                return False
+
+        events = self._stream.events(who.name, is_allowed)
+        return StreamingResponse(events, 200, {"x-accel-buffering": "no"}, "text/event-stream")
 
     async def metrics(self, request: Request) -> Response:
         await admit(self._doorkeeper, request, Role.VIEWER)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.web.figures import Figures
@@ -37,8 +37,8 @@ class Stream:
                 retry_after=10.0,
             )
 
-    async def events(self, name: str) -> AsyncIterator[str]:
-        """Server-sent events for one listener of an account."""
+    async def events(self, name: str, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+        """Server-sent events for one listener of an account, as long as it is allowed."""
         queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
         self._listeners[queue] = name
         if self._looking is None or self._looking.done():
@@ -48,9 +48,12 @@ class Stream:
             while True:
                 try:
                     hint = await asyncio.wait_for(queue.get(), ALIVE_SECONDS)
-                    yield f"event: hint\ndata: {hint}\n\n"
+                    event = f"event: hint\ndata: {hint}\n\n"
                 except TimeoutError:
-                    yield ": alive\n\n"
+                    event = ": alive\n\n"
+                if not await is_allowed():
+                    return
+                yield event
         finally:
             self._listeners.pop(queue, None)
             if not self._listeners and self._looking is not None:
