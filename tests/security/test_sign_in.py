@@ -19,7 +19,7 @@ import pytest
 from commandbus import CommandBus, ConfigurationError
 from commandbus.interfaces.web import Account, Role, create_dashboard, hash_secret
 from commandbus.interfaces.web.accounts import AccountsFile, fixed, read_accounts
-from commandbus.interfaces.web.auth import AccountDoor
+from commandbus.interfaces.web.auth import AccountAuthenticator
 from commandbus.interfaces.web.hashing import Hasher, hash_with, proves, scheme_of
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.refusals import Refused
@@ -307,15 +307,17 @@ async def test_names_with_dots_have_tokens_too(bus: CommandBus) -> None:
 
 async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
     slow = "scrypt$ln=12,r=8,p=1"
-    door = AccountDoor(Keys(), fixed([Account("vera", Role.VIEWER, hash_with(slow, "viewer-secret"))]))
+    authenticator = AccountAuthenticator(
+        Keys(), fixed([Account("vera", Role.VIEWER, hash_with(slow, "viewer-secret"))])
+    )
     with pytest.raises(Refused):
-        await door.sign_in("192.0.2.99", "first", "x")
+        await authenticator.sign_in("192.0.2.99", "first", "x")
     taken: dict[str, list[float]] = {"vera": [], "stranger": []}
     for number in range(4):
         for name, times in taken.items():
             began = time.perf_counter()
             with pytest.raises(Refused) as refused:
-                await door.sign_in(f"192.0.2.{number}", name, "wrong-wrong-wrong")
+                await authenticator.sign_in(f"192.0.2.{number}", name, "wrong-wrong-wrong")
             assert refused.value.status == 401
             times.append(time.perf_counter() - began)
     known, unknown = (statistics.median(times) for times in taken.values())
@@ -335,12 +337,14 @@ async def test_forty_guesses_at_once_do_not_hold_up_another_address() -> None:
             await release.wait()
             return False
 
-    door = AccountDoor(Keys(), fixed([VERA]))
-    door._hasher = Slow()
-    guesses = [asyncio.create_task(door.sign_in("192.0.2.1", "vera", "guess")) for _ in range(40)]
+    authenticator = AccountAuthenticator(Keys(), fixed([VERA]))
+    authenticator._hasher = Slow()
+    guesses = [
+        asyncio.create_task(authenticator.sign_in("192.0.2.1", "vera", "guess")) for _ in range(40)
+    ]
     await asyncio.wait(guesses, timeout=0.1)
     assert len(running) == 2
-    assert (await door.sign_in("192.0.2.2", "vera", "viewer-secret")).name == "vera"
+    assert (await authenticator.sign_in("192.0.2.2", "vera", "viewer-secret")).name == "vera"
     release.set()
     refused = await asyncio.gather(*guesses, return_exceptions=True)
     assert sorted({error.status for error in refused if isinstance(error, Refused)}) == [401, 429]

@@ -31,8 +31,8 @@ class Served:
 
     @property
     def link(self) -> str:
-        """The link that signs in the next browser, of a dashboard without accounts."""
-        return f"{self.url}/sign-in?token={self._tokens[-1]}"
+        """The link that signs in the next browser; empty where there are accounts."""
+        return f"{self.url}/sign-in?token={self._tokens[-1]}" if self._tokens else ""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float = 60) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)

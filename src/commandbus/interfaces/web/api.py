@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.forgery import check_origin
 from commandbus.interfaces.web.gate import admit, body_of
 from commandbus.interfaces.web.identity import Role
@@ -31,11 +31,11 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(written, status, headers, JSON)
 
 
-def api_routes(desk: Desk, doorkeeper: Doorkeeper) -> list[Route]:
+def api_routes(desk: Desk, authenticator: Authenticator) -> list[Route]:
     """One route per endpoint, and the document that describes them."""
 
     async def described(request: Request) -> Response:
-        await admit(doorkeeper, request, Role.VIEWER)
+        await admit(authenticator, request, Role.VIEWER)
         return json_response(document(request.scope.get("root_path", "")))
 
     by_path: dict[str, list[Endpoint]] = {}
@@ -44,11 +44,11 @@ def api_routes(desk: Desk, doorkeeper: Doorkeeper) -> list[Route]:
     routes = [Route(f"{PREFIX}/openapi.json", answering(described), methods=["GET"])]
     for path, endpoints in by_path.items():
         for endpoint in endpoints:
-            serve = answering(_serving(endpoint, desk, doorkeeper))
+            serve = answering(_serving(endpoint, desk, authenticator))
             routes.append(Route(f"{PREFIX}{path}", serve, methods=[endpoint.method]))
 
     async def nowhere(request: Request) -> Response:
-        await admit(doorkeeper, request, Role.VIEWER)
+        await admit(authenticator, request, Role.VIEWER)
         known = [e.method for e in ENDPOINTS if _fits(e.path, request.path_params["rest"])]
         if known:
             raise Refused(405, f"Use {' or '.join(known)}.")
@@ -77,9 +77,9 @@ def answering(serve: Answer) -> Answer:
     return answer
 
 
-def _serving(endpoint: Endpoint, desk: Desk, doorkeeper: Doorkeeper) -> Answer:
+def _serving(endpoint: Endpoint, desk: Desk, authenticator: Authenticator) -> Answer:
     async def serve(request: Request) -> Response:
-        who = await admit(doorkeeper, request, endpoint.role)
+        who = await admit(authenticator, request, endpoint.role)
         query = body = None
         path = {
             name: msgspec.convert(value, PATH_TYPES.get(name, str))

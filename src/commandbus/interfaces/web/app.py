@@ -14,7 +14,12 @@ from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web.accounts import AccountsFile, fixed
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.api import api_routes
-from commandbus.interfaces.web.auth import AccountDoor, AppDoor, Doorkeeper, OpenDoor
+from commandbus.interfaces.web.auth import (
+    AccountAuthenticator,
+    AppAuthenticator,
+    Authenticator,
+    LocalAuthenticator,
+)
 from commandbus.interfaces.web.forgery import FormTokens
 from commandbus.interfaces.web.forms import Forms
 from commandbus.interfaces.web.gate import SecureHeaders
@@ -57,12 +62,12 @@ def create_dashboard(
     Raises ConfigurationError when nothing says who may use it, and for accounts that cannot be used.
     """
     keys = Keys(secret)
-    door = _door(keys, accounts, authenticate, links, open_to_this_machine)
+    authenticator = _authenticator(keys, accounts, authenticate, links, open_to_this_machine)
     stores, tokens = Stores(bus), FormTokens(keys)
     desk = Desk(stores, Redaction(redact))
     desk.payloads = Payloads(registry)
-    pages = Pages(desk, door, tokens, title)
-    sides = Sides(desk, pages, door)
+    pages = Pages(desk, authenticator, tokens, title)
+    sides = Sides(desk, pages, authenticator)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -73,9 +78,9 @@ def create_dashboard(
     return Starlette(
         routes=[
             *sides.routes(),
-            *api_routes(desk, door),
-            *SigningIn(desk, pages, door, tokens).routes(),
-            *Forms(desk, pages, door, tokens).routes(),
+            *api_routes(desk, authenticator),
+            *SigningIn(desk, pages, authenticator, tokens).routes(),
+            *Forms(desk, pages, authenticator, tokens).routes(),
             *pages.routes(),
             Route("/{rest:path}", sides.nowhere, methods=["GET", "POST"]),
         ],
@@ -85,13 +90,13 @@ def create_dashboard(
     )
 
 
-def _door(
+def _authenticator(
     keys: Keys,
     accounts: Iterable[Account] | Path,
     authenticate: Authenticate | None,
     links: OneTimeLinks | None,
     open_to_this_machine: bool,
-) -> Doorkeeper:
+) -> Authenticator:
     known = accounts if isinstance(accounts, Path) else list(accounts)
     ways = [bool(known), authenticate is not None, open_to_this_machine or links is not None]
     if sum(ways) != 1:
@@ -101,7 +106,9 @@ def _door(
             "development, which makes every user and program of this machine an operator."
         )
     if authenticate is not None:
-        return AppDoor(keys, authenticate)
+        return AppAuthenticator(keys, authenticate)
     if known:
-        return AccountDoor(keys, AccountsFile(known) if isinstance(known, Path) else fixed(known))
-    return OpenDoor(keys, links)
+        return AccountAuthenticator(
+            keys, AccountsFile(known) if isinstance(known, Path) else fixed(known)
+        )
+    return LocalAuthenticator(keys, links)

@@ -24,7 +24,7 @@ TOKENS_KNOWN_MAX = 1_000
 SignInKind = Literal["password", "link", "elsewhere"]
 
 
-class Doorkeeper(Protocol):
+class Authenticator(Protocol):
     """Identifies requests."""
 
     kind: SignInKind
@@ -40,7 +40,7 @@ class Doorkeeper(Protocol):
         """The account of a request. Raises Refused."""
 
 
-class OpenDoor:
+class LocalAuthenticator:
     """Without accounts: this machine only; and with links, only browsers that opened one of them."""
 
     def __init__(self, keys: Keys, links: OneTimeLinks | None) -> None:
@@ -62,7 +62,7 @@ class OpenDoor:
         return account
 
 
-class AppDoor:
+class AppAuthenticator:
     """The app around the dashboard knows its users."""
 
     kind: SignInKind = "elsewhere"
@@ -82,7 +82,7 @@ class AppDoor:
         return account
 
 
-class AccountDoor:
+class AccountAuthenticator:
     """Accounts: browsers have a session, programs send `Authorization: Bearer NAME.TOKEN`."""
 
     kind: SignInKind = "password"

@@ -16,7 +16,7 @@ from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration, plural
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.gate import admit, body_of
 from commandbus.interfaces.web.identity import Account, Role
@@ -35,10 +35,12 @@ Act = Callable[[Request, Form, Account], Awaitable[Response]]
 class Forms:
     """Every form goes back to a page that says what was done."""
 
-    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper, tokens: FormTokens) -> None:
+    def __init__(
+        self, desk: Desk, pages: Pages, authenticator: Authenticator, tokens: FormTokens
+    ) -> None:
         self._desk = desk
         self._pages = pages
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
@@ -58,7 +60,7 @@ class Forms:
     def _serving(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
-                who = await admit(self._doorkeeper, request, Role.OPERATOR)
+                who = await admit(self._authenticator, request, Role.OPERATOR)
                 check_origin(request)
                 content = (await body_of(request)).decode("utf-8", "replace")
                 pairs = parse_qsl(content, keep_blank_values=True, max_num_fields=6_000)

@@ -8,7 +8,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.refusals import Refused
 
@@ -59,9 +59,9 @@ class SecureHeaders:
         await self._app(scope, receive, secured)
 
 
-async def admit(doorkeeper: Doorkeeper, request: Request, role: Role) -> Account:
+async def admit(authenticator: Authenticator, request: Request, role: Role) -> Account:
     """The account of a request, if its role allows it. Raises Refused."""
-    who = await doorkeeper.identify(request)
+    who = await authenticator.identify(request)
     if role is Role.OPERATOR and who.role is not Role.OPERATOR:
         raise Refused(403, f"{who.name} may look and not act; ask for the role operator.")
     return who

@@ -20,7 +20,7 @@ from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.drawings import draw_process
 from commandbus.interfaces.web.figures import SPANS, Point
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
@@ -55,9 +55,11 @@ Page = Callable[[Request, Account], Awaitable[Content]]
 
 
 class Pages:
-    def __init__(self, desk: Desk, doorkeeper: Doorkeeper, tokens: FormTokens, title: str) -> None:
+    def __init__(
+        self, desk: Desk, authenticator: Authenticator, tokens: FormTokens, title: str
+    ) -> None:
         self.desk = desk
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._tokens = tokens
         self._title = title
         self._environment = environment()
@@ -87,7 +89,7 @@ class Pages:
     def _serving(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
-                who = await admit(self._doorkeeper, request, Role.VIEWER)
+                who = await admit(self._authenticator, request, Role.VIEWER)
                 name, content = await page(request, who)
                 await self.desk.figures.now(fresh=PARKED_SECONDS)
             except HANDLED as error:
@@ -109,7 +111,7 @@ class Pages:
             version=VERSION,
             who=who,
             may_act=who.role is Role.OPERATOR,
-            may_sign_out=self._doorkeeper.kind != "elsewhere",
+            may_sign_out=self._authenticator.kind != "elsewhere",
             token=token,
             notice=notice,
             parked_count=self.desk.figures.parked,
@@ -128,7 +130,7 @@ class Pages:
     def problem(self, request: Request, error: Exception) -> Response:
         """An error as a page: the sign-in page where that helps. Strangers see no menu."""
         status = status_of(error)
-        if status == 401 and self._doorkeeper.kind != "elsewhere":
+        if status == 401 and self._authenticator.kind != "elsewhere":
             place = request.url.path.removeprefix(request.scope.get("root_path", ""))
             if request.url.query:
                 place = f"{place}?{request.url.query}"
@@ -149,7 +151,7 @@ class Pages:
         cookie, token = self._tokens.issue(request, "")
         page = self._environment.get_template("sign_in.html").render(
             link=Links(request.scope.get("root_path", "")), title=self._title, version=VERSION,
-            kind=self._doorkeeper.kind, token=token, name=name[:100], place=place[:2_000],
+            kind=self._authenticator.kind, token=token, name=name[:100], place=place[:2_000],
             problem=text_of(error) if was_tried else "",
         )  # fmt: skip
         response = Response(page, status_of(error), headers_of(error), media_type="text/html")

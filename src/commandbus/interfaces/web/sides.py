@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.api import answering, json_response
-from commandbus.interfaces.web.auth import Doorkeeper
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.gate import admit, secure
 from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.pages import Pages
@@ -24,10 +24,10 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "im
 
 
 class Sides:
-    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, desk: Desk, pages: Pages, authenticator: Authenticator) -> None:
         self._desk = desk
         self._pages = pages
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._stream = Stream(desk.figures)
 
     def routes(self) -> list[Route]:
@@ -35,7 +35,7 @@ class Sides:
         return [Route(path, answering(serve)) for path, serve in asked.items()]
 
     async def static(self, request: Request) -> Response:
-        self._doorkeeper.check_reach(request)  # the sign-in page needs them, too
+        self._authenticator.check_reach(request)  # the sign-in page needs them, too
         name = request.path_params["name"]
         if name not in STATIC:
             raise Refused(404, "There is no such file.")
@@ -43,13 +43,13 @@ class Sides:
         return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers=headers)
 
     async def hints(self, request: Request) -> Response:
-        who = await admit(self._doorkeeper, request, Role.VIEWER)
+        who = await admit(self._authenticator, request, Role.VIEWER)
         self._stream.check(who.name)
 
         async def is_allowed() -> bool:
             """A session may end, and an account be removed, while its stream is open."""
             try:
-                return (await admit(self._doorkeeper, request, Role.VIEWER)).name == who.name
+                return (await admit(self._authenticator, request, Role.VIEWER)).name == who.name
             except Refused:
                 return False
 
@@ -57,7 +57,7 @@ class Sides:
         return StreamingResponse(events, 200, {"x-accel-buffering": "no"}, "text/event-stream")
 
     async def metrics(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
+        await admit(self._authenticator, request, Role.VIEWER)
         breakers, workers = await self._desk.breakers(), await self._desk.workers()
         schedules = (await self._desk.schedules()).schedules
         engine = self._desk.stores.url.partition(":")[0]
@@ -66,7 +66,7 @@ class Sides:
         out = Exposition()
         write_store(out, samples, breakers.breakers, workers.workers, schedules, processes, engine)
         write_sent(out, (await self._desk.stores.acting()).scope.sent)
-        counts = self._doorkeeper.counts
+        counts = self._authenticator.counts
         out.add(
             "dashboard_sign_ins_total",
             "counter",
@@ -79,7 +79,7 @@ class Sides:
         """Without an identity, an address that exists and one that does not are answered alike."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         try:
-            await admit(self._doorkeeper, request, Role.VIEWER)
+            await admit(self._authenticator, request, Role.VIEWER)
             raise Refused(status, "There is no such page, or it cannot be used like this.")
         except Refused as refused:
             return self._pages.problem(request, refused)

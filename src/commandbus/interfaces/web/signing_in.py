@@ -11,7 +11,12 @@ from starlette.routing import Route
 
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import AccountDoor, Doorkeeper, OpenDoor, address_of
+from commandbus.interfaces.web.auth import (
+    AccountAuthenticator,
+    Authenticator,
+    LocalAuthenticator,
+    address_of,
+)
 from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.gate import body_of
 from commandbus.interfaces.web.identity import LOCAL, Account
@@ -26,10 +31,12 @@ FORM_BYTES_MAX = 8_192
 
 
 class SigningIn:
-    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper, tokens: FormTokens) -> None:
+    def __init__(
+        self, desk: Desk, pages: Pages, authenticator: Authenticator, tokens: FormTokens
+    ) -> None:
         self._desk = desk
         self._pages = pages
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
@@ -41,17 +48,22 @@ class SigningIn:
 
     async def show(self, request: Request) -> Response:
         """The page; or, with the token of a link, the way in."""
-        door = self._doorkeeper
+        authenticator = self._authenticator
         try:
-            door.check_reach(request)
+            authenticator.check_reach(request)
             token = request.query_params.get("token")
-            if isinstance(door, OpenDoor) and door.links and token and request.method == "GET":
-                if not door.links.use(token):
-                    door.counts["failed"] += 1
+            if (
+                isinstance(authenticator, LocalAuthenticator)
+                and authenticator.links
+                and token
+                and request.method == "GET"
+            ):
+                if not authenticator.links.use(token):
+                    authenticator.counts["failed"] += 1
                     raise Refused(403, "The link was used already: the terminal shows the next one.")
-                door.counts["succeeded"] += 1
+                authenticator.counts["succeeded"] += 1
                 return await self._enter(request, LOCAL, "/")
-            await door.identify(request)
+            await authenticator.identify(request)
         except HANDLED as error:
             return self._pages.problem(request, error)
         return RedirectResponse(_addresses(request)("/"), 303)
@@ -60,19 +72,19 @@ class SigningIn:
         form: dict[str, str] = {}
         name = ""
         try:
-            self._doorkeeper.check_reach(request)
+            self._authenticator.check_reach(request)
             form = await self._form(request)
             self._tokens.check(request, form.get(FIELD, ""), "")
-            if not isinstance(self._doorkeeper, AccountDoor):
+            if not isinstance(self._authenticator, AccountAuthenticator):
                 raise Refused(404, "There is no sign-in with a password here.")
             name = form.get("name", "").strip()
-            account = await self._doorkeeper.sign_in(
+            account = await self._authenticator.sign_in(
                 address_of(request), name, form.get("password", "")
             )
         except Refused as refused:
             if refused.status == 401:
                 await self._record("dashboard", "sign_in_failed", name, request)
-            if self._doorkeeper.kind != "password":
+            if self._authenticator.kind != "password":
                 return self._pages.problem(request, refused)
             place = _inside(form.get("next", "/"))
             return self._pages.sign_in(request, refused, place=place, name=name, was_tried=True)
@@ -81,18 +93,18 @@ class SigningIn:
 
     async def sign_out(self, request: Request) -> Response:
         try:
-            who = await self._doorkeeper.identify(request)
+            who = await self._authenticator.identify(request)
             form = await self._form(request)
             self._tokens.check(request, form.get(FIELD, ""), who.name)
         except HANDLED as error:
             return self._pages.problem(request, error)
         response = RedirectResponse(_addresses(request)("/sign-in"), 303)
-        self._doorkeeper.sessions.end(request, response, _addresses(request)("/"))
+        self._authenticator.sessions.end(request, response, _addresses(request)("/"))
         return response
 
     async def _enter(self, request: Request, account: Account, place: str) -> Response:
         response = RedirectResponse(_addresses(request)(_inside(place)), 303)
-        self._doorkeeper.sessions.begin(request, response, account, _addresses(request)("/"))
+        self._authenticator.sessions.begin(request, response, account, _addresses(request)("/"))
         return response
 
     async def _form(self, request: Request) -> dict[str, str]:
@@ -106,8 +118,10 @@ class SigningIn:
 
     async def _record(self, actor: str, action: str, subject: str, request: Request) -> None:
         """In the audit. Failures only of known accounts: guesses must not fill the store."""
-        door = self._doorkeeper
-        if action == "sign_in_failed" and not (isinstance(door, AccountDoor) and door.knows(subject)):
+        authenticator = self._authenticator
+        if action == "sign_in_failed" and not (
+            isinstance(authenticator, AccountAuthenticator) and authenticator.knows(subject)
+        ):
             return
         try:
             bus = await self._desk.stores.acting()
