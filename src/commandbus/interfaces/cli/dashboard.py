@@ -109,7 +109,12 @@ def terminal_links(words: str, address: str) -> OneTimeLinks:
     """Links that are printed here, each of which signs one browser in."""
     from commandbus.interfaces.web.local import OneTimeLinks
 
-    return OneTimeLinks(lambda token: output.done(f"{words} {address}/sign-in?token={token}"))
+    def announce(token: str) -> None:
+        nonlocal words
+        output.done(f"{words} {address}/sign-in?token={token}")
+        words = "a link for the next browser:"
+
+    return OneTimeLinks(announce)
 
 
 def _entry(name: str, kept: str) -> str:
