@@ -65,7 +65,7 @@ async def exposed() -> str:
         for data in ("good", "good", "permanent", "transient", "good"):
             await bus.send("orders", "ship", data)
         await worker.run()
-        server._server.server_close()
+        server.stop()
         await bus.send_many([SendRequest("mail", "welcome")] * 4)
         await bus.open_breaker("bank", 60)
         await saga.drive(bus)
