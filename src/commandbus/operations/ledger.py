@@ -39,6 +39,7 @@ LINKED = frozenset(
         AuditEventType.OPERATOR_RETRY,
         AuditEventType.OPERATOR_CANCEL,
         AuditEventType.OPERATOR_COMPLETE,
+        AuditEventType.OPERATOR_CONTROL,
         AuditEventType.COMMENTED,
         AuditEventType.ASSIGNED,
         AuditEventType.ERASED,
@@ -173,6 +174,22 @@ def link_open(scope: Scope) -> Op[int]:
             taken.append(_links.decode(document.body))
     yield from link(scope, taken)
     return len(page)
+
+
+def is_linked(scope: Scope, event: AuditEvent) -> Op[bool]:
+    """Whether an entry of a command's trail has its link, in the chain or on its way there. What a
+    worker takes from beside the chain meanwhile is found in it."""
+    for kind in (OPEN, KIND):
+        page = yield from scope.store.list_documents(kind, status=str(event.command_id), limit=1_000)
+        for link in (_decoded(document) for document in page):
+            if link is not None and _names(link, event):
+                return True
+    return False
+
+
+def _names(link: Link, event: AuditEvent) -> bool:
+    named = (link.kind, link.subject) == (str(event.event_type), _subject(event))
+    return named and link.digest == _digest(link.salt, _content(event))
 
 
 def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:

@@ -28,10 +28,12 @@ from commandbus.store.records import (
     ClaimReply,
     ClaimRequest,
     CommandFilter,
+    Ended,
     Inserted,
     NewCommand,
     OperatorAction,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -119,6 +121,10 @@ class ReadStore(Protocol):
 
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         """The command with this id, one per domain that has it, oldest first."""
+        ...
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        """How commands ended, by id and domain; those that have not, or are parked, are left out."""
         ...
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:

@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
 
@@ -145,6 +146,19 @@ class ClaimReply(msgspec.Struct, frozen=True):
     next_due_in: float | None = None
     rescued: int = 0
     """Commands taken back from expired leases by this claim."""
+
+
+Place = tuple[UUID, str]
+"""The id of a command and its domain."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a command ended, as far as its reply says it. `result` is JSON text."""
+
+    status: CommandStatus
+    result: str | None
+    error: Failure | None
+    reason: str | None
 
 
 class Settlement(msgspec.Struct, frozen=True):

@@ -21,13 +21,16 @@ from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
+    NewCommand,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
     operator_actions,
 )
-from commandbus.store.searching import matches_error, pruned, value_at
+from commandbus.store.searching import NEVER, matches_error, pruned, value_at
 from commandbus.store.trail import Facts, compose, shown
 
 
@@ -39,6 +42,16 @@ class MemoryReads:
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         yield from ()
         return [self._record(stored) for stored in self._stored(command_id, domain)]
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        yield from ()
+        found: dict[Place, Ended] = {}
+        for place in commands:
+            for stored in self._stored(*place):
+                outcome = stored.outcome
+                if outcome is not None and outcome.status in FINAL:
+                    found[place] = Ended(outcome.status, outcome.result, outcome.error, outcome.reason)
+        return found
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         yield from ()
@@ -123,7 +136,12 @@ class MemoryReads:
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         yield from ()
         rows = [
-            (seq, str(stored.outcome.status), stored.finished_at, stored.created_at)
+            (
+                seq,
+                str(stored.outcome.status),
+                NEVER if self._is_awaited(stored.command) else stored.finished_at,
+                stored.created_at,
+            )
             for seq, stored in self._state.commands.items()
             if seq > after and stored.outcome is not None
         ][:limit]
@@ -135,6 +153,13 @@ class MemoryReads:
                 if not known:
                     del self._state.by_id[command.command_id]
         return pruned(rows, cutoffs, limit)
+
+    def _is_awaited(self, command: NewCommand) -> bool:
+        """Whether a process that has not ended may still ask how it ended."""
+        process = (
+            None if command.reply_to is None else self._state.processes.get(command.correlation_id)
+        )
+        return process is not None and not process.ended
 
     def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
         yield from ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +11,19 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
-from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.leases import members_of
-from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
+from commandbus.engines.postgres.rows import Running, as_facts, as_failure, as_record, is_running
 from commandbus.engines.postgres.statements import Atomic, in_schema
 from commandbus.store.op import Op
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -42,6 +44,14 @@ class PostgresReads(PostgresBase):
 
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         return (yield from self._records(_BY_ID, (command_id, domain)))
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        params = numbers(place[0] for place in commands), texts(place[1] for place in commands)
+        rows = yield Atomic(self._sql.endings, params)
+        return {
+            (row[0], row[1]): Ended(CommandStatus(row[2]), row[3], as_failure(row[4]), row[5])
+            for row in rows
+        }
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         conditions, params = _conditions(wanted, self._is_waiting)

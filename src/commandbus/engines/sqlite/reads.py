@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,13 +13,22 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
-from commandbus.engines.sqlite.rows import as_id, as_json, as_members, as_optional_id, as_record
+from commandbus.engines.sqlite.rows import (
+    as_failure,
+    as_id,
+    as_json,
+    as_members,
+    as_optional_id,
+    as_record,
+)
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -56,6 +65,15 @@ class SqliteReads:
                 {"id": command_id.bytes, "domain": domain},
             )
         )
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        found: dict[Place, Ended] = {}
+        for command_id, domain in commands:
+            for row in (yield Statement(SQL.ending, (command_id.bytes, domain))):
+                status, result, error, reason = row
+                ended = Ended(CommandStatus(status), result, as_failure(error), reason)
+                found[command_id, domain] = ended
+        return found
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         conditions, params = _conditions(wanted)

@@ -65,6 +65,14 @@ where seq = $1::bigint
 -- name: leases
 select worker, claimed_at, seqs, unusual from commandbus.lease
 
+-- name: endings
+select c.command_id, c.domain, o.status, o.result, o.error, o.reason
+from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
+cross join lateral (select c.seq, c.command_id, c.domain from commandbus.command c
+    where c.command_id = w.command_id and c.domain = w.domain limit 1) c
+cross join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1) o
+where o.status <> 'IN_TROUBLESHOOTING_QUEUE'
+
 -- name: parked
 -- Parked commands, by way of the index of what did not simply complete.
 select count(*) from commandbus.outcome o join commandbus.command c on c.seq = o.seq
@@ -158,9 +166,13 @@ from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
--- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
+-- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What a
+-- process that has not ended may still ask for ended at no moment yet.
 with seen as materialized (
-    select o.seq, o.status, o.finished_at, c.created_at
+    select o.seq, o.status, c.created_at, case when c.reply_to is not null and exists (
+            select 1 from commandbus.process p
+            where p.process_id = c.correlation_id and p.finished_at is null)
+        then 9223372036854775807 else o.finished_at end as finished_at
     from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o
     join commandbus.command c on c.seq = o.seq),
 gone as (delete from commandbus.outcome where seq in (select seq from seen
