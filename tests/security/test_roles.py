@@ -74,8 +74,6 @@ def sender(owner: str) -> Iterator[str]:
     yield owner.replace("postgres@", f"{NAMES['sender']}@", 1)
     with SyncCommandBus(owner) as bus:
         bus.purge(None)
-        for limit in bus.list_limits():
-            bus.drop_limit(limit.domain, per_sender=limit.per_sender)
 
 
 @pytest.mark.parametrize("statement", DENIED.values(), ids=DENIED.keys())

@@ -27,7 +27,11 @@ def system_clock() -> int:
 
 
 def as_datetime(microseconds: int) -> datetime:
-    return EPOCH + timedelta(microseconds=microseconds)
+    """The moment; one that no datetime can hold is the first or the last that it can."""
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return EPOCH + timedelta(microseconds=FIRST if microseconds < 0 else LAST)
 
 
 def as_optional_datetime(microseconds: int | None) -> datetime | None:

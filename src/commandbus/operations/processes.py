@@ -59,6 +59,7 @@ from commandbus.operations.saga_writing import (
 from commandbus.operations.scope import Await, Flow, Scope
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
+from commandbus.store.reading import read_details
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
 
@@ -273,7 +274,7 @@ def get_process_audit(scope: Scope, process_id: UUID | str) -> Op[list[ProcessEv
     compensated, and what was ignored. Empty when there is no such process."""
     key = as_id(process_id, "process_id")
     events = [
-        ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, payload.decode(e.details))
+        ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, read_details(e.details))
         for e in (yield from scope.store.process_events(key))
     ]
     row = yield from scope.store.get_process(key)
@@ -464,7 +465,7 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         row.process_id,
         row.process_type,
         shown_status(row),
-        payload.decode(row.state),
+        payload.read(row.state),
         steps,
         decode_error(row),
         row.reply_to,

@@ -221,5 +221,7 @@ def _answers(scope: Scope, row: ProcessRow) -> Op[list[CommandRecord]]:
 
 def _answers_to(answer: CommandRecord, run: StepRun) -> bool:
     if answer.command_type == SIGNAL_TYPE:
-        return run.kind is StepKind.SIGNAL and answer.data.get("signal") == run.target
+        return run.kind is StepKind.SIGNAL and (
+            isinstance(answer.data, dict) and answer.data.get("signal") == run.target
+        )
     return answer.causation_id == run.id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -52,6 +53,7 @@ def erased_details(details: Mapping[str, Any]) -> dict[str, Any]:
     if "reason" in details:
         kept["reason"] = erased_reason(details["reason"])
     if details.get("error") is not None:
-        failure = msgspec.convert(details["error"], Failure)
-        kept["error"] = msgspec.to_builtins(erased_failure(failure))
+        with suppress(msgspec.ValidationError):  # what is no error is erased with the rest
+            failure = msgspec.convert(details["error"], Failure)
+            kept["error"] = msgspec.to_builtins(erased_failure(failure))
     return kept if kept == details else kept | {ERASED: True}

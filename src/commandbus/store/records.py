@@ -333,7 +333,7 @@ class OperatorAction(msgspec.Struct, frozen=True):
         if self.reason is not None:
             kept["reason"] = self.reason
         if self.data is not None:
-            kept["original_data"] = payload.decode(original)
+            kept["original_data"] = payload.read(original)
             kept["edited_data"] = payload.decode(self.data)
         if self.result is not None:
             kept["result"] = payload.decode(self.result)

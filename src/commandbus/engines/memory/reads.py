@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
@@ -17,6 +16,7 @@ from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_dat
 from commandbus.engines.memory.state import State, Stored
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op
+from commandbus.store.reading import Columns, read_columns
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -75,15 +75,18 @@ class MemoryReads:
             and (wanted.correlation_id is None or command.correlation_id == wanted.correlation_id)
             and (wanted.created_after is None or stored.created_at >= wanted.created_after)
             and (wanted.created_before is None or stored.created_at < wanted.created_before)
-            and (wanted.tag is None or wanted.tag in payload.decode(command.tags or "[]"))
+            and (wanted.tag is None or wanted.tag in self._columns(stored).tags)
             and (wanted.status is None or self._status(stored) is wanted.status)
             and (wanted.error is None or self._failed_with(stored, wanted.error))
-            and all(value_at(payload.decode(stored.data), path) == text for path, text in wanted.data)
+            and all(value_at(self._columns(stored).data, path) == text for path, text in wanted.data)
             and all(
-                value_at(payload.decode(command.headers or "{}"), path) == text
-                for path, text in wanted.headers
+                value_at(self._columns(stored).headers, path) == text for path, text in wanted.headers
             )
         )
+
+    def _columns(self, stored: Stored) -> Columns:
+        command, result = stored.command, stored.outcome.result if stored.outcome else None
+        return read_columns(stored.data, result, command.tags, command.headers)
 
     def _failed_with(self, stored: Stored, wanted: str) -> bool:
         error = stored.outcome.error if stored.outcome else None
@@ -299,7 +302,7 @@ class MemoryReads:
             command.causation_id,
             command.reply_to,
             command.priority,
-            payload.decode(command.headers) if command.headers else {},
+            self._columns(stored).headers,
             completed,
             running,
         )
@@ -323,12 +326,13 @@ class MemoryReads:
         started = lease.claimed_at if lease else None
         if outcome is not None and outcome.lease_id is not None:
             started = stored.finished_at - outcome.ran
+        columns = self._columns(stored)
         return CommandRecord(
             domain=command.domain,
             command_type=command.command_type,
             command_id=command.command_id,
             status=self._status(stored),
-            data=payload.decode(stored.data),
+            data=columns.data,
             correlation_id=command.correlation_id,
             causation_id=command.causation_id,
             reply_to=command.reply_to,
@@ -342,15 +346,16 @@ class MemoryReads:
             started_at=as_optional_datetime(started),
             finished_at=as_datetime(stored.finished_at) if outcome else None,
             worker=outcome.worker if outcome else (lease.worker if lease else None),
-            result=payload.decode(outcome.result) if outcome and outcome.result else None,
+            result=columns.result,
             error=error,
             reason=outcome.reason if outcome else None,
             unique_key=command.unique_key,
-            tags=tuple(payload.decode(command.tags)) if command.tags else (),
-            headers=payload.decode(command.headers) if command.headers else {},
+            tags=columns.tags,
+            headers=columns.headers,
             progress=stored.progress,
             sequence=stored.seq,
             batch_id=command.batch_id,
             group_key=command.group_key,
             requires=tuple(command.requires.split(",")) if command.requires else (),
+            unreadable=columns.unreadable,
         )

@@ -81,7 +81,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = 
 
 -- name: overdue
 -- Parked for long, and nobody was told since.
-select c.domain, c.command_id, c.command_type, o.finished_at, o.error::jsonb ->> 'code'
+select c.domain, c.command_id, c.command_type, o.finished_at, commandbus.as_jsonb(o.error) ->> 'code'
 from commandbus.outcome o join commandbus.command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= commandbus.now_us() - $1::bigint
     and not exists (select 1 from commandbus.audit a
@@ -156,8 +156,8 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
     and a.id > coalesce($1::bigint, (select id + 1 from commandbus.audit order by id desc limit 1))
         - $2::bigint
     and ($3::text is null or a.kind = $3::text) and ($4::text is null or c.domain = $4::text)
-    and ($5::text is null or a.details::jsonb ->> 'operator' = $5::text
-        or a.details::jsonb ->> 'actor' = $5::text)
+    and ($5::text is null or commandbus.as_jsonb(a.details) ->> 'operator' = $5::text
+        or commandbus.as_jsonb(a.details) ->> 'actor' = $5::text)
 order by a.id desc limit $6::bigint
 
 -- name: recent_runs

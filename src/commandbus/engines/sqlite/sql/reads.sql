@@ -33,7 +33,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :
 
 -- name: overdue
 -- Parked for long, and nobody was told since.
-select c.domain, c.command_id, c.command_type, o.finished_at, json_extract(o.error, '$.code')
+select c.domain, c.command_id, c.command_type, o.finished_at, iif(json_valid(o.error), json_extract(o.error, '$.code'), null)
 from commandbus_outcome o join commandbus_command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= ?
     and not exists (select 1 from commandbus_audit a
@@ -109,8 +109,9 @@ from commandbus_audit a join commandbus_command c on c.seq = a.seq
 where a.id > coalesce(:before, (select max(id) + 1 from commandbus_audit)) - :span
     and (:before is null or a.id < :before)
     and (:kind is null or a.kind = :kind) and (:domain is null or c.domain = :domain)
-    and (:actor is null or json_extract(a.details, '$.operator') = :actor
-        or json_extract(a.details, '$.actor') = :actor)
+    and (:actor is null or case when json_valid(a.details) then
+        json_extract(a.details, '$.operator') = :actor
+        or json_extract(a.details, '$.actor') = :actor end)
 order by a.id desc limit :limit
 
 -- name: recent_runs
