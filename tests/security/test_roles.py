@@ -105,6 +105,30 @@ def test_nobody_else_can_send(owner: str, sender: str, who: str) -> None:
             connection.execute(f"select commandbus.{function}".encode())
 
 
+@pytest.mark.parametrize("options", [{}, {"reply_to": "replies"}, {"unique_key": "k"}])
+def test_a_row_that_is_put_back_for_an_ended_command_runs_nothing(
+    owner: str, sender: str, options: dict[str, Any]
+) -> None:
+    with SyncCommandBus(owner) as bus:
+        worker = SyncWorker(bus, DOMAIN)
+        sent = bus.send(DOMAIN, "ship", **options).command_id
+        worker.complete(worker.receive()[0], "once")
+        with psycopg.connect(owner) as connection:
+            connection.execute(
+                "insert into commandbus.queue (domain, priority, seq, available_at)"
+                " select 'orders', 5, max(seq), 0 from commandbus.outcome"
+            )
+        other = bus.send(DOMAIN, "ship").command_id
+        trail = bus.get_audit_trail(sent)
+        assert [received.command.command_id for received in worker.receive(10)] == [other]
+        assert worker.receive(10) == []
+        assert bus.get_audit_trail(sent) == trail
+        assert bus.stats("replies").depth == ("reply_to" in options)
+        record = bus.get_command(DOMAIN, sent)
+        assert record is not None
+        assert (record.status, record.result, record.attempts) == ("COMPLETED", "once", 1)
+
+
 def test_every_function_with_the_owners_rights_has_a_fixed_search_path(owner: str) -> None:
     with psycopg.connect(owner) as connection:
         rows = connection.execute(
