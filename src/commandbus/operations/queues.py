@@ -75,6 +75,15 @@ def list_domains(scope: Scope) -> Op[list[str]]:
     return (yield from scope.store.domains())
 
 
-def purge(scope: Scope, domain: str | None = None) -> Op[int]:
-    """Forget a domain, or everything, without a trace: for tests. Returns how many commands."""
-    return (yield from scope.store.purge(None if domain is None else as_name(domain, "domain")))
+def purge(
+    scope: Scope, domain: str | None = None, *, actor: str = "program", reason: str | None = None
+) -> Op[int]:
+    """Forget a domain, or everything, with all trails: for tests. Returns how many commands. It
+    is on record as an action of `actor`."""
+    chosen = None if domain is None else as_name(domain, "domain")
+    check_actor(actor, reason)
+    yield TOGETHER
+    count = yield from scope.store.purge(chosen)
+    if count:
+        yield from record_action(scope, actor, "purge", chosen or "everything", reason)
+    return count

@@ -9,12 +9,15 @@ import msgspec
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.errors import InvalidArgumentError
+from commandbus.operations.actions import check_actor, record_action
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Pruned
 
 PIECE = 500
 """Outcomes looked at in one transaction."""
+RETENTION = "retention"
+"""Who forgets by the settings alone."""
 
 
 class PruneReport(msgspec.Struct, frozen=True):
@@ -40,22 +43,40 @@ def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
     return found
 
 
-def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
-    """One small step of a pass over all outcomes."""
+def prune_piece(
+    scope: Scope,
+    keep: Mapping[str, float],
+    after: int,
+    actor: str = RETENTION,
+    reason: str | None = None,
+) -> Op[Pruned]:
+    """One small step of a pass over all outcomes, and its record: entries that are missing without one
+    were removed by other means."""
+    yield TOGETHER
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
-    return (yield from scope.store.prune(cutoffs, after, PIECE))
+    pruned = yield from scope.store.prune(cutoffs, after, PIECE)
+    if pruned.gone:
+        yield from record_action(scope, actor, "prune", f"{pruned.gone} ended commands", reason)
+    return pruned
 
 
 def prune(
-    scope: Scope, keep: Mapping[CommandStatus | str, Duration], *, limit: int | None = None
+    scope: Scope,
+    keep: Mapping[CommandStatus | str, Duration],
+    *,
+    limit: int | None = None,
+    actor: str = RETENTION,
+    reason: str | None = None,
 ) -> Flow[PruneReport]:
     """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
-    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands."""
+    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands. What
+    was forgotten is on record as an action of `actor`."""
     seconds = check_retention({str(status): duration for status, duration in keep.items()})
+    check_actor(actor, reason)
     gone, after = 0, 0
     while True:
-        step: Pruned = yield Send(prune_piece(scope, seconds, after))
+        step: Pruned = yield Send(prune_piece(scope, seconds, after, actor, reason))
         gone += step.gone
         if step.last is None or (limit is not None and gone >= limit):
             return PruneReport(gone)
