@@ -180,7 +180,7 @@ def test_retention_is_on_record_and_what_it_forgot_is_expected(owner: str) -> No
         report = bus.verify_audit()
         assert (report.problems, report.forgotten) == ([], 1)
         newest = bus.list_actions(action="prune").actions[0]
-        assert (newest.actor, newest.subject) == ("retention", "1 ended commands")
+        assert (newest.actor, newest.subject) == ("program", "canceled older than 60 s")
 
 
 def make_the_chain_anew(url: str, actor: str) -> None:

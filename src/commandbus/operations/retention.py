@@ -9,7 +9,7 @@ import msgspec
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.actions import check_actor, record_action
+from commandbus.operations.actions import PROGRAM, record_action
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Pruned
@@ -43,21 +43,20 @@ def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
     return found
 
 
-def prune_piece(
-    scope: Scope,
-    keep: Mapping[str, float],
-    after: int,
-    actor: str = RETENTION,
-    reason: str | None = None,
-) -> Op[Pruned]:
-    """One small step of a pass over all outcomes, and its record: entries that are missing without one
-    were removed by other means."""
-    yield TOGETHER
+def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
+    """One small step of a pass over all outcomes."""
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
-    pruned = yield from scope.store.prune(cutoffs, after, PIECE)
+    return (yield from scope.store.prune(cutoffs, after, PIECE))
+
+
+def retain(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
+    """One small step by the settings, with its record: trails that are missing without one were removed
+    by other means."""
+    yield TOGETHER
+    pruned = yield from prune_piece(scope, keep, after)
     if pruned.gone:
-        yield from record_action(scope, actor, "prune", f"{pruned.gone} ended commands", reason)
+        yield from record_action(scope, RETENTION, "prune", f"{pruned.gone} ended commands")
     return pruned
 
 
@@ -66,17 +65,18 @@ def prune(
     keep: Mapping[CommandStatus | str, Duration],
     *,
     limit: int | None = None,
-    actor: str = RETENTION,
+    actor: str = PROGRAM,
     reason: str | None = None,
 ) -> Flow[PruneReport]:
     """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
     piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands. What
     was forgotten is on record as an action of `actor`."""
     seconds = check_retention({str(status): duration for status, duration in keep.items()})
-    check_actor(actor, reason)
+    said = ", ".join(f"{status.lower()} older than {kept:g} s" for status, kept in seconds.items())
+    yield Send(record_action(scope, actor, "prune", said, reason))
     gone, after = 0, 0
     while True:
-        step: Pruned = yield Send(prune_piece(scope, seconds, after, actor, reason))
+        step: Pruned = yield Send(prune_piece(scope, seconds, after))
         gone += step.gone
         if step.last is None or (limit is not None and gone >= limit):
             return PruneReport(gone)
