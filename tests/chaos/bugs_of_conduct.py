@@ -8,15 +8,14 @@ from typing import Any
 
 from commandbus.domain.outcome import Released
 from commandbus.engines.postgres import transactions
-from commandbus.engines.postgres.claiming import PostgresClaiming
 from commandbus.engines.postgres.conduct import COMMIT
+from commandbus.engines.postgres.pgmq.store import PgmqStore
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import StoreUnavailable
 from commandbus.operations import schedules
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.threads.worker import SyncWorker
-from commandbus.worker import execution
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.execution import Execution
 from tests.chaos.kinds import ASKING, GROUPED, STEPPED
@@ -83,10 +82,11 @@ def groups_are_forgotten() -> None:
 
 @bug("P13", kinds=ASKS)
 def some_ends_do_not_reply() -> None:
-    def reply(original: Any, claimed: Any, reply_to: str, outcome: Any) -> Any:
-        return () if chance.random() < 0.2 else original(claimed, reply_to, outcome)
+    def settlement(original: Any, execution: Any, claimed: Any, *more: Any) -> Any:
+        found = original(execution, claimed, *more)
+        return replace(found, sends=()) if chance.random() < 0.2 else found
 
-    around(execution, "_reply", reply)
+    around(Execution, "_settlement", settlement)
 
 
 @bug("P14", kinds=STEPS)
@@ -133,9 +133,10 @@ def a_session_is_not_reset_after_a_commit() -> None:
 
 @bug("P1", pgmq=True)
 def the_rescue_of_one_lease_ends_every_claim() -> None:
-    def rescue(original: Any, store: Any) -> Any:
-        if (yield from original(store)):
+    def claim(original: Any, store: Any, request: Any) -> Any:
+        reply = yield from original(store, request)
+        if reply.rescued:
             raise StoreUnavailable("a lease without messages cannot be taken back")
-        return 0
+        return reply
 
-    around(PostgresClaiming, "_rescue", rescue)
+    around(PgmqStore, "claim", claim)
