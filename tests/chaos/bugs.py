@@ -348,20 +348,17 @@ def some_handlers_are_run_twice() -> None:
 
 
 def in_queries(old: str, new: str, *names: str) -> None:
-    def queries(original: Any, schema: str) -> Any:
-        found = original(schema)
-        for name in names:
-            assert old in getattr(found, name)
-            setattr(found, name, getattr(found, name).replace(old, new))
-        return found
-
     original = statements.queries.__wrapped__
-    changed: dict[str, Any] = {}
+    changed: dict[Any, Any] = {}
 
-    def cached(schema: str) -> Any:
-        if schema not in changed:
-            changed[schema] = queries(original, schema)
-        return changed[schema]
+    def cached(*args: Any, **options: Any) -> Any:
+        key = args, *options.items()
+        if key not in changed:
+            found = changed[key] = original(*args, **options)
+            for name in names:
+                assert old in getattr(found, name)
+                setattr(found, name, getattr(found, name).replace(old, new))
+        return changed[key]
 
     from commandbus.engines.postgres import base, listener
 

@@ -83,6 +83,7 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
     while catch.stays < stays_max and not catch.caught:
         catch.stays += 1
         with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
+            place.certain = None  # an outage would be most of so short a stay
             plan = Plan(
                 place,
                 Path(folder),
