@@ -49,6 +49,11 @@ def test_order_survives_a_clock_that_steps_back(monkeypatch: pytest.MonkeyPatch)
     assert {one.version for one in made} == {7}
 
 
+def test_a_new_id_is_a_complete_uuid() -> None:
+    made = ids.new_id()
+    assert made.is_safe is UUID(int=made.int).is_safe
+
+
 def test_text_forms_of_ids_are_understood() -> None:
     wanted = uuid4()
     assert ids.as_id(wanted, "x") is wanted

@@ -61,6 +61,12 @@ def test_what_is_no_duration_is_refused_by_name(wrong: object) -> None:
         moment.as_seconds(wrong, "delay")  # type: ignore[arg-type]
 
 
+def test_a_century_of_leap_years_is_the_longest_duration() -> None:
+    assert moment.as_seconds(3_162_240_000, "delay") == 3_162_240_000
+    with pytest.raises(InvalidArgumentError, match="delay"):
+        moment.as_seconds(3_162_240_001, "delay")
+
+
 def test_a_minimum_is_part_of_the_message() -> None:
     with pytest.raises(InvalidArgumentError, match=r"between 0\.1 and"):
         moment.as_seconds(0.05, "timeout", minimum=0.1)

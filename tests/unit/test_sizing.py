@@ -68,6 +68,9 @@ def test_the_service_measures_and_sets() -> None:
     worker.asked.pop()()
     cpu[0] += 5.0
     assert look() == 3, "the core is used up"
+    worker.asked.pop()()
+    worker.has_backlog = True
+    assert look() == 4, "processor time before the last look does not count again"
 
 
 def test_one_bound_without_the_other_is_refused() -> None:

@@ -1,0 +1,19 @@
+"""The record of what operators did, a page at a time."""
+
+from commandbus.sync import SyncCommandBus
+
+
+def test_pages_of_actions_have_each_action_once_and_the_newest_first() -> None:
+    with SyncCommandBus("memory://") as bus:
+        for number in range(5):
+            bus.pause(f"domain{number}", actor="ann")
+        subjects: list[str] = []
+        after, pages = None, 0
+        while True:
+            page = bus.list_actions(limit=2, after=after)
+            subjects += [action.subject for action in page.actions]
+            pages += 1
+            if (after := page.next) is None:
+                break
+    assert subjects == [f"domain{number}" for number in reversed(range(5))]
+    assert pages == 3
