@@ -30,6 +30,9 @@ grant delete on commandbus.unique_key to :sender;
 grant update on commandbus.bucket to :sender;
 grant update (gated) on commandbus.domain to :sender, :worker;
 
+-- Locks that others wait for: every sender and worker takes them.
+grant select, insert, update on commandbus.mutex to :sender, :worker;
+
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
     commandbus.domain, commandbus.place to :worker;
