@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from commandbus.errors import CommandBusError
 from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import CONTENT_TYPE, render
 from commandbus.worker.base import WorkerBase
+from commandbus.worker.readiness import ANSWER_SECONDS
 
 logger = logging.getLogger("commandbus.probes")
 
@@ -36,19 +38,22 @@ def livez(worker: WorkerBase) -> Answer:
 
 
 def readyz(worker: WorkerBase) -> Answer:
-    """The worker can take work now."""
+    """The worker can take work now. Answered within two seconds, whatever the store does."""
     problems: list[str] = []
+    until, store = time.monotonic() + ANSWER_SECONDS, worker.ask_store()
     if not worker.is_running:
         problems.append("the worker is not running")
     elif worker.is_stopping:
         problems.append("the worker is draining")
-    elif not worker.ping(timeout=2.0):
+    elif not worker.ping(timeout=ANSWER_SECONDS):
         problems.append("the worker's loop does not advance")
     try:
-        worker.check_store()
+        store.wait(max(0.0, until - time.monotonic()))
     except CommandBusError as error:
         problems.append(str(error))
-    return not problems, {"ready": not problems, "problems": problems}
+    warning = worker.health_status.impairment()
+    warnings = [] if warning is None else [warning]
+    return not problems, {"ready": not problems, "problems": problems, "warnings": warnings}
 
 
 def startupz(worker: WorkerBase) -> Answer:

@@ -101,6 +101,10 @@ class ConnectionUse(msgspec.Struct, frozen=True):
     reserved: int
     """Held by the workers of the process: for claims, settles, renewals and services."""
     listening: int
+    listener_failures: int = 0
+    """How often the connection that listens was lost, or could not be made."""
+    deaf: str | None = None
+    """Why wake-ups of other processes have not been heard for a while, if so."""
 
 
 class Engine(Protocol):

@@ -37,8 +37,8 @@ create table if not exists commandbus.migration (
 );
 alter table commandbus.migration add column if not exists compatible_from integer;
 """
-"""The last statement also takes the lock that lets one upgrade work at a time. Not an advisory lock: any
-role that may connect could hold that."""
+"""The last statement also takes the lock that lets one upgrade work at a time. Any role that may
+connect could hold an advisory lock."""
 _ADD = "insert into commandbus.migration (version, name, checksum, compatible_from)"
 # Also where no upgrade has added the column yet.
 _APPLIED = """
