@@ -11,6 +11,7 @@ import typer
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.dashboard import Host, Port, need_web
 from commandbus.interfaces.cli.reloading import LOOK_SECONDS, Follower, WorkerProcess
+from commandbus.store.urls import shown_url
 
 
 def dev(
@@ -54,7 +55,7 @@ def dev(
     except ConfigurationError as error:
         raise CliError(str(error), Exit.USAGE) from error
     arguments = ["worker", name, "--concurrency", str(concurrency)]
-    output.done(f"store      {target.shown_url(store)}")
+    output.done(f"store      {shown_url(store)}")
     output.done(f"dashboard  http://{host}:{listener.getsockname()[1]}/")
     board = create_dashboard(store, registry=registry)
     with suppress(KeyboardInterrupt):  # the ordinary end

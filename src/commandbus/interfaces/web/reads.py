@@ -24,7 +24,6 @@ from commandbus.errors import (
     InvalidOperationError,
     ProcessNotFoundError,
 )
-from commandbus.interfaces.cli.target import shown_url
 from commandbus.interfaces.search import Look, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
@@ -35,6 +34,7 @@ from commandbus.operations.history import COUNT_MAX
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
+from commandbus.store.urls import shown_url
 
 GROUPED_MAX = 1_000
 NEIGHBOURS = 5_000
