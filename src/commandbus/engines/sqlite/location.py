@@ -38,7 +38,8 @@ def parse(url: str) -> tuple[Path, str]:
     if odd or not path.startswith("/") or path in ("/", "/:memory:"):
         raise ConfigurationError(
             f"{shown_url(url)!r} names no SQLite file: write sqlite:///jobs.db for a file in the "
-            "current folder, sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file at all."
+            "current folder, sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file "
+            "at all."
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = _SYNCHRONOUS.get(options.pop("synchronous", "full").lower())
