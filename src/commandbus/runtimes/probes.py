@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,12 +23,16 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.errors import CommandBusError
 from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import CONTENT_TYPE, render
+from commandbus.runtimes.small_http import Response, SmallServer
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.readiness import ANSWER_SECONDS
 
 logger = logging.getLogger("commandbus.probes")
 
 Answer = tuple[bool, dict[str, Any]]
+
+READY_SECONDS = 1.0
+"""What the store said holds for so long: requests must not load it."""
 
 
 def livez(worker: WorkerBase) -> Answer:
@@ -37,10 +41,11 @@ def livez(worker: WorkerBase) -> Answer:
     return alive, {"live": alive, "health": worker.health_status.to_dict()}
 
 
-def readyz(worker: WorkerBase) -> Answer:
-    """The worker can take work now. Answered within two seconds, whatever the store does."""
+def readyz(worker: WorkerBase, max_age: float = 0.0) -> Answer:
+    """The worker can take work now. Answered within two seconds, whatever the store does; what it said
+    holds for `max_age` seconds."""
     problems: list[str] = []
-    until, store = time.monotonic() + ANSWER_SECONDS, worker.ask_store()
+    until, store = time.monotonic() + ANSWER_SECONDS, worker.ask_store(max_age)
     if not worker.is_running:
         problems.append("the worker is not running")
     elif worker.is_stopping:
@@ -61,36 +66,30 @@ def startupz(worker: WorkerBase) -> Answer:
     return worker.is_running, {"started": worker.is_running}
 
 
-_PROBES = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
-
-
 class ProbeServer:
     """Serves the probes of a worker on a port, from threads of its own."""
 
     def __init__(self, worker: WorkerBase, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        class Handler(_Handler):
-            subject = worker
-
         if worker.observer is None:
             worker.observer = CommandFigures()
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="commandbus-probes", daemon=True
-        )
+        routes: dict[str, Callable[[], Response]] = {
+            "/livez": lambda: _response(livez(worker)),
+            "/readyz": lambda: _response(readyz(worker, READY_SECONDS)),
+            "/startupz": lambda: _response(startupz(worker)),
+            "/metrics": lambda: (200, CONTENT_TYPE, render(worker)),
+        }
+        unknown = json.dumps({"error": f"try {', '.join(routes)}"})
+        self._server = SmallServer(host, port, routes, (404, "application/json", unknown))
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -105,31 +104,9 @@ class ProbeServer:
         self.stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    subject: WorkerBase
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._send(200, CONTENT_TYPE, render(self.subject))
-        elif path in _PROBES:
-            good, body = _PROBES[path](self.subject)
-            self._send(200 if good else 503, "application/json", json.dumps(body))
-        else:
-            known = ", ".join([*_PROBES, "/metrics"])
-            self._send(404, "application/json", json.dumps({"error": f"try {known}"}))
-
-    def _send(self, status: int, kind: str, body: str) -> None:
-        content = body.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        logger.debug(format, *args)
+def _response(answer: Answer) -> Response:
+    good, body = answer
+    return 200 if good else 503, "application/json", json.dumps(body)
 
 
 class SignsOfLife:
@@ -173,8 +150,14 @@ class SignsOfLife:
     def _touch(self) -> None:
         if self._file is None:
             return
+        # Not through a symbolic link, which another user could have put there.
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._file.touch()
+            file = os.open(self._file, flags, 0o644)
+            try:
+                os.utime(file)
+            finally:
+                os.close(file)
         except OSError as error:  # a full disk, say; it may pass, and systemd is still to be told
             logger.warning("the heartbeat file %s cannot be touched: %s", self._file, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from commandbus.errors import StoreUnavailable
@@ -17,11 +18,12 @@ class StoreAnswer:
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
         self._answered = threading.Event()
+        self._answered_at = 0.0
         self._error: Exception | None = None
 
-    @property
-    def is_there(self) -> bool:
-        return self._answered.is_set()
+    def is_over(self, max_age: float) -> bool:
+        """Whether it was answered longer ago than so many seconds."""
+        return self._answered.is_set() and time.monotonic() - self._answered_at >= max_age
 
     def wait(self, seconds: float) -> None:
         """Raises what is wrong with the store, or StoreUnavailable when it does not say in time."""
@@ -36,6 +38,7 @@ class StoreAnswer:
         except Exception as error:  # raised where it is waited for
             self._error = error
         finally:
+            self._answered_at = time.monotonic()
             self._answered.set()
 
 
@@ -48,9 +51,10 @@ class StoreCheck:
         self._lock = threading.Lock()
         self._asked: StoreAnswer | None = None
 
-    def begin(self) -> StoreAnswer:
+    def begin(self, max_age: float = 0.0) -> StoreAnswer:
+        """The question that is on its way, or was answered a moment ago, else a new one."""
         with self._lock:
-            if self._asked is None or self._asked.is_there:
+            if self._asked is None or self._asked.is_over(max_age):
                 self._asked = StoreAnswer(self._ask)
                 threading.Thread(target=self._asked.run, name="commandbus-check", daemon=True).start()
             return self._asked
