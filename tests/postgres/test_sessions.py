@@ -293,3 +293,19 @@ def test_other_clients_of_a_pooler_see_nothing_of_a_handlers_session(
         finally:
             for other in others:
                 other.close()
+
+
+def test_a_connection_that_a_handler_left_is_not_used_again(bus: Harness, kind: str) -> None:
+    """Nor is what it set on the driver, which allows it only outside of transactions."""
+    pids: list[int] = []
+
+    def leave(connection: Any) -> None:
+        pids.append(connection.info.backend_pid)
+        if len(pids) == 1:
+            connection.pgconn.exec_(b"rollback")
+            connection._autocommit = False
+
+    with bus.run_worker(Talk(kind, leave).registry, concurrency=1):
+        assert say(bus, "select 1").error_code == "TRANSACTION_ENDED"
+        assert say(bus, "select 1").status is CommandStatus.COMPLETED
+    assert pids[0] != pids[1]

@@ -340,13 +340,8 @@ def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, fai
     """Whether a statement that failed did nothing, and may succeed now: another transaction was in its
     way, or its plan was stale. Inside a transaction what came before it is undone, too, so its op
     has to begin anew; and a commit that failed has nothing left to commit."""
-    if (
-        failures > REPEATS_MAX
-        or connection is None
-        or connection.closed
-        or isinstance(statement, Script)
-    ):
+    if failures > REPEATS_MAX or connection is None or connection.closed:
         return False
-    if statement is COMMIT:
+    if statement is COMMIT or isinstance(statement, Script):
         return False
     return sqlstate_of(error) in REPEATED and is_idle(connection)

@@ -98,11 +98,11 @@ class _Transaction:
     def _is_idle(self, connection: Any) -> bool:
         return bool(connection.pgconn.transaction_status == TransactionStatus.IDLE)
 
-    def _restore(self, connection: Any, state: Rows) -> bool:
+    def _restore(self, connection: Any, state: Rows, left: bool) -> bool:
         """Make the connection as it was, or close it; whether the handler ended the transaction."""
         self._open = False
-        mark, tainted = state[0] if state else (None, True)
-        ended = not self._committing and mark == self._mark
+        mark, tainted = state[0] if state else (None, None)
+        ended = not self._committing and (left or mark == self._mark)
         if ended or tainted != "f":
             connection.pgconn.finish()
         else:
@@ -145,17 +145,17 @@ class BlockingTransaction(_Transaction):
     def rollback(self) -> None:
         if not self._open:
             return
-        ended = not self._committing and self._is_idle(self.connection)
+        left = self._is_idle(self.connection)
         state: Rows = ()
         try:
             state = self._line.execute(_ROLLBACK)
         finally:
-            ended = self._end(state) or ended
+            ended = self._end(state, left)
         if ended:
             raise TransactionEnded
 
-    def _end(self, state: Rows) -> bool:
-        ended = self._restore(self.connection, state)
+    def _end(self, state: Rows, left: bool = False) -> bool:
+        ended = self._restore(self.connection, state, left)
         self._line.release()
         return ended
 
@@ -194,17 +194,17 @@ class AwaitingTransaction(_Transaction):
     async def rollback(self) -> None:
         if not self._open:
             return
-        ended = not self._committing and self._is_idle(self.connection)
+        left = self._is_idle(self.connection)
         state: Rows = ()
         try:
             state = await self._line.execute(_ROLLBACK)
         finally:
-            ended = await self._end(state) or ended
+            ended = await self._end(state, left)
         if ended:
             raise TransactionEnded
 
-    async def _end(self, state: Rows) -> bool:
+    async def _end(self, state: Rows, left: bool = False) -> bool:
         # A cancelled handler must not leave its connection behind.
-        ended = self._restore(self.connection, state)
+        ended = self._restore(self.connection, state, left)
         await self._line.release()
         return ended
