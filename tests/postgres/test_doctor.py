@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,7 +18,7 @@ from commandbus.engines.postgres.roles import roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.store.administration import Finding, Level
 from commandbus.sync import SyncCommandBus, SyncWorker
-from commandbus.testing.postgres import create_database
+from commandbus.testing.postgres import PostgresServer, available_servers, create_database
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import server
 from tests.postgres.test_trouble import end_backends
@@ -121,3 +124,48 @@ def test_a_worker_that_does_not_listen_is_noticed(url: str, worker: Proxy) -> No
     assert end_backends(url, "commandbus listen") == 1
     finding = found(url, "listeners")
     assert (finding.level, finding.value) == (Level.WARNING, "0 for 1 processes with workers")
+
+
+def test_an_encrypted_connection_is_described(tmp_path: Path) -> None:
+    """With a certificate made for the test; it is checked only when the URL says so."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    with PostgresServer.start(available_servers()[-1]) as own:
+        data = Path(execute_value(own.dsn(), "show data_directory"))
+        key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
+        make = [openssl, "req", "-new", "-x509", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+        make += [
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ]
+        subprocess.run(make, check=True, capture_output=True, timeout=30)
+        for file in (key, certificate):
+            shutil.copy(file, data)
+            owner = data.stat()
+            os.chown(data / file.name, owner.st_uid, owner.st_gid)
+            (data / file.name).chmod(0o600)
+        try:
+            execute(own.dsn(), "alter system set ssl = on")
+        except psycopg.errors.InvalidParameterValue as error:
+            pytest.skip(str(error))
+        execute(own.dsn(), "select pg_reload_conf()")
+        url = own.dsn(create_database(own).partition("?")[0].rpartition("/")[2], tcp=True)
+        upgrade(url)
+        url += "&" if "?" in url else "?"
+        eventually(lambda: any("TLSv1" in one.value for one in doctor(f"{url}sslmode=require")))
+        assert "not checked (sslmode=require)" in found(f"{url}sslmode=require", "encryption").value
+        checked = found(f"{url}sslmode=verify-full&sslrootcert={certificate}", "encryption")
+        assert "not checked" not in checked.value
+        assert found(f"{url}sslmode=disable", "encryption").value == "none, on this machine only"
+
+
+def execute_value(url: str, sql: str) -> str:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(sql.encode()).fetchone()
+        assert row is not None
+        return str(row[0])
