@@ -15,7 +15,7 @@ def stranger(url: str) -> psycopg.Connection[Any]:
     with psycopg.connect(url, autocommit=True) as connection:
         known = connection.execute("select 1 from pg_roles where rolname = %s", [NAME]).fetchone()
         if known is None:
-            connection.execute(f"create role {NAME} login")
+            connection.execute(f"create role {NAME} login password '{NAME}'")
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    return psycopg.connect(urlunsplit(parts._replace(netloc=f"{NAME}@{host}")), autocommit=True)
+    return psycopg.connect(urlunsplit(parts._replace(netloc=f"{NAME}:{NAME}@{host}")), autocommit=True)
