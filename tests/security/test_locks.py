@@ -140,18 +140,17 @@ def test_no_statement_of_the_bus_waits_for_an_advisory_lock(url: str) -> None:
 def test_only_senders_and_workers_can_hold_a_mutex(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(roles_sql("commandbus").encode())
-        connection.execute("insert into commandbus.mutex values ('capacity orders')")
         for role, may in (("sender", True), ("worker", True), ("viewer", False)):
             connection.execute(f"set role {role_named(role, 'commandbus')}".encode())
             try:
-                connection.execute("select 1 from commandbus.mutex for update")
+                connection.execute("select commandbus.lock_mutex('capacity orders', true)")
             except psycopg.errors.InsufficientPrivilege:
                 assert not may, role
             else:
                 assert may, role
             connection.execute("reset role")
     with stranger(url) as other, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        other.execute("select 1 from commandbus.mutex for update")
+        other.execute("select commandbus.lock_mutex('capacity orders', true)")
 
 
 def test_a_mutex_is_held_by_one_at_a_time(url: str) -> None:

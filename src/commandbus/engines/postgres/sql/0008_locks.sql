@@ -1,14 +1,14 @@
 -- compatible from: 6
 -- Older programs that still run count the capacity of a domain under another lock.
 -- Every role that may connect to the database can hold any advisory lock, so no statement of the bus
--- waits for one. Locks that must be waited for are rows, which take rights on the table.
+-- waits for one. Locks that must be waited for are rows, which take the right to call lock_mutex.
 create table commandbus.mutex (
     name text primary key
 );
 
 -- Holds a lock until the end of the transaction; false when it is not free and not to be waited for.
 create function commandbus.lock_mutex(the_name text, patient boolean) returns boolean
-    language plpgsql volatile
+    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     for attempt in 1..2 loop

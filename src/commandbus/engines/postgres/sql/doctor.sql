@@ -82,7 +82,7 @@ from pg_database d where d.datname = current_database()
 
 -- name: rights
 -- What every role may do here; the roles of the bus that have rights here, since a role of the same name
--- may be another database's; and those that lack the rights of this version, on its newest table.
+-- may be another database's; and those that lack the rights of this version, by its newest function.
 select pg_get_userbyid(n.nspowner), array_remove(array[
         case when has_schema_privilege('public', n.oid, 'create') then 'create tables' end,
         case when exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
@@ -94,7 +94,8 @@ select pg_get_userbyid(n.nspowner), array_remove(array[
         and has_schema_privilege(r.oid, n.oid, 'usage') order by 1),
     array(select r.rolname from pg_roles r where r.rolname = any ($3::text[])
         and has_schema_privilege(r.oid, n.oid, 'usage')
-        and not has_table_privilege(r.oid, to_regclass('commandbus.mutex'), 'insert'))
+        and not has_function_privilege(r.oid,
+            to_regprocedure('commandbus.lock_mutex(text, boolean)'), 'execute'))
 from pg_namespace n where n.nspname = $1
 
 -- name: listeners
