@@ -14,6 +14,7 @@ from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
+from commandbus.store.suspects import SuspectLimit
 
 
 class NewCommand(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +93,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     (see `Claimed.chain`); divided evenly among these groups."""
     chain: int = 0
     """Of one group, so many at most."""
+    suspects: SuspectLimit | None = None
+    """Which commands whose workers died may be taken; None means all."""
 
     def wanted(self, claimed: Sequence[Claimed]) -> int:
         """How many more may be claimed, after these; those that came along do not count."""
@@ -100,6 +103,12 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     def spare(self, claimed: Sequence[Claimed]) -> int:
         """How many more may come along, after these."""
         return self.followers - sum(one.follows for one in claimed)
+
+    def suspects_beside(self, claimed: Sequence[Claimed]) -> SuspectLimit | None:
+        """Which commands whose workers died may be taken, after these."""
+        if self.suspects is None:
+            return None
+        return self.suspects.beside([one.crashes for one in claimed if one.crashes])
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -139,7 +148,8 @@ class Claimed(msgspec.Struct, frozen=True):
 
 class ClaimReply(msgspec.Struct, frozen=True):
     """An empty `claimed` means that nothing is eligible. `next_due_in` is then the time in seconds
-    until something may be: a due time, or the end of another worker's lease."""
+    until something may be: a due time, or the end of another worker's lease. Beside commands it is the
+    time until more is due, if a sweep has found that."""
 
     claimed: list[Claimed]
     next_due_in: float | None = None

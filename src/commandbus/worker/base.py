@@ -362,6 +362,7 @@ class WorkerBase:
             any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,
             claim.chain,
+            claim.suspects,
         )
 
     def _receive(

@@ -19,6 +19,7 @@ from typing import assert_never
 from commandbus.domain.outcome import Released
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.backoff import backoff
@@ -50,12 +51,15 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.suspects import Suspects, spread
+from commandbus.worker.suspects import AHEAD_SHARE, Suspects
+from commandbus.worker.suspects import HOARD_SECONDS as SUSPECT_HOARD_SECONDS
 
 GLANCE_FROM = 30.0
 """Whoever looks less often than this need not look as closely while nothing happens."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
+SWEEP_INTERVAL_MIN = 0.02
+"""And no more often than this where work is known to become due before."""
 GRACE = 1.0
 """After interrupting handlers, how long their ends are awaited."""
 SETTLE_PATIENCE = 5.0
@@ -66,7 +70,6 @@ costs a commit, and nothing is held up but the moment at which outcomes are know
 STOPPING = "the worker is stopping"
 HELD_UP = "held up behind a slow command"
 OVERTAKEN = "another of its group comes first again"
-APART = "to be run apart from others whose worker died"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
@@ -137,7 +140,7 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self._suspects.waiting or self.unsettled or self._settling
+        busy = self.held or self.unsettled or self._settling
         return not (busy or self._claiming or self._may_wait)
 
     @property
@@ -172,7 +175,7 @@ class WorkerCore:
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
         if self._ahead() and self._stop_at is None:
-            moments.append(self._progress_at + HOARD_SECONDS)
+            moments.append(self._progress_at + self._hoard_seconds())
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -222,8 +225,6 @@ class WorkerCore:
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
         idle = False
-        if self._suspects.waiting is not None:
-            self._let_suspect_go(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -231,7 +232,7 @@ class WorkerCore:
             if not self._stop_requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
                 self._give_back(self.chains.give_up(), STOPPING)
-        if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
+        if self._ahead() and now >= self._progress_at + self._hoard_seconds() and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
@@ -257,7 +258,9 @@ class WorkerCore:
             self._hurried = False
             if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room)))
+            suspects = self._suspects.limit(self.concurrency + self._suspects_ahead())
+            followers, chain = self._followers(room)
+            effects.append(Claim(room, sweep, idle, hurried, followers, chain, suspects))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
@@ -270,14 +273,8 @@ class WorkerCore:
             return self._settle_at
         return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
-    def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
-        if self.stopping and (left := self._suspects.give_up()) is not None:
-            self.unsettled.append(_release(left, STOPPING))
-        elif (suspect := self._suspects.begin()) is not None:
-            effects.append(Start([suspect]))
-            if not self.held:
-                self._progress_at = now
-            self.held += 1
+    def _hoard_seconds(self) -> float:
+        return SUSPECT_HOARD_SECONDS if self._suspects else HOARD_SECONDS
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
@@ -311,9 +308,18 @@ class WorkerCore:
         return max(0, left)
 
     def _prefetch(self) -> int:
-        if self._held_up or self._suspects.around:
+        if self._suspects:
+            return self._suspects_ahead()
+        if self._held_up:
             return 0
         return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
+
+    def _suspects_ahead(self) -> int:
+        """How many commands to claim ahead while suspects are held."""
+        if self._held_up:
+            return 0
+        ahead = prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
+        return min(ahead, AHEAD_SHARE * self.concurrency)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -335,7 +341,12 @@ class WorkerCore:
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
+            if self._suspects:
+                # By then others that had to stay in the queue may be claimed.
+                self._look(now + APART_SECONDS, "timer")
             return
+        if reply.next_due_in is not None:
+            self._sweep_at = min(self._sweep_at, now + max(SWEEP_INTERVAL_MIN, reply.next_due_in))
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
         for claimed in reply.claimed:
@@ -345,19 +356,14 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        starting, back = self._suspects.sort(reply.claimed, self.concurrency)
-        # Counted, so that this comes to an end.
-        self.unsettled += [
-            _release(one, APART, spread(place, one.releases), True) for place, one in enumerate(back)
-        ]
-        self.held += len(starting)
+        self._suspects.arrived(reply.claimed)
+        self.held += len(reply.claimed)
         self._taken += len(reply.claimed)
-        if starting:
-            effects.append(Start(self.chains.lead(starting)))
+        effects.append(Start(self.chains.lead(reply.claimed)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
-        if self.backlog:
+        if self.backlog or self._suspects:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
@@ -470,7 +476,8 @@ class WorkerCore:
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
-        self._suspects.recorded(settled)
+        if self._suspects.recorded(settled):
+            self._woken_meanwhile = self._may_wait = True  # suspects may have had to stay in the queue
         for settlement in settled:
             left = self._leases.get(settlement.lease_id, 0) - 1
             if left > 0:
@@ -486,10 +493,8 @@ class WorkerCore:
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
-        waiting += self._suspects.waiting is not None
         assert waiting <= members, "a command is held that belongs to no lease"
 
 
-def _release(claimed: Claimed, reason: str, delay: float = 0.0, counted: bool = False) -> Settlement:
-    outcome = Released(reason, delay, counted)
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome)
+def _release(claimed: Claimed, reason: str) -> Settlement:
+    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason))

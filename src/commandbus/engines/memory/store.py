@@ -7,7 +7,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +43,7 @@ from commandbus.store.records import (
 )
 from commandbus.store.replies import replies_to_expired
 from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
+from commandbus.store.suspects import Admission
 from commandbus.store.trail import Kept
 
 
@@ -150,10 +151,19 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
         most = request.wanted(claimed)
+        admission = Admission(request.suspects_beside(claimed))
+        left: list[tuple[list[Any], Any]] = []
         while len(members) < most and (heap := next(filter(None, heaps), None)):
-            entry = heappop(heap)[2]
-            if domain.waiting.get(entry.seq) is entry:
+            item = heappop(heap)
+            entry = item[2]
+            if domain.waiting.get(entry.seq) is not entry:
+                continue
+            if admission.admits(entry.crashes, now - entry.due_at):
                 self._take(domain, entry, members, expired, now)
+            else:
+                left.append((heap, item))
+        for heap, item in left:
+            heappush(heap, item)
         followers = request.spare(claimed)
         for leader, gate, share in self._leaders(domain, members, followers, request.chain):
             for entry in self._next_at(domain, gate, share):

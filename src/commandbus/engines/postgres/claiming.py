@@ -25,12 +25,14 @@ from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
+from commandbus.store.suspects import APART, LAST_CHANCE, NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
 
 _RESCUE_ROUNDS = 20
-_AGE, _LEADER = 20, 21
+CRASHES, _AGE, _LEADER = 5, 20, 21
 """Columns of the query `claim`."""
+_ALL = SuspectLimit(2**31)
 
 
 class PostgresClaiming(PostgresSettling):
@@ -50,7 +52,7 @@ class PostgresClaiming(PostgresSettling):
             if claimed:
                 yield from self._stay_awake(request.worker, claimed)
                 return ClaimReply(claimed, None, 0)
-        rescued = (yield from self._sweep(request)) if request.sweep else 0
+        rescued, due_in = (yield from self._sweep(request)) if request.sweep else (0, None)
         gated = [domain for domain in request.domains if domain in self._gated]
         busy = (yield from self._open_gates(gated, request.ageing, patient=False)) if gated else False
         places = (yield from self._tagged_places(gated, request.tags)) if gated else []
@@ -60,7 +62,7 @@ class PostgresClaiming(PostgresSettling):
             claimed = yield from self._claim_in_turn(request, places)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
-            return ClaimReply(claimed, None, rescued)
+            return ClaimReply(claimed, due_in, rescued)
         look_in = None
         if self._notify:
             fell_asleep, look_in = yield from self._fall_asleep(request)
@@ -70,7 +72,7 @@ class PostgresClaiming(PostgresSettling):
                     yield from self._open_gates(gated, request.ageing, patient=True)
                 claimed = yield from self._claim_in_turn(request, places)
                 if claimed:
-                    return ClaimReply(claimed, None, rescued)
+                    return ClaimReply(claimed, due_in, rescued)
         moment = yield from self._next_moment(request, [place for _, place in places])
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
@@ -114,6 +116,7 @@ class PostgresClaiming(PostgresSettling):
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
+        limit = request.suspects_beside(claimed)
         while (wanted := request.wanted(claimed)) > 0:
             began = self._monotonic()
             ranges = self._bounds.ranges(place, began)
@@ -126,16 +129,20 @@ class PostgresClaiming(PostgresSettling):
             most = 0 if request.apart else request.spare(claimed)
             chained = (duration, domain, max(0, most), request.chain)
             sql = self._sql.claim_apart if request.apart else self._sql.claim
-            rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))
-            if ranges is None:
-                now = self._monotonic()
-                self._bounds.walked(place, now, now - began)
+            params = (place, wanted, request.worker, *chosen, *chained, *suspect_params(limit))
+            rows = yield Atomic(sql, params)
+            now = self._monotonic()
+            self._bounds.looked(place, now, now - began, everywhere=ranges is None)
             if not rows:
                 self._bounds.emptied(place)
                 if ranges is None:
-                    return
+                    if not hides(limit):
+                        return
+                    limit = NONE
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
+            if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
+                self._bounds.returned(place)  # more of them may have been left in the queue
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
@@ -214,9 +221,13 @@ class PostgresClaiming(PostgresSettling):
             # They stay under the lease and come back with its end; the rest of it is good.
             logger.warning("could not end %d expired commands: %s", len(refused), error)
 
-    def _sweep(self, request: ClaimRequest) -> Op[int]:
-        expired, gated = (yield Atomic(self._sql.sweep, (texts(request.domains),)))[0]
+    def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
+        """Returns how many were taken back, and in how many seconds more work is due."""
+        rows = yield Atomic(self._sql.sweep, (texts(request.domains),))
+        expired, gated, promoted, due_in = rows[0]
         self._gated = (self._gated - set(request.domains)) | set(gated)
+        for domain in promoted:
+            self._bounds.returned(domain)
         rescued = 0
         if expired:
             for _ in range(_RESCUE_ROUNDS):
@@ -224,7 +235,7 @@ class PostgresClaiming(PostgresSettling):
                 rescued += count
                 if not count:
                     break
-        return rescued
+        return rescued, None if due_in is None else due_in / SECOND
 
     def _rescue(self) -> Op[int]:
         """Take back what expired leases still held; in one transaction, with what it leads to."""
@@ -286,6 +297,17 @@ class PostgresClaiming(PostgresSettling):
             yield Atomic(self._sql.awaken, (texts(busy), self._process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
+
+
+def hides(limit: SuspectLimit | None) -> bool:
+    """Whether a claim may find nothing because of suspects that it has to leave, before fresh work."""
+    return limit is not None and not limit.alone and limit.room > 0
+
+
+def suspect_params(limit: SuspectLimit | None) -> tuple[int, bool, bool, int, int]:
+    """$12 to $16 of the query `claim`."""
+    chosen, apart = (_ALL, 0) if limit is None else (limit, APART)
+    return chosen.room, chosen.alone, chosen.shut, apart, LAST_CHANCE
 
 
 def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:

@@ -60,6 +60,7 @@ from commandbus.store.settling import (
     plan_lost,
 )
 from commandbus.store.sql_files import load
+from commandbus.store.suspects import Admission
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 GATES = load("commandbus.engines.sqlite.sql", "gates.sql")
@@ -249,8 +250,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         claimed: list[Claimed],
     ) -> Op[None]:
         fit: list[Any] = []
+        admission = Admission(request.suspects_beside(claimed))
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
-            head = yield from self._take_head(place, wanted, request.ageing)
+            head = yield from self._take_head(place, wanted, request.ageing, admission, now)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
             if len(found) == len(head):
@@ -299,21 +301,30 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 fit.append(row)
         return fit
 
-    def _take_head(self, place: str, wanted: int, ageing: int | None) -> Op[Sequence[Any]]:
-        """The first rows of a place, which are not there any more."""
+    def _take_head(
+        self, place: str, wanted: int, ageing: int | None, admission: Admission, now: int
+    ) -> Op[Sequence[Any]]:
+        """The first rows of a place that the worker may take, which are not there any more."""
         if ageing is None:
-            head = yield Statement(SQL.head, (place, wanted))
-            if head:
+            head: Sequence[Any] = yield Statement(SQL.head, (place, wanted))
+            if head and not any(row[3] for row in head):
                 yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
-            return head
-        rows: list[Any] = []
-        for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
-            rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
-        aged = nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
-        if aged:
-            gone = [(place, row[1], row[0]) for row in aged]
+                return head
+        else:
+            rows: list[Any] = []
+            for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
+                rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
+            head = nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
+        taken = [row for row in head if admission.admits(row[3], now - row[-1])]
+        if len(taken) < len(head):
+            # What stays must not stand in the way of the rest.
+            fresh = yield Statement(SQL.fresh_head, (place, wanted))
+            known = {row[0] for row in taken}
+            taken += [row for row in fresh if row[0] not in known][: wanted - len(taken)]
+        if taken:
+            gone = [(place, row[1], row[0]) for row in taken]
             yield Statement(SQL.delete_queue, gone, many=True)
-        return [row[:-1] for row in aged]
+        return taken
 
     def _park_orphan(self, domain: str, row: Any, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a
