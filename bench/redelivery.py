@@ -30,7 +30,7 @@ DUE_COUNT = 100
 ENGINES = ("sqlite", "postgres", "pgmq")
 
 
-def work(url: str, journal: str, ready: Any, stop: Any) -> None:
+def work(url: str, journal: str, ready: Any, go: Any, stop: Any) -> None:
     """A worker process, which notes the start of each command that is measured."""
     registry = HandlerRegistry()
     with Path(journal).open("a", buffering=1) as notes, SyncCommandBus(url) as bus:
@@ -42,8 +42,9 @@ def work(url: str, journal: str, ready: Any, stop: Any) -> None:
             time.sleep(HANDLER_SECONDS)
 
         worker = SyncWorker(bus, DOMAIN, registry, visibility_timeout=LEASE_SECONDS)
-        threading.Thread(target=worker.run, daemon=True).start()
         ready.release()
+        go.wait()
+        threading.Thread(target=worker.run, daemon=True).start()
         stop.wait()
         worker.stop(1.0)
 
@@ -59,10 +60,10 @@ def measure(url: str, held: int, backlog: int) -> dict[str, list[float]]:
     """Seconds from the end of the lease, or the due time, to each start; sorted, by kind."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, SyncCommandBus(url) as bus:
-        ready, stop = context.Semaphore(0), context.Event()
+        ready, go, stop = context.Semaphore(0), context.Event(), context.Event()
         journals = [Path(folder, str(number)) for number in range(WORKERS)]
         send(bus, held, "held")
-        first = time.time() + LEASE_SECONDS + backlog / 15_000
+        first = time.time() + 2 * LEASE_SECONDS + backlog / 15_000
         for number in range(DUE_COUNT):
             due_at = first + 0.03 * number
             data = {"kind": "due", "at": due_at}
@@ -71,13 +72,16 @@ def measure(url: str, held: int, backlog: int) -> dict[str, list[float]]:
         dying = SyncWorker(bus, DOMAIN, HandlerRegistry(), visibility_timeout=LEASE_SECONDS)
         send(bus, backlog)
         workers = [
-            context.Process(target=work, args=(url, str(journal), ready, stop), daemon=True)
+            context.Process(target=work, args=(url, str(journal), ready, go, stop), daemon=True)
             for journal in journals
         ]
-        assert len(dying.receive(held)) == held
-        ends_at = time.time() + LEASE_SECONDS
         for worker in workers:
             worker.start()
+        for _ in workers:
+            ready.acquire()
+        assert len(dying.receive(held)) == held
+        ends_at = time.time() + LEASE_SECONDS
+        go.set()
         late: dict[str, list[float]] = {}
         try:
             while time.time() < ends_at + PATIENCE_SECONDS:

@@ -9,7 +9,7 @@ import pytest
 from commandbus.domain.outcome import CRASHES_MAX, Released, Succeeded
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
-from commandbus.store.suspects import APART, APART_SECONDS, NONE, Admission, SuspectLimit
+from commandbus.store.suspects import APART, APART_SECONDS, LAST_APART, NONE, Admission, SuspectLimit
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
@@ -59,13 +59,23 @@ def test_a_suspect_on_its_last_chance_is_not_taken_beside_others(limit: SuspectL
     assert admitted(limit, (ONCE, 0), (LAST, 0), (ONCE, 0)) == [0], "nor is it overtaken by one"
 
 
+BESIDE_LAST = SuspectLimit(8, alone=False, last_chance=True)
+
+
 def test_no_suspect_is_taken_beside_one_on_its_last_chance() -> None:
-    assert admitted(SuspectLimit(8, alone=False, shut=True), (ONCE, 0), (LAST, 0)) == []
+    assert admitted(BESIDE_LAST, (ONCE, 0), (LAST, 0)) == []
 
 
-def test_a_suspect_that_has_waited_long_enough_is_taken_beside_others() -> None:
-    shut = SuspectLimit(8, alone=False, shut=True)
-    assert admitted(shut, (ONCE, APART), (LAST, APART), (LAST, APART - 1)) == [0, 1]
+def test_after_a_while_a_suspect_is_taken_beside_one_on_its_last_chance() -> None:
+    assert admitted(BESIDE_LAST, (ONCE, APART), (ONCE, APART - 1), (LAST, APART)) == [0]
+
+
+def test_after_a_while_one_on_its_last_chance_is_taken_beside_other_suspects() -> None:
+    assert admitted(SuspectLimit(8, alone=False), (LAST, APART), (LAST, APART)) == [0]
+
+
+def test_after_a_longer_while_two_on_their_last_chance_are_taken_together() -> None:
+    assert admitted(BESIDE_LAST, (LAST, LAST_APART), (LAST, LAST_APART - 1)) == [0]
 
 
 def test_the_limit_of_a_claim_shrinks_with_what_it_took_before() -> None:
@@ -73,7 +83,7 @@ def test_the_limit_of_a_claim_shrinks_with_what_it_took_before() -> None:
     assert request.suspects_beside([claimed(1, 0)]) == SuspectLimit(4)
     one = request.suspects_beside([claimed(1, 0), claimed(2, ONCE)])
     assert one == SuspectLimit(3, alone=False)
-    assert request.suspects_beside([claimed(1, LAST)]) == SuspectLimit(3, alone=False, shut=True)
+    assert request.suspects_beside([claimed(1, LAST)]) == SuspectLimit(3, alone=False, last_chance=True)
 
 
 class Watched:
@@ -119,8 +129,9 @@ def test_a_worker_takes_no_more_suspects_than_it_has_slots() -> None:
     assert it.limit == SuspectLimit(3, alone=False)
 
 
-def test_with_fast_handlers_a_worker_takes_as_many_suspects_ahead_as_it_has_slots() -> None:
-    assert Watched(concurrency=4, prefetch=100).limit == SuspectLimit(8)
+def test_a_worker_that_claims_ahead_takes_no_more_suspects_than_it_has_slots() -> None:
+    it = Watched(concurrency=4, prefetch=100)
+    assert (it.claims[-1].limit, it.limit) == (104, SuspectLimit(4))
 
 
 def test_all_that_was_claimed_starts_at_once_and_none_goes_back() -> None:
@@ -130,31 +141,39 @@ def test_all_that_was_claimed_starts_at_once_and_none_goes_back() -> None:
     assert it.back == []
 
 
-def test_little_is_claimed_ahead_while_suspects_are_held() -> None:
+def test_nothing_is_claimed_ahead_while_suspects_are_held() -> None:
     it = Watched(concurrency=2, prefetch=100)
     assert it.claims[-1].limit == 102
     it.find(claimed(1, ONCE), now=0.1)
-    assert it.claims[-1].limit == 3
+    assert it.claims[-1].limit == 1
     it.finish(1, 0.2)
     it.settled(0.3)
     it.find(claimed(2, 0), now=0.4)
     assert it.claims[-1].limit == 101
 
 
-def test_beside_one_on_its_last_chance_no_other_suspect_is_asked_for() -> None:
+def test_a_worker_that_holds_one_on_its_last_chance_says_so() -> None:
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
-    assert it.limit == SuspectLimit(3, alone=False, shut=True)
+    assert it.limit == SuspectLimit(3, alone=False, last_chance=True)
     it.find(claimed(2, 0), now=0.2)
-    assert it.limit.shut
+    assert it.limit.last_chance
 
 
-def test_a_suspect_counts_until_its_outcome_is_durable() -> None:
+def test_a_suspect_with_another_chance_counts_until_it_has_ended() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, ONCE), now=0.1)
+    it.finish(1, 0.2)
+    it.find(claimed(2, 0), now=0.3)
+    assert it.limit == SuspectLimit(4)
+
+
+def test_a_suspect_on_its_last_chance_counts_until_its_outcome_is_durable() -> None:
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
     it.finish(1, 0.2)
     it.find(claimed(2, 0), now=0.3)
-    assert it.limit.shut
+    assert it.limit.last_chance
     it.settled(0.4)
     it.find(claimed(3, 0), now=0.5)
     assert it.limit == SuspectLimit(4)
@@ -178,6 +197,16 @@ def test_an_idle_worker_claims_again_when_the_outcome_of_its_suspect_is_durable(
     assert len(it.claims) == before
     it.settled(0.4)
     assert len(it.claims) == before + 1
+
+
+def test_a_worker_claims_again_when_its_suspect_has_ended_during_a_claim() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, ONCE), now=0.1)
+    before = len(it.claims)
+    it.finish(1, 0.2)
+    it.find(now=0.3)
+    assert len(it.claims) == before + 1
+    assert it.limit.alone
 
 
 def test_beside_a_slow_suspect_an_idle_worker_looks_again_when_others_have_waited_enough() -> None:

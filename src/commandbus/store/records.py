@@ -155,6 +155,8 @@ class ClaimReply(msgspec.Struct, frozen=True):
     next_due_in: float | None = None
     rescued: int = 0
     """Commands taken back from expired leases by this claim."""
+    stuck: tuple[str, ...] | None = None
+    """Expired leases that cannot be taken back, in words; None if this claim did not look for any."""
 
 
 class Settlement(msgspec.Struct, frozen=True):

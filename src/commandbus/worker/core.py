@@ -51,8 +51,8 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.suspects import AHEAD_SHARE, Suspects
 from commandbus.worker.suspects import HOARD_SECONDS as SUSPECT_HOARD_SECONDS
+from commandbus.worker.suspects import Suspects
 
 GLANCE_FROM = 30.0
 """Whoever looks less often than this need not look as closely while nothing happens."""
@@ -258,7 +258,7 @@ class WorkerCore:
             self._hurried = False
             if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
-            suspects = self._suspects.limit(self.concurrency + self._suspects_ahead())
+            suspects = self._suspects.limit(self.concurrency)
             followers, chain = self._followers(room)
             effects.append(Claim(room, sweep, idle, hurried, followers, chain, suspects))
             self._swept = sweep
@@ -308,18 +308,9 @@ class WorkerCore:
         return max(0, left)
 
     def _prefetch(self) -> int:
-        if self._suspects:
-            return self._suspects_ahead()
-        if self._held_up:
+        if self._held_up or self._suspects:
             return 0
         return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
-
-    def _suspects_ahead(self) -> int:
-        """How many commands to claim ahead while suspects are held."""
-        if self._held_up:
-            return 0
-        ahead = prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
-        return min(ahead, AHEAD_SHARE * self.concurrency)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -394,6 +385,7 @@ class WorkerCore:
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
+        self._make_room(event.settlements, durable=False)
         open_ones = [settlement for settlement in event.settlements if not settlement.recorded]
         self.unsettled += open_ones
         if len(open_ones) < count:
@@ -411,6 +403,12 @@ class WorkerCore:
             self.metrics.process_seconds += seconds
             average, known = seconds / count, self._handler_seconds
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
+
+    def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
+        """Claim again when a suspect has left: others may have had to stay in the queue, and no further
+        wake-up comes for them."""
+        if self._suspects.ended(settlements, durable=durable):
+            self._woken_meanwhile = self._may_wait = True
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
         """Whatever was held under them is somebody else's by now, or will be."""
@@ -476,8 +474,7 @@ class WorkerCore:
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
-        if self._suspects.recorded(settled):
-            self._woken_meanwhile = self._may_wait = True  # suspects may have had to stay in the queue
+        self._make_room(settled, durable=True)
         for settlement in settled:
             left = self._leases.get(settlement.lease_id, 0) - 1
             if left > 0:

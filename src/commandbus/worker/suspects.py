@@ -1,8 +1,8 @@
 """The suspects that a worker holds, and how many more it takes: see `store.suspects`.
 
-Each suspect that is held counts another crash if the process dies now, so few are held at a time: as many
-as there are slots, and with fast handlers once more as many ahead of them. Others stay in the queue, for
-this worker's next claim or for another worker. One that has ended counts until its outcome is durable.
+Each suspect that is held counts another crash if the process dies now, so no more are held at a time
+than there are slots. Others stay in the queue, for this worker's next claim or for another worker. One
+on its last chance counts until its outcome is durable.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Iterable
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.suspects import LAST_CHANCE, SuspectLimit
 
-AHEAD_SHARE = 1
-"""So many times the slots are claimed ahead at most while suspects are held."""
 HOARD_SECONDS = 0.2
-"""A suspect that was claimed ahead is given back when nothing has finished for this long."""
+"""While suspects are held, what was claimed ahead goes back when nothing has finished for this long."""
 
 
 class Suspects:
@@ -26,23 +24,24 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._aboard)
 
-    def limit(self, most: int) -> SuspectLimit:
-        """What a claim may take, for a worker that holds `most` suspects at most."""
+    def limit(self, concurrency: int) -> SuspectLimit:
+        """What a claim may take."""
         last_chance = any(last_chance for _, last_chance in self._aboard.values())
-        return SuspectLimit(max(0, most - len(self)), alone=not self._aboard, shut=last_chance)
+        return SuspectLimit(max(0, concurrency - len(self)), not self._aboard, last_chance)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
         for one in claimed:
             if one.crashes:
                 self._aboard[one.seq] = (one.lease_id, one.crashes >= LAST_CHANCE)
 
-    def recorded(self, settled: Iterable[Settlement]) -> bool:
-        """Their outcomes are durable, or are never going to be; whether there is more room now."""
-        if not self._aboard:
-            return False
+    def ended(self, settlements: Iterable[Settlement], *, durable: bool) -> bool:
+        """Their handlers have ended, or their outcomes are recorded; whether there is more room now."""
         before = len(self)
-        for settlement in settled:
-            self._aboard.pop(settlement.seq, None)
+        if before:
+            for settlement in settlements:
+                held = self._aboard.get(settlement.seq)
+                if held is not None and (durable or not held[1]):
+                    del self._aboard[settlement.seq]
         return len(self) < before
 
     def gone(self, lease_ids: frozenset[int]) -> None:

@@ -6,8 +6,8 @@ claim begins after the last key it took, priority by priority, and still looks a
 priorities.
 
 A bound is a guess: sends commit out of order, and due work, retries and rescued commands return with
-old keys, often put there by other processes. Therefore bounds are forgotten after FORGET_SECONDS, when a
-claim finds nothing, and when this process itself returns work. The look without bounds is timed, and
+old keys, often put there by other processes. Therefore bounds are forgotten after FORGET_SECONDS, when
+a claim finds nothing, and when this process itself returns work. The look without bounds is timed, and
 where it is slow it is taken more rarely: it may cost a twentieth. A worker that is woken by new work
 begins where work ended before, and looks everywhere a moment later.
 """

@@ -24,6 +24,7 @@ __all__ = [
     "Copy",
     "Listening",
     "Shared",
+    "Undo",
     "Urgent",
     "bind",
     "channel_of",
@@ -71,6 +72,12 @@ class Listening(Atomic, frozen=True):
 
 class Boundary(Statement, frozen=True):
     """Commits what came before, unless the whole op belongs together; nothing is executed."""
+
+    sql: str = ""
+
+
+class Undo(Statement, frozen=True):
+    """Undoes what came since the last boundary, after an error that the op itself noticed."""
 
     sql: str = ""
 

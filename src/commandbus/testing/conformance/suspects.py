@@ -9,7 +9,7 @@ from commandbus.domain.command import Command
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import CRASHES_MAX
 from commandbus.store.records import Claimed, ClaimRequest
-from commandbus.store.suspects import APART_SECONDS, NONE, SuspectLimit
+from commandbus.store.suspects import APART_SECONDS, LAST_APART_SECONDS, NONE, SuspectLimit
 from commandbus.testing.conformance.helpers import registry_of, require
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
@@ -86,10 +86,18 @@ class SuspectsSuite:
         self, bus: Harness
     ) -> None:
         suspects = crashed(bus, 2)
-        shut = SuspectLimit(8, alone=False, shut=True)
-        assert claim(bus, shut) == []
+        limit = SuspectLimit(8, alone=False, last_chance=True)
+        assert claim(bus, limit) == []
         bus.advance(APART_SECONDS + 0.1)
-        assert ids_of(claim(bus, shut)) == suspects
+        assert ids_of(claim(bus, limit)) == suspects
+
+    def test_two_on_their_last_chance_are_taken_together_when_they_have_waited_longer(
+        self, bus: Harness
+    ) -> None:
+        suspects = crashed(bus, 2, CRASHES_MAX - 1)
+        limit = SuspectLimit(8, alone=False)
+        bus.advance(LAST_APART_SECONDS + 0.1)
+        assert ids_of(claim(bus, limit)) == suspects
 
     def test_a_suspect_comes_before_a_backlog_that_was_sent_later(self, bus: Harness) -> None:
         (suspect,) = crashed(bus, 1)
@@ -135,7 +143,7 @@ class SuspectsSuite:
 
             with bus.run_worker(registry_of(ship=ship), concurrency=4):
                 gate.wait_for(1)
-                bus.advance(APART_SECONDS + 0.1)
+                bus.advance(LAST_APART_SECONDS + 0.1)
                 for other in others:
                     assert bus.wait(other).status is CommandStatus.COMPLETED
                 gate.open()

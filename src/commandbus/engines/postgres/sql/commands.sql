@@ -153,8 +153,9 @@ from item where $4::boolean order by domain
 -- Behind those that hold the only place of a group up to $10 members of such groups come along in all, $11
 -- of one; nobody else can let them pass. Not where a further gate or tags decide; nor behind one whose
 -- worker died, nor such a one itself, nor what comes after it.
--- Commands whose workers died are taken as store/suspects.py says: $12 at most; one with $16 crashes alone
--- if the worker holds no other ($13), none if it holds such a one ($14), unless ready for $15 microseconds.
+-- Commands whose workers died are taken as store/suspects.py says: $12 at most, for a worker that holds no
+-- such one ($13) or one on its last chance ($14), which is the one with $17 crashes; after $15 microseconds
+-- in the queue beside one with another chance, after $16 beside any.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 found as materialized (
@@ -177,14 +178,17 @@ found as materialized (
 left_out as materialized (
     select seq from (
         select s.*, row_number() over line as position,
-            count(*) filter (where last_chance and not overdue) over line as last_chances
+            $14::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+                and 1 preceding), false) as beside_last
         from (
-            select f.priority, f.seq, f.crashes >= $16::bigint as last_chance,
-                f.available_at <= m.now - $15::bigint as overdue
+            select f.priority, f.seq, f.crashes >= $17::bigint as last_chance,
+                m.now - f.available_at as waited
             from found f cross join moment m where f.crashes > 0) s
         window line as (order by s.priority, s.seq)) s
-    where position > $12::bigint or not overdue and ($14::boolean
-        or last_chances > 0 and not ($13::boolean and last_chance and position = 1))),
+    where position > $12::bigint or waited < case
+        when last_chance and beside_last then $16::bigint
+        when beside_last or last_chance and not ($13::boolean and position = 1) then $15::bigint
+        else 0 end),
 taken as materialized (select * from found where seq not in (select seq from left_out)),
 gone as (
     delete from commandbus.queue where ctid = any (array(select place from taken))),
@@ -331,8 +335,9 @@ from moment m
 -- name: take_expired
 -- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.
 delete from commandbus.lease where lease_id in (
-    select lease_id from commandbus.lease where until <= commandbus.now_us()
-    order by lease_id limit 50 for update skip locked)
+    select lease_id from commandbus.lease
+    where until <= commandbus.now_us() and not lease_id = any ($1::text::bigint[])
+    order by lease_id limit $2::bigint for update skip locked)
 returning lease_id, domain, worker, claimed_at, seqs, unusual
 
 -- name: lock_leases

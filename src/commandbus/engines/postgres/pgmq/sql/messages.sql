@@ -123,7 +123,7 @@ from taken t cross join lateral (
 -- visibility timeout moves and the read count rises. What carries a command of ours is put under one
 -- new lease; other messages come back with their text, to be made commands or to be refused. The
 -- messages stay invisible a little longer than the lease, so that who takes it back is first.
--- Commands whose workers died are taken as the engine's own claim does, by $6 to $10.
+-- Commands whose workers died are taken as the engine's own claim does, by $6 to $11.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
@@ -135,14 +135,17 @@ found as materialized (
 left_out as materialized (
     select queue_id, msg_id from (
         select s.*, row_number() over line as n,
-            count(*) filter (where last_chance and not overdue) over line as last_chances
+            $8::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+                and 1 preceding), false) as beside_last
         from (
-            select f.*, f.crashes >= $10::bigint as last_chance,
-                f.vt <= m.at - $9::bigint * '1 microsecond'::interval as overdue
+            select f.*, f.crashes >= $11::bigint as last_chance,
+                extract(epoch from m.at - f.vt) * 1000000 as waited
             from found f cross join moment m where f.crashes > 0) s
         window line as (order by s.position, s.msg_id)) s
-    where n > $6::bigint or not overdue and ($8::boolean
-        or last_chances > 0 and not ($7::boolean and last_chance and n = 1))),
+    where n > $6::bigint or waited < case
+        when last_chance and beside_last then $10::bigint
+        when beside_last or last_chance and not ($7::boolean and n = 1) then $9::bigint
+        else 0 end),
 taken as materialized (
     select * from found where (queue_id, msg_id) not in (select queue_id, msg_id from left_out)),
 @each read@,
