@@ -18,7 +18,7 @@ from commandbus.engines.postgres.pgmq import installation
 from commandbus.engines.postgres.pgmq.queues import PACKAGE
 from commandbus.engines.postgres.statements import channel_of, in_schema
 from commandbus.errors import CommandBusError
-from commandbus.store.administration import Finding, Level
+from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
 from commandbus.store.sql_files import load
 
 OLDEST = 15
@@ -62,6 +62,7 @@ class _Examination:
             ("hot tables", self._hot_tables),
             ("autovacuum", self._autovacuum),
             ("sequence", self._sequence),
+            ("leases", self._leases),
             ("notifications", self._notifications),
             ("clock", self._clock),
             ("connections", self._connections),
@@ -139,6 +140,9 @@ class _Examination:
     def _sequence(self) -> Finding:
         (last,) = self._row("sequence")
         return Finding("sequence", _OK, f"{last or 0:,} of 9.2 quintillion commands")
+
+    def _leases(self) -> Finding:
+        return overdue_leases(*self._row("overdue_leases", OVERDUE_SECONDS))
 
     def _notifications(self) -> Finding:
         (share,) = self._row("notifications")
