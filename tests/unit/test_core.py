@@ -485,3 +485,26 @@ def test_an_empty_reply_is_counted() -> None:
     bench.tell(Claims(ClaimReply([], rescued=2), 4, took=0.5))
     metrics = bench.core.metrics
     assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)
+
+
+def test_after_a_claim_that_failed_an_idle_worker_looks_again_when_its_lease_would_end() -> None:
+    """The claim may have been carried out, and no other worker may be there to take it back."""
+    bench = Bench(poll_interval=600.0, visibility_timeout=30.0).begun()
+    bench.tell(ClaimFailed(DOWN))
+    failed_at = bench.now
+    bench.now += 5.0
+    bench.tell(Tick())
+    bench.empty()
+    assert bench.core.deadline() == failed_at + 30.0
+    bench.now = failed_at + 30.0
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
+def test_after_a_settlement_that_was_dropped_an_idle_worker_looks_again_when_its_lease_ends() -> None:
+    bench = Bench(poll_interval=600.0, visibility_timeout=30.0).begun()
+    bench.claims(1)
+    bench.empty()
+    bench.finish(1)
+    bench.now += 1.0
+    bench.tell(SettleFailed(POISON, passing=False))
+    assert bench.core.deadline() == bench.now + 30.0

@@ -10,7 +10,7 @@ from commandbus.domain.outcome import CRASHES_MAX, Released, Succeeded
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
 from commandbus.store.suspects import APART, APART_SECONDS, LAST_APART, NONE, Admission, SuspectLimit
-from commandbus.worker.core import WorkerCore
+from commandbus.worker.core import SUSPECTS_HOARD_SECONDS, WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
     Claims,
@@ -22,7 +22,6 @@ from commandbus.worker.events import (
     Tick,
     Withdrawn,
 )
-from commandbus.worker.suspects import HOARD_SECONDS
 from tests.unit.cores import _claimed
 
 ONCE, LAST = 1, CRASHES_MAX - 1
@@ -224,9 +223,9 @@ def test_other_workers_hear_of_suspects_that_may_have_been_left() -> None:
 def test_suspects_that_were_claimed_ahead_go_back_soon_behind_a_slow_one() -> None:
     it = Watched(concurrency=1, prefetch=10)
     it.find(claimed(1, ONCE), claimed(2, ONCE), now=0.0)
-    effects = it.tell(Tick(), HOARD_SECONDS)
+    effects = it.tell(Tick(), SUSPECTS_HOARD_SECONDS)
     assert Withdraw() in effects
-    it.tell(Withdrawn([claimed(2, ONCE)]), HOARD_SECONDS)
+    it.tell(Withdrawn([claimed(2, ONCE)]), SUSPECTS_HOARD_SECONDS)
     assert it.back == [2]
 
 

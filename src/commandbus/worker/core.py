@@ -16,7 +16,6 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
-from commandbus.domain.outcome import Released
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.suspects import APART_SECONDS
@@ -51,7 +50,7 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.suspects import HOARD_SECONDS as SUSPECT_HOARD_SECONDS
+from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
 from commandbus.worker.suspects import Suspects
 
 GLANCE_FROM = 30.0
@@ -67,12 +66,11 @@ SETTLE_PATIENCE = 5.0
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
-STOPPING = "the worker is stopping"
-HELD_UP = "held up behind a slow command"
-OVERTAKEN = "another of its group comes first again"
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
+SUSPECTS_HOARD_SECONDS = 0.2
+"""The same while suspects are held, which may be among them."""
 
 
 class WorkerCore:
@@ -123,6 +121,8 @@ class WorkerCore:
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
+        self._left_until = -inf
+        """Until then there may be leases of this worker that it does not renew."""
         self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
@@ -198,6 +198,7 @@ class WorkerCore:
                 self._claim_failures += 1
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
+                self._left_under_lease(now)
                 self._may_wait = self._woken_meanwhile = True
             case SettleFailed():
                 self._settle_failed(event, now, effects)
@@ -259,8 +260,7 @@ class WorkerCore:
             if sweep and not hurried:
                 self._sweep_at = now + SWEEP_INTERVAL
             suspects = self._suspects.limit(self.concurrency)
-            followers, chain = self._followers(room)
-            effects.append(Claim(room, sweep, idle, hurried, followers, chain, suspects))
+            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
@@ -274,7 +274,7 @@ class WorkerCore:
         return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
     def _hoard_seconds(self) -> float:
-        return SUSPECT_HOARD_SECONDS if self._suspects else HOARD_SECONDS
+        return SUSPECTS_HOARD_SECONDS if self._suspects else HOARD_SECONDS
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
@@ -332,6 +332,8 @@ class WorkerCore:
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
+            if now < self._left_until:
+                self._look(self._left_until, "timer")
             if self._suspects:
                 # By then others that had to stay in the queue may be claimed.
                 self._look(now + APART_SECONDS, "timer")
@@ -343,7 +345,7 @@ class WorkerCore:
         for claimed in reply.claimed:
             self._leases[claimed.lease_id] = self._leases.get(claimed.lease_id, 0) + 1
         if self.stopping:
-            self.unsettled += [_release(claimed, STOPPING) for claimed in reply.claimed]
+            self.unsettled += [release(claimed, STOPPING) for claimed in reply.claimed]
             return
         if not self.held:
             self._progress_at = now
@@ -405,8 +407,7 @@ class WorkerCore:
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
 
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
-        """Claim again when a suspect has left: others may have had to stay in the queue, and no further
-        wake-up comes for them."""
+        """Claim again when a suspect has left: others may have had to stay in the queue."""
         if self._suspects.ended(settlements, durable=durable):
             self._woken_meanwhile = self._may_wait = True
 
@@ -463,6 +464,13 @@ class WorkerCore:
             self._one_by_one = True
         else:
             self._forget(batch, effects)
+            self._left_under_lease(now)
+
+    def _left_under_lease(self, now: float) -> None:
+        """A claim that failed may have been carried out, and a dropped settlement leaves its lease
+        behind: this worker may be the only one to take them back when they have ended."""
+        self._left_until = now + self._settings.visibility_timeout
+        self._look(self._left_until, "timer")
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
@@ -470,7 +478,7 @@ class WorkerCore:
 
     def _give_back(self, unbegun: list[Claimed], reason: str) -> None:
         self.held -= len(unbegun)
-        self.unsettled += [_release(claimed, reason) for claimed in unbegun]
+        self.unsettled += [release(claimed, reason) for claimed in unbegun]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
@@ -491,7 +499,3 @@ class WorkerCore:
         members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
         assert waiting <= members, "a command is held that belongs to no lease"
-
-
-def _release(claimed: Claimed, reason: str) -> Settlement:
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, Released(reason))

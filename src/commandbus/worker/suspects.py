@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.suspects import LAST_CHANCE, SuspectLimit
 
-HOARD_SECONDS = 0.2
-"""While suspects are held, what was claimed ahead goes back when nothing has finished for this long."""
-
 
 class Suspects:
     def __init__(self) -> None:

@@ -161,7 +161,9 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
             entry = item[2]
             if domain.waiting.get(entry.seq) is not entry:
                 continue
-            if admission.admits(entry.crashes, now - entry.due_at):
+            expires_at = self._state.commands[entry.seq].command.expires_at
+            is_over = expires_at is not None and expires_at <= now
+            if is_over or admission.admits(entry.crashes, now - entry.due_at):
                 self._take(domain, entry, members, expired, now)
             else:
                 left.append((heap, item))

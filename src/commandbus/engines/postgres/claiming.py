@@ -117,8 +117,9 @@ class PostgresClaiming(PostgresSettling):
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
-        limit = request.suspects_beside(claimed)
+        fresh_only = False
         while (wanted := request.wanted(claimed)) > 0:
+            limit = NONE if fresh_only else request.suspects_beside(claimed)
             began = self._monotonic()
             ranges = self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
@@ -139,7 +140,7 @@ class PostgresClaiming(PostgresSettling):
                 if ranges is None:
                     if not hides(limit):
                         return
-                    limit = NONE
+                    fresh_only = True
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
             if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):

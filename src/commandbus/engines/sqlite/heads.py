@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Any
 
+from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.priority import rank
+from commandbus.engines.sqlite.rows import as_id
 from commandbus.store.op import Op, Statement
+from commandbus.store.records import NewCommand
+from commandbus.store.replies import reply_command
 from commandbus.store.sql_files import load
 from commandbus.store.suspects import Admission
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+
+
+def is_unfit(row: Any, now: int) -> bool:
+    """Whether a row of the query `head` has no sound command, or one that has expired."""
+    return row[5] is None or (row[13] is not None and row[13] <= now)
 
 
 def take_head(
@@ -28,7 +37,7 @@ def take_head(
         for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
             rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
         head = nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
-    taken = [row for row in head if admission.admits(row[3], now - row[-1])]
+    taken = [row for row in head if is_unfit(row, now) or admission.admits(row[3], now - row[-1])]
     if len(taken) < len(head):
         # What stays must not stand in the way of the rest.
         fresh = yield Statement(SQL.fresh_head, (place, wanted))
@@ -38,3 +47,16 @@ def take_head(
         gone = [(place, row[1], row[0]) for row in taken]
         yield Statement(SQL.delete_queue, gone, many=True)
     return taken
+
+
+def reply_to_expired(domain: str, row: Any) -> NewCommand:
+    """Of a row of the query `head`."""
+    return reply_command(
+        row[10],
+        command_id=as_id(row[6]),
+        domain=domain,
+        command_type=row[5],
+        correlation_id=as_id(row[8]),
+        outcome=ReplyOutcome.CANCELED,
+        reason="EXPIRED",
+    )

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
+from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.departing import SqliteDeparting
@@ -21,7 +21,7 @@ from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.gates import Waiting
-from commandbus.engines.sqlite.heads import take_head
+from commandbus.engines.sqlite.heads import reply_to_expired, take_head
 from commandbus.engines.sqlite.lane import undoable
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
@@ -48,7 +48,6 @@ from commandbus.store.records import (
     SettleReport,
     with_pending,
 )
-from commandbus.store.replies import reply_command
 from commandbus.store.rescuing import StuckLeases
 from commandbus.store.settling import (
     AuditRow,
@@ -299,7 +298,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 if row[17] is not None:
                     yield Wake(BATCHES)
                 if row[10] is not None:
-                    yield from self.insert([_reply_to_expired(domain, row)], Capacity())
+                    yield from self.insert([reply_to_expired(domain, row)], Capacity())
             else:
                 fit.append(row)
         return fit
@@ -482,19 +481,6 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True
-
-
-def _reply_to_expired(domain: str, row: Any) -> NewCommand:
-    """Of a row of the query `head`."""
-    return reply_command(
-        row[10],
-        command_id=as_id(row[6]),
-        domain=domain,
-        command_type=row[5],
-        correlation_id=as_id(row[8]),
-        outcome=ReplyOutcome.CANCELED,
-        reason="EXPIRED",
-    )
 
 
 def _soonest(writes: Writes, domains: dict[int, str]) -> dict[str, float | None]:

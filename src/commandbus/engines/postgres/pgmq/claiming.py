@@ -75,8 +75,9 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         queues = yield from self._known(domain)
-        limit = request.suspects_beside(claimed)
+        fresh_only = False
         while (wanted := request.limit - len(claimed)) > 0:
+            limit = NONE if fresh_only else request.suspects_beside(claimed)
             began = self._monotonic()
             bounds = self._bounds.after(domain, began)
             firsts = integers([(bounds or {}).get(queue.queue_id, 0) for queue in queues])
@@ -93,7 +94,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 if bounds is None:
                     if not hides(limit):
                         return
-                    limit = NONE
+                    fresh_only = True
                 continue
             last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
             self._bounds.took(domain, last.items())
