@@ -121,8 +121,7 @@ class WorkerCore:
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
-        self._left_until = -inf
-        """Until then there may be leases of this worker that it does not renew."""
+        self._left_until = -inf  # there may be leases of this worker that it does not renew
         self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
@@ -175,7 +174,7 @@ class WorkerCore:
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
         if self._ahead() and self._stop_at is None:
-            moments.append(self._progress_at + self._hoard_seconds())
+            moments.append(self._progress_at + self._hoard_seconds)
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -233,7 +232,7 @@ class WorkerCore:
             if not self._stop_requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
                 self._give_back(self.chains.give_up(), STOPPING)
-        if self._ahead() and now >= self._progress_at + self._hoard_seconds() and not self.stopping:
+        if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
             self._handler_seconds = HOARD_SECONDS
             self._held_up = True
@@ -273,11 +272,12 @@ class WorkerCore:
             return self._settle_at
         return max(self._settle_at, self._settled_at + SETTLE_GAP)
 
-    def _hoard_seconds(self) -> float:
-        return SUSPECTS_HOARD_SECONDS if self._suspects else HOARD_SECONDS
-
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
+
+    @property
+    def _hoard_seconds(self) -> float:
+        return SUSPECTS_HOARD_SECONDS if self._suspects else HOARD_SECONDS
 
     @property
     def _startable(self) -> int:
@@ -334,8 +334,7 @@ class WorkerCore:
             self._look(self._due_meanwhile, "timer")
             if now < self._left_until:
                 self._look(self._left_until, "timer")
-            if self._suspects:
-                # By then others that had to stay in the queue may be claimed.
+            if self._suspects:  # by then others that had to stay in the queue may be claimed
                 self._look(now + APART_SECONDS, "timer")
             return
         if reply.next_due_in is not None:

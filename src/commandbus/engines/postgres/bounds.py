@@ -23,7 +23,7 @@ FORGET_SECONDS = 0.03
 """So late at most a claim sees returned work, where looks without bounds are cheap."""
 WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
-"""A look that takes longer than before by chance counts no more than twice the last one and this."""
+"""So much is chance, and each look counts no more than twice the last one and this."""
 PRIORITIES_MAX = 8
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
@@ -86,7 +86,7 @@ class Bounds:
         most = 2 * self._walk.get(domain, 0.0) + WALK_NOISE_SECONDS
         self._walk[domain] = walk = min(most, max(0.0, seconds - usual))
         self._known[domain] = {}
-        self._walk_from[domain] = now + WALK_SHARE * walk
+        self._walk_from[domain] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
         self._fresh_until[domain] = max(self._walk_from[domain], now + FORGET_SECONDS)
 
     def took(self, domain: str, keys: Iterable[tuple[int, int]]) -> None:

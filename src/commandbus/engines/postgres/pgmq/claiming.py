@@ -42,6 +42,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
 
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         swept = yield from super()._sweep(request)
+        for domain in request.domains:
+            self._bounds.returned(domain)  # messages become visible by time alone
         yield from self._learn(request.domains)
         yield from self._take_over(request.domains)
         yield Boundary()
