@@ -198,8 +198,9 @@ def test_a_slow_walk_is_taken_more_rarely() -> None:
 def test_a_walk_that_was_slow_once_is_taken_as_often_as_before() -> None:
     bounds = Bounds()
     walk(bounds, 0.0, 0.001)
-    walk(bounds, 1.0, 0.5)
-    assert bounds.ranges("d", 1.0 + FORGET_SECONDS) is None
+    walk(bounds, 1.0, 0.001)
+    walk(bounds, 2.0, 0.5)
+    assert bounds.ranges("d", 2.0 + FORGET_SECONDS) is None
 
 
 def test_returned_work_is_looked_for_as_soon_as_a_walk_is_due() -> None:

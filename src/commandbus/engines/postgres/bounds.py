@@ -23,7 +23,7 @@ FORGET_SECONDS = 0.03
 """So late at most a claim sees returned work, where looks without bounds are cheap."""
 WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
-"""So much is chance, and each look counts no more than twice the last one and this."""
+"""So much is chance, and each look counts no more than four times the last one and this."""
 PRIORITIES_MAX = 8
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
@@ -79,12 +79,11 @@ class Bounds:
 
     def looked(self, domain: str, now: float, seconds: float, *, everywhere: bool) -> None:
         """A claim took so long, without bounds or with them."""
-        usual = self._usual.get(domain, seconds)
         if not everywhere:
-            self._usual[domain] = 0.9 * usual + 0.1 * seconds
+            self._usual[domain] = 0.9 * self._usual.get(domain, seconds) + 0.1 * seconds
             return
-        most = 2 * self._walk.get(domain, 0.0) + WALK_NOISE_SECONDS
-        self._walk[domain] = walk = min(most, max(0.0, seconds - usual))
+        most = 4 * self._walk.get(domain, 0.0) + WALK_NOISE_SECONDS
+        self._walk[domain] = walk = min(most, max(0.0, seconds - self._usual.get(domain, 0.0)))
         self._known[domain] = {}
         self._walk_from[domain] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
         self._fresh_until[domain] = max(self._walk_from[domain], now + FORGET_SECONDS)

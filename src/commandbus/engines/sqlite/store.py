@@ -393,7 +393,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             return 0
         try:
             count = yield from undoable(self._take_back(expired, now))
-            failed = []
+            failed = list[int]()
         except Exception:  # whatever is wrong with one of them
             count, failed = yield from self._take_back_each(expired, now)
         self._stuck.swept(skipped, failed)
