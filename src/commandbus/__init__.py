@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
     from commandbus.domain.limits import Limit
     from commandbus.domain.mapping import QueueMapping
+    from commandbus.domain.payload import Unreadable
     from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
     from commandbus.domain.process.values import (
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.domain.unique import Unique
-    from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.engines.memory.queue import PriorityDelayQueue, QueueItem
+    from commandbus.engines.memory.queue_worker import QueueWorker
     from commandbus.operations.cases import Case
     from commandbus.operations.checking import CheckReport
     from commandbus.operations.erasure import EraseReport
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from commandbus.runtimes.asyncio.pgmq import PgmqClient
     from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
     from commandbus.runtimes.asyncio.worker import Worker
+    from commandbus.runtimes.probes import ProbeServer
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
     from commandbus.store.records import CommandPage, QueueStats
@@ -98,6 +101,7 @@ _HOMES = {
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
+    "commandbus.domain.payload": "Unreadable",
     "commandbus.domain.limits": "Limit",
     "commandbus.domain.mapping": "QueueMapping",
     "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
@@ -109,7 +113,8 @@ _HOMES = {
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.domain.unique": "Unique",
-    "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.engines.memory.queue": "PriorityDelayQueue QueueItem",
+    "commandbus.engines.memory.queue_worker": "QueueWorker",
     "commandbus.operations.cases": "Case",
     "commandbus.operations.checking": "CheckReport",
     "commandbus.operations.erasure": "EraseReport",
@@ -121,6 +126,7 @@ _HOMES = {
     "commandbus.runtimes.asyncio.pgmq": "PgmqClient",
     "commandbus.runtimes.asyncio.processes": "ProcessManager ProcessReplyRouter",
     "commandbus.runtimes.asyncio.worker": "Worker",
+    "commandbus.runtimes.probes": "ProbeServer",
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
     "commandbus.store.records": "CommandPage QueueStats",
@@ -196,6 +202,7 @@ __all__ = [
     "PgmqQueue",
     "PoolExhausted",
     "PriorityDelayQueue",
+    "ProbeServer",
     "Process",
     "ProcessCount",
     "ProcessEvent",
@@ -209,8 +216,10 @@ __all__ = [
     "ProcessStatus",
     "ProcessStep",
     "QueueFull",
+    "QueueItem",
     "QueueMapping",
     "QueueStats",
+    "QueueWorker",
     "Reason",
     "ReceivedCommand",
     "Reply",
@@ -251,5 +260,6 @@ __all__ = [
     "Limit",
     "RateLimited",
     "Unique",
+    "Unreadable",
     "UniqueKeyHeld",
 ]

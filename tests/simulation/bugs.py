@@ -20,7 +20,7 @@ from commandbus.engines.memory.store import MemoryStore
 from commandbus.store import suspects
 from commandbus.store.suspects import Admission
 from commandbus.store.wakeup import WakeHub
-from commandbus.worker import core as core_module
+from commandbus.worker import pace
 from commandbus.worker.chains import Chains
 from commandbus.worker.core import WorkerCore
 from tests.simulation.oracle import PARKED
@@ -255,8 +255,8 @@ def a_claim_that_failed_is_taken_for_one_that_was_not_carried_out(patch: pytest.
 
 @bug
 def commands_that_were_claimed_ahead_are_given_back_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_module, "HOARD_SECONDS", 0.0)
-    patch.setattr(core_module, "SUSPECTS_HOARD_SECONDS", 0.0)
+    patch.setattr(pace, "HOARD_SECONDS", 0.0)
+    patch.setattr(pace, "SUSPECTS_HOARD_SECONDS", 0.0)
 
 
 @bug

@@ -17,7 +17,7 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.backoff import BACKOFF_MAX
-from commandbus.worker.core import GRACE, SETTLE_PATIENCE, WorkerCore
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -37,6 +37,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.pace import GRACE, SETTLE_PATIENCE
 from tests.simulation.oracle import Violation
 
 if TYPE_CHECKING:

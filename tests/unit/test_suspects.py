@@ -10,7 +10,7 @@ from commandbus.domain.outcome import CRASHES_MAX, Released, Succeeded
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
 from commandbus.store.suspects import APART, APART_SECONDS, LAST_APART, NONE, Admission, SuspectLimit
-from commandbus.worker.core import SUSPECTS_HOARD_SECONDS, WorkerCore
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
     Claims,
@@ -22,6 +22,7 @@ from commandbus.worker.events import (
     Tick,
     Withdrawn,
 )
+from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
 from tests.unit.cores import _claimed
 
 ONCE, LAST = 1, CRASHES_MAX - 1

@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
 from commandbus.store.suspects import SuspectLimit
@@ -95,6 +96,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     """Of one group, so many at most."""
     suspects: SuspectLimit | None = None
     """Which commands whose workers died may be taken; None means all."""
+    priority: int | None = None
+    """Only commands of this priority; None means any, the most urgent first."""
 
     def wanted(self, claimed: Sequence[Claimed]) -> int:
         """How many more may be claimed, after these; those that came along do not count."""
@@ -157,6 +160,19 @@ class ClaimReply(msgspec.Struct, frozen=True):
     """Commands taken back from expired leases by this claim."""
     stuck: tuple[str, ...] | None = None
     """Expired leases that cannot be taken back, in words; None if this claim did not look for any."""
+
+
+Place = tuple[UUID, str]
+"""The id of a command and its domain."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a command ended, as far as its reply says it. `result` is JSON text."""
+
+    status: CommandStatus
+    result: str | None
+    error: Failure | None
+    reason: str | None
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -331,7 +347,7 @@ class OperatorAction(msgspec.Struct, frozen=True):
         if self.reason is not None:
             kept["reason"] = self.reason
         if self.data is not None:
-            kept["original_data"] = payload.decode(original)
+            kept["original_data"] = payload.read(original)
             kept["edited_data"] = payload.decode(self.data)
         if self.result is not None:
             kept["result"] = payload.decode(self.result)

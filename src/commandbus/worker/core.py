@@ -20,6 +20,7 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
+from commandbus.worker import pace
 from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.backoff import backoff
 from commandbus.worker.chains import Chains
@@ -53,25 +54,6 @@ from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
 from commandbus.worker.suspects import Suspects
 
-GLANCE_FROM = 30.0
-"""Whoever looks less often than this need not look as closely while nothing happens."""
-SWEEP_INTERVAL = 0.1
-"""A busy worker promotes due work and rescues expired leases this often, not with every claim."""
-SWEEP_INTERVAL_MIN = 0.02
-"""And no more often than this where work is known to become due before."""
-GRACE = 1.0
-"""After interrupting handlers, how long their ends are awaited."""
-SETTLE_PATIENCE = 5.0
-"""After that, how long a settle in flight is awaited."""
-SETTLE_GAP = 0.004
-"""While all slots are busy and more work waits for them, settles begin no closer to each other: each
-costs a commit, and nothing is held up but the moment at which outcomes are known."""
-HOARD_SECONDS = 1.0
-"""Commands that were claimed ahead are given back when nothing has finished for this long: a slow
-command came among fast ones, and other workers may be free."""
-SUSPECTS_HOARD_SECONDS = 0.2
-"""The same while suspects are held, which may be among them."""
-
 
 class WorkerCore:
     def __init__(
@@ -80,6 +62,7 @@ class WorkerCore:
         *,
         metrics: WorkerMetrics | None = None,
         uniform: Callable[[], float] = random.random,
+        take_timer_turn: Callable[[float, float], bool] = lambda due_at, now: True,
     ) -> None:
         self.metrics = metrics or WorkerMetrics()
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
@@ -87,6 +70,8 @@ class WorkerCore:
         self.poll_interval = settings.poll_interval
         self._settings = settings
         self._uniform = uniform
+        self._take_timer_turn = take_timer_turn
+        """Whether this worker of the process claims for a timer that expired at `due_at`."""
         self.held = 0
         """Commands handed to slots and not finished."""
         self.unsettled: list[Settlement] = []
@@ -151,10 +136,10 @@ class WorkerCore:
         if self._stop_at is None:
             return False
         if not self._in_flight():
-            given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
+            given_up = self._interrupted_at is not None and now >= self._interrupted_at + pace.GRACE
             if given_up or not self.held:
                 return True
-        return now >= self._stop_at + GRACE + SETTLE_PATIENCE
+        return now >= self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE
 
     def _in_flight(self) -> bool:
         """Whether something is on its way to or from the store or the slots, or has to go there."""
@@ -164,11 +149,11 @@ class WorkerCore:
         """When a Tick is wanted, if nothing happens before."""
         moments: list[float] = []
         if self._stop_at is not None:
-            moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
+            moments.append(self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE)
             if self.held and self._interrupted_at is None:
                 moments.append(self._stop_at)
             elif self.held and not self._in_flight() and self._interrupted_at is not None:
-                moments.append(self._interrupted_at + GRACE)
+                moments.append(self._interrupted_at + pace.GRACE)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
@@ -199,6 +184,9 @@ class WorkerCore:
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._left_under_lease(now)
                 self._may_wait = self._woken_meanwhile = True
+                if self._claim_failures == 1:
+                    # Other workers may have left an event or a timer to this one.
+                    effects.append(PassOn())
             case SettleFailed():
                 self._settle_failed(event, now, effects)
             case Withdrawn():
@@ -234,7 +222,7 @@ class WorkerCore:
                 self._give_back(self.chains.give_up(), STOPPING)
         if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
-            self._handler_seconds = HOARD_SECONDS
+            self._handler_seconds = pace.HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
@@ -244,9 +232,13 @@ class WorkerCore:
             self._settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
             effects.append(Settle(self._settling))
-        if not self._may_wait and now >= self._look_at:
+        if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
-            idle = self._look_source == "fallback" and self._swept and self.poll_interval >= GLANCE_FROM
+            idle = (
+                self._look_source == "fallback"
+                and self._swept
+                and self.poll_interval >= pace.GLANCE_FROM
+            )
             self._sweep_at = now
             self.metrics.woken(self._look_source)
         room = self._room()
@@ -257,7 +249,7 @@ class WorkerCore:
             sweep, hurried = now >= self._sweep_at, self._hurried
             self._hurried = False
             if sweep and not hurried:
-                self._sweep_at = now + SWEEP_INTERVAL
+                self._sweep_at = now + pace.SWEEP_INTERVAL
             suspects = self._suspects.limit(self.concurrency)
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
@@ -266,18 +258,25 @@ class WorkerCore:
             self._woken_meanwhile = False
             effects.append(PassOn())
 
+    def _is_my_turn(self, now: float) -> bool:
+        """One worker of a process claims when a timer expires; the others go back to waiting."""
+        if self._look_source != "timer" or self._take_timer_turn(self._look_at, now):
+            return True
+        self._look_at, self._look_source = now + self.poll_interval, "fallback"
+        return False
+
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""
         if self._startable <= self.concurrency or self.stopping:
             return self._settle_at
-        return max(self._settle_at, self._settled_at + SETTLE_GAP)
+        return max(self._settle_at, self._settled_at + pace.SETTLE_GAP)
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
 
     @property
     def _hoard_seconds(self) -> float:
-        return SUSPECTS_HOARD_SECONDS if self._suspects else HOARD_SECONDS
+        return pace.SUSPECTS_HOARD_SECONDS if self._suspects else pace.HOARD_SECONDS
 
     @property
     def _startable(self) -> int:
@@ -333,12 +332,12 @@ class WorkerCore:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
             if now < self._left_until:
-                self._look(self._left_until, "timer")
+                self._look(self._left_until, "lease")
             if self._suspects:  # by then others that had to stay in the queue may be claimed
-                self._look(now + APART_SECONDS, "timer")
+                self._look(now + APART_SECONDS, "lease")
             return
         if reply.next_due_in is not None:
-            self._sweep_at = min(self._sweep_at, now + max(SWEEP_INTERVAL_MIN, reply.next_due_in))
+            self._sweep_at = min(self._sweep_at, now + max(pace.SWEEP_INTERVAL_MIN, reply.next_due_in))
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
         for claimed in reply.claimed:
@@ -365,14 +364,16 @@ class WorkerCore:
             self._due_meanwhile = min(self._due_meanwhile, due_at)
             self._sweep_at = min(self._sweep_at, due_at)
             return
-        self.metrics.woken(event.source)
+        asleep = not self._may_wait and not self._claiming
+        if asleep:
+            self.metrics.woken(event.source)
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now
-        if not self._may_wait and not self._claiming:
-            # Only who slept hurries: one that is told again and again must not forget the order.
+        if asleep:
+            # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
             self._hurried = event.source != RECONNECT
             self._may_wait = True
             if self._settings.jitter:
@@ -469,7 +470,7 @@ class WorkerCore:
         """A claim that failed may have been carried out, and a dropped settlement leaves its lease
         behind: this worker may be the only one to take them back when they have ended."""
         self._left_until = now + self._settings.visibility_timeout
-        self._look(self._left_until, "timer")
+        self._look(self._left_until, "lease")
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1

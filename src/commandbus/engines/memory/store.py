@@ -155,20 +155,23 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         expired: list[NewCommand] = []
         most = request.wanted(claimed)
         admission = Admission(request.suspects_beside(claimed))
-        left: list[tuple[list[Any], Any]] = []
-        while len(members) < most and (heap := next(filter(None, heaps), None)):
-            item = heappop(heap)
-            entry = item[2]
-            if domain.waiting.get(entry.seq) is not entry:
-                continue
-            expires_at = self._state.commands[entry.seq].command.expires_at
-            is_over = expires_at is not None and expires_at <= now
-            if is_over or admission.admits(entry.crashes, now - entry.due_at):
-                self._take(domain, entry, members, expired, now)
-            else:
-                left.append((heap, item))
-        for heap, item in left:
-            heappush(heap, item)
+        for heap in heaps:
+            passed_over = []
+            while heap and len(members) < most:
+                item = heappop(heap)
+                entry = item[2]
+                if domain.waiting.get(entry.seq) is not entry:
+                    continue
+                command = self._state.commands[entry.seq].command
+                is_over = command.expires_at is not None and command.expires_at <= now
+                if request.priority not in (None, command.priority) or not (
+                    is_over or admission.admits(entry.crashes, now - entry.due_at)
+                ):
+                    passed_over.append(item)
+                else:
+                    self._take(domain, entry, members, expired, now)
+            for item in passed_over:
+                heappush(heap, item)
         followers = request.spare(claimed)
         for leader, gate, share in self._leaders(domain, members, followers, request.chain):
             for entry in self._next_at(domain, gate, share):

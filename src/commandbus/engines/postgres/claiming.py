@@ -14,7 +14,7 @@ from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
-from commandbus.engines.postgres.bounds import EVERYTHING
+from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
@@ -121,9 +121,11 @@ class PostgresClaiming(PostgresSettling):
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
             began = self._monotonic()
-            ranges = self._bounds.ranges(place, began)
+            ranges = None if request.priority is not None else self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
-            if request.ageing is not None:
+            if request.priority is not None:
+                chosen = only(request.priority)
+            elif request.ageing is not None:
                 aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
                     chosen = self._bounds.ranges_after(place, began, aged)
@@ -133,8 +135,9 @@ class PostgresClaiming(PostgresSettling):
             sql = self._sql.claim_apart if request.apart else self._sql.claim
             params = (place, wanted, request.worker, *chosen, *chained, *suspect_params(limit))
             rows = yield Atomic(sql, params)
-            now = self._monotonic()
-            self._bounds.looked(place, now, now - began, everywhere=ranges is None)
+            if request.priority is None:
+                now = self._monotonic()
+                self._bounds.looked(place, now, now - began, everywhere=ranges is None)
             if not rows:
                 self._bounds.emptied(place)
                 if ranges is None:
@@ -176,7 +179,7 @@ class PostgresClaiming(PostgresSettling):
             if chain:
                 chains[seq] = chain
             if expired or command_type is None:
-                refused.append((row, "EXPIRED" if expired else "ORPHAN"))
+                refused.append((row, _reason(row)))
                 continue
             if correlation_id is None:
                 correlation_id = command_id
@@ -193,8 +196,9 @@ class PostgresClaiming(PostgresSettling):
     def _end_unclaimable(
         self, domain: str, worker: str, lease_id: int, refused: list[tuple[Any, str]]
     ) -> Op[None]:
-        """End expired commands as CANCELED. A queue row without a command is only noted, for
-        operators: the tables were changed by hand, and it must not be in a worker's way."""
+        """End expired commands as CANCELED. A queue row without a command, or of one that has ended, is
+        only noted, for operators: the tables were changed by hand, and it must not be in a worker's
+        way."""
         writes = Writes()
         for row, reason in refused:
             seq, attempts, crashes = row[0], row[4], row[5]
@@ -204,6 +208,11 @@ class PostgresClaiming(PostgresSettling):
                     OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.EXPIRED, {"reason": reason}))
+            elif reason == "ENDED":
+                logger.warning(
+                    "queue row %d of domain %s was dropped: its command has ended, and only another "
+                    "program can have put it back; see who may write the tables", seq, domain,
+                )  # fmt: skip
             else:
                 failure = Failure(
                     FailureKind.PERMANENT,
@@ -213,7 +222,8 @@ class PostgresClaiming(PostgresSettling):
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
         held = self._leases.get(lease_id)
         assert held is not None
-        replies = [_reply_to_expired(domain, row) for row, _ in refused if row[13] is not None]
+        expired = [row for row, reason in refused if reason == "EXPIRED" and row[13] is not None]
+        replies = [_reply_to_expired(domain, row) for row in expired]
         try:
             batches = {row[0]: row[18] for row, _ in refused}
             yield from self._write_under(held, batches, writes, replies)
@@ -339,6 +349,15 @@ def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:
     if row[_LEADER]:
         return True, row[3], row[0]
     return False, rank(row[3], -(row[_AGE] or 0), ageing), row[0]
+
+
+def _reason(row: Any) -> str:
+    """Why a row of the query `claim` is not to be run."""
+    command_type, command_id, expired = row[8], row[9], row[19]
+    if command_type is None:
+        return "ORPHAN" if command_id is None else "ENDED"
+    assert expired
+    return "EXPIRED"
 
 
 def _reply_to_expired(domain: str, row: Any) -> NewCommand:

@@ -254,7 +254,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         fit: list[Any] = []
         admission = Admission(request.suspects_beside(claimed))
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
-            head = yield from take_head(place, wanted, request.ageing, admission, now)
+            head = yield from take_head(place, wanted, request, admission, now)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
             if len(found) == len(head):

@@ -77,6 +77,10 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         queues = yield from self._known(domain)
+        if request.priority is not None:
+            queues = [queue for queue in queues if queue.priority == request.priority]
+            if not queues:
+                return
         fresh_only = False
         while (wanted := request.limit - len(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
