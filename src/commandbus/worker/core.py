@@ -98,11 +98,9 @@ class WorkerCore:
         self._look_source = "start"
         self._claim_at = -inf
         self._settle_at = -inf
-        self._settled_at = -inf
-        """When the last settle began."""
+        self._settled_at = -inf  # when the last settle began
         self._sweep_at = -inf
-        self._swept = False
-        """The last claim put things in order, too."""
+        self._swept = False  # the last claim put things in order, too
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
@@ -333,7 +331,7 @@ class WorkerCore:
             self._look(self._due_meanwhile, "timer")
             if now < self._left_until:
                 self._look(self._left_until, "lease")
-            if self._suspects:  # by then others that had to stay in the queue may be claimed
+            if self._suspects:  # others that had to stay in the queue may be claimed then
                 self._look(now + APART_SECONDS, "lease")
             return
         if reply.next_due_in is not None:
