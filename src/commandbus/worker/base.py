@@ -200,19 +200,21 @@ class WorkerBase:
                 except Exception:  # whoever counts must not stop the work
                     logger.exception("whoever counts what has ended failed")
             return
-        if isinstance(event, Claims | ClaimFailed):
-            self.health_status.answered("claim")
-        elif isinstance(event, Settled | SettleFailed):
-            self.health_status.answered("settle")
+        if not isinstance(event, Claims | ClaimFailed | Settled | SettleFailed):
+            return
+        health = self.health_status
+        what = "claim" if isinstance(event, Claims | ClaimFailed) else "settle"
+        health.answered(what)
         if isinstance(event, Claims | Settled):
-            self.health_status.record_success()
-        elif isinstance(event, ClaimFailed | SettleFailed):
-            what = "claim" if isinstance(event, ClaimFailed) else "settle"
-            logger.warning("%s failed, trying again: %s", what, event.error)
-            if isinstance(event.error, PoolExhausted):
-                self.health_status.record_pool_exhaustion(event.error)
-            else:
-                self.health_status.record_failure(event.error)
+            health.record_success(what)
+            if isinstance(event, Claims) and event.reply.stuck is not None:
+                health.record_stuck_leases(event.reply.stuck)
+            return
+        logger.warning("%s failed, trying again: %s", what, event.error)
+        if isinstance(event.error, PoolExhausted):
+            health.record_pool_exhaustion(event.error, what)
+        else:
+            health.record_failure(event.error, what)
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
         """Begin anew inside `run()`: drain for up to `patience` seconds what can be drained, leave
@@ -381,6 +383,7 @@ class WorkerBase:
             any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,
             claim.chain,
+            claim.suspects,
         )
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:

@@ -20,7 +20,7 @@ from commandbus.engines.postgres.pgmq.queues import PACKAGE
 from commandbus.engines.postgres.roles import ROLES, role_named
 from commandbus.engines.postgres.statements import channel_of, in_schema
 from commandbus.errors import CommandBusError
-from commandbus.store.administration import Finding, Level
+from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
 from commandbus.store.sql_files import load
 
 OLDEST = 15
@@ -66,6 +66,7 @@ class _Examination:
             ("hot tables", self._hot_tables),
             ("autovacuum", self._autovacuum),
             ("sequence", self._sequence),
+            ("leases", self._leases),
             ("notifications", self._notifications),
             ("clock", self._clock),
             ("connections", self._connections),
@@ -147,6 +148,9 @@ class _Examination:
     def _sequence(self) -> Finding:
         (last,) = self._row("sequence")
         return Finding("sequence", _OK, f"{last or 0:,} of 9.2 quintillion commands")
+
+    def _leases(self) -> Finding:
+        return overdue_leases(*self._row("overdue_leases", OVERDUE_SECONDS))
 
     def _notifications(self) -> Finding:
         (share,) = self._row("notifications")

@@ -26,6 +26,7 @@ __all__ = [
     "Listening",
     "Script",
     "Shared",
+    "Undo",
     "Urgent",
     "bind",
     "channel_of",
@@ -73,6 +74,12 @@ class Listening(Atomic, frozen=True):
 
 class Boundary(Statement, frozen=True):
     """Commits what came before, unless the whole op belongs together; nothing is executed."""
+
+    sql: str = ""
+
+
+class Undo(Statement, frozen=True):
+    """Undoes what came since the last boundary, after an error that the op itself noticed."""
 
     sql: str = ""
 

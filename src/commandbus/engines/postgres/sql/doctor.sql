@@ -32,6 +32,10 @@ order by n_dead_tup desc
 -- name: sequence
 select case when is_called then last_value end from commandbus.command_seq_seq
 
+-- name: overdue_leases
+select count(*), min(lease_id) from commandbus.lease
+where until < commandbus.now_us() - $1::bigint * 1000000
+
 -- name: notifications
 select pg_notification_queue_usage()
 
