@@ -98,7 +98,10 @@ def _as_plain(value: object, what: str) -> object:
         try:
             return dump(mode="json")
         except Exception as error:  # a model's serializers are the user's own code
-            raise PayloadError(f"{what} of type {type(value).__name__} refuses: {error}.") from error
+            raise PayloadError(
+                f"{what} of type {type(value).__name__} cannot be written as JSON: its model_dump "
+                f"raised {type(error).__name__}."
+            ) from error
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as error:

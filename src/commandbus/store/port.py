@@ -154,6 +154,11 @@ class ReadStore(Protocol):
         """What happened to commands besides the ordinary, newest first, at most `limit`."""
         ...
 
+    def ledger_mark(self) -> Op[int | None]:
+        """The number of the last link over what operators did, as the store itself counts them; None
+        where a writer of the links could change that number, too."""
+        ...
+
     def recent_runs(self, limit: int) -> Op[list[Run]]:
         """How the newest commands that ended fared, by sequence."""
         ...

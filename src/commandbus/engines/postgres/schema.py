@@ -25,6 +25,7 @@ MIGRATIONS = (
     "0005_plain_sends.sql",
     "0006_many_groups.sql",
     "0009_sql_door.sql",
+    "0010_ledger.sql",
 )
 
 _REGISTER = """
