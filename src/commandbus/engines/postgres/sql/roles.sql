@@ -63,8 +63,8 @@ create policy everything on commandbus.audit to :viewer, :admin using (true) wit
 create policy worker_reads on commandbus.audit for select to :worker using (true);
 create policy worker_adds on commandbus.audit for insert to :worker
     with check (case
-        when kind in ('OPERATOR_RETRY', 'OPERATOR_CANCEL', 'OPERATOR_COMPLETE', 'COMMENTED', 'ASSIGNED',
-            'ERASED') then false
+        when kind in ('OPERATOR_RETRY', 'OPERATOR_CANCEL', 'OPERATOR_COMPLETE', 'OPERATOR_CONTROL',
+            'COMMENTED', 'ASSIGNED', 'ERASED') then false
         -- Carrying out what an operator has asked for; the request is that operator's.
         when kind = 'CANCELED' and details::json ->> 'actor' is not null then exists (
             select 1 from commandbus.command c join commandbus.document d on d.kind = 'cancellation'
