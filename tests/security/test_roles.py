@@ -15,8 +15,9 @@ from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.engines.postgres.statements import queries
 from commandbus.errors import CommandBusError, ConfigurationError
-from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncWorker
 from commandbus.testing.postgres import create_database
+from commandbus.testing.sagas import BookTrip, Trip
 from tests.postgres.database import server
 
 pytestmark = pytest.mark.postgres
@@ -127,6 +128,16 @@ def test_a_row_that_is_put_back_for_an_ended_command_runs_nothing(
         record = bus.get_command(DOMAIN, sent)
         assert record is not None
         assert (record.status, record.result, record.attempts) == ("COMPLETED", "once", 1)
+
+
+def test_a_worker_cannot_cancel_a_process_as_operators_do(owner: str, sender: str) -> None:
+    url = owner.replace("postgres@", f"{NAMES['worker']}@", 1)
+    with SyncCommandBus(owner) as bus, SyncCommandBus(url) as worker:
+        process_id = SyncProcessManager(bus, BookTrip).start(Trip())
+        for actor in (None, "ann"):
+            with pytest.raises(ConfigurationError, match="may not"):
+                worker.cancel_process(process_id, "forged", actor=actor)
+        assert bus.stats("book_trip.replies").depth == 0
 
 
 def test_every_function_with_the_owners_rights_has_a_fixed_search_path(owner: str) -> None:

@@ -21,6 +21,7 @@ from commandbus import (
     CommandStatus,
     HandlerRegistry,
     PermanentCommandError,
+    ProcessRecord,
     Unreadable,
 )
 from commandbus.errors import InvalidOperationError
@@ -30,10 +31,16 @@ from commandbus.interfaces.web import create_dashboard
 from commandbus.operations.cases import escalate
 from commandbus.store.records import Capacity
 from commandbus.store.replies import follow_up
-from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+from commandbus.sync import (
+    SyncCommandBus,
+    SyncProcessManager,
+    SyncTroubleshootingQueue,
+    SyncWorker,
+)
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
+from commandbus.testing.sagas import BookTrip, Trip
 from commandbus.testing.waiting import eventually
 from tests.cli.helpers import Cli
 
@@ -125,6 +132,7 @@ def damages() -> list[Any]:
     found.append(pytest.param({"command_headers": "[1]"}, id="headers are a list"))
     found.append(pytest.param({"command_tags": '{"x": 1}'}, id="tags are an object"))
     found.append(pytest.param({"command_data": '"a\\u0000b"'}, id="data has a NUL"))
+    found.append(pytest.param({"audit_kind": "STRANGE"}, id="an entry of an unknown kind"))
     found.append(pytest.param({"audit_details": '{"error": 7}'}, id="a noted error is a number"))
     return found
 
@@ -222,6 +230,16 @@ def test_a_moment_out_of_range_is_the_last_or_the_first(shop: Shop) -> None:
     assert record.created_at == datetime.min.replace(tzinfo=UTC)
 
 
+def test_a_status_that_is_none_is_named_and_left_to_an_operator(shop: Shop) -> None:
+    good, bad = shop.park(), shop.park()
+    record = shop.damage(bad, outcome_status="STRANGE")
+    assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    assert "STRANGE" in str(record.unreadable)
+    listed = {one.command_id for one in shop.bus.query_commands()}
+    assert listed == {good.command_id, bad.command_id}
+    assert shop.bus.take_samples() is not None
+
+
 def test_a_result_that_cannot_be_read_is_marked(shop: Shop) -> None:
     sent = shop.bus.send(DOMAIN, "Buy").command_id
     worker = SyncWorker(shop.bus, DOMAIN)
@@ -229,6 +247,30 @@ def test_a_result_that_cannot_be_read_is_marked(shop: Shop) -> None:
     record = shop.damage(shop.get(sent), outcome_result="1e999")
     assert record.result == Unreadable("Number out of range")
     assert record.unreadable == ("result: Number out of range",)
+
+
+@pytest.mark.parametrize("column", ["state", "progress", "error"])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_a_process_that_cannot_be_read_breaks_no_list(shop: Shop, column: str, text: str) -> None:
+    manager = SyncProcessManager(shop.bus, BookTrip)
+    bad, good = manager.start(Trip()), manager.start(Trip())
+    shop.update("process", column, text, _process(shop, bad).sequence)
+    listed = {record.process_id: record for record in shop.bus.list_processes()}
+    assert set(listed) == {bad, good}
+    assert _process(shop, bad) == listed[bad]
+    if column == "state":
+        assert isinstance(listed[bad].state, Unreadable)
+    else:
+        error = listed[bad].error
+        assert error is not None
+        assert error.code == "UNREADABLE"
+    assert shop.bus.get_process_audit(bad)
+
+
+def _process(shop: Shop, process_id: UUID) -> ProcessRecord:
+    record = shop.bus.get_process(process_id)
+    assert record is not None
+    return record
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())

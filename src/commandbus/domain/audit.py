@@ -31,6 +31,8 @@ class AuditEventType(StrEnum):
     ESCALATED = "ESCALATED"
     ERASED = "ERASED"
     MOVED = "MOVED"
+    UNREADABLE = "UNREADABLE"
+    """An entry of a kind that this version does not know; `kind` of its details names it."""
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

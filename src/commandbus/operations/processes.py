@@ -26,11 +26,13 @@ from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
     ProcessCount,
+    ProcessError,
     ProcessEvent,
     ProcessEventType,
     ProcessRecord,
     ProcessStatus,
     ProcessStep,
+    Progress,
     StepKind,
     StepRun,
     StepStatus,
@@ -59,7 +61,7 @@ from commandbus.operations.saga_writing import (
 from commandbus.operations.scope import Await, Flow, Scope
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
-from commandbus.store.reading import read_details
+from commandbus.store.reading import UNREADABLE, read_details
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
 
@@ -204,7 +206,7 @@ def _parked_runs(scope: Scope, row: ProcessRow) -> Op[list[StepRun]]:
     """The steps whose commands wait for an operator."""
     found: list[StepRun] = []
     if row.parked:
-        for run in decode_progress(row).pending():
+        for run in _read(row)[0].pending():
             if run.kind is StepKind.COMMAND:
                 records = yield from scope.store.find(run.id, run.target)
                 found += [run for record in records if record.status is PARKED]
@@ -278,7 +280,7 @@ def get_process_audit(scope: Scope, process_id: UUID | str) -> Op[list[ProcessEv
         for e in (yield from scope.store.process_events(key))
     ]
     row = yield from scope.store.get_process(key)
-    runs = [] if row is None else decode_progress(row).runs
+    runs = [] if row is None else _read(row)[0].runs
     for run in runs:
         if run.kind is StepKind.COMMAND and run.status is not StepStatus.SKIPPED:
             for event in (yield from scope.store.audit_trail(run.id, run.target)):
@@ -445,7 +447,7 @@ def _require_going(scope: Scope, process_id: UUID | str, action: str) -> Op[Proc
 
 
 def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord:  # type: ignore[assignment]
-    progress = decode_progress(row)
+    progress, error = _read(row)
     names = {run.number: run.name for run in progress.runs}
     steps = [
         ProcessStep(
@@ -467,7 +469,7 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         shown_status(row),
         payload.read(row.state),
         steps,
-        decode_error(row),
+        error,
         row.reply_to,
         as_datetime(row.created_at),
         as_datetime(row.updated_at),
@@ -477,5 +479,14 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         row.parent_id,
         row.version,
         row.seq,
-        _compensation_failed(row),
+        row.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING and progress.stuck is not None,
     )
+
+
+def _read(row: ProcessRow) -> tuple[Progress, ProcessError | None]:
+    """How far a process is, for readers; one that cannot be read says so in place of its error."""
+    try:
+        return decode_progress(row), decode_error(row)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        message = f"What the store keeps of this process cannot be read: {problem}."
+        return Progress(), ProcessError(UNREADABLE, message)

@@ -8,12 +8,16 @@ from typing import Any
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.payload import Unreadable
+from commandbus.store.trail import Kept
 
 UNREADABLE = "UNREADABLE"
 """The code of an error that cannot be read."""
 
+_STATUSES, _KINDS = frozenset(CommandStatus), frozenset(AuditEventType)
 _failures = msgspec.json.Decoder(Failure)
 
 
@@ -56,6 +60,18 @@ def read_failure(text: str | None) -> Failure | None:
         return _failures.decode(text)
     except (ValueError, TypeError, RecursionError) as error:
         return _unreadable(error)
+
+
+def read_status(text: str) -> CommandStatus:
+    """The status of an outcome; one that is none of ours is for an operator."""
+    return CommandStatus(text) if text in _STATUSES else PARKED
+
+
+def read_entry(kind: str, at: int, text: str) -> Kept:
+    """One row of the audit."""
+    if kind in _KINDS:
+        return Kept(AuditEventType(kind), at, read_details(text))
+    return Kept(AuditEventType.UNREADABLE, at, read_details(text) | {"kind": kind})
 
 
 def read_details(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
@@ -17,7 +17,7 @@ from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
 from commandbus.engines.postgres.statements import Atomic, in_schema
 from commandbus.store.op import Op
-from commandbus.store.reading import read_details, read_failure
+from commandbus.store.reading import read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -31,7 +31,7 @@ from commandbus.store.records import (
     operator_actions,
 )
 from commandbus.store.searching import pruned
-from commandbus.store.trail import Kept, compose, shown
+from commandbus.store.trail import compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
 
@@ -50,7 +50,7 @@ class PostgresReads(PostgresBase):
         params = numbers(place[0] for place in commands), texts(place[1] for place in commands)
         rows = yield Atomic(self._sql.endings, params)
         return {
-            (row[0], row[1]): Ended(CommandStatus(row[2]), row[3], read_failure(row[4]), row[5])
+            (row[0], row[1]): Ended(read_status(row[2]), row[3], read_failure(row[4]), row[5])
             for row in rows
         }
 
@@ -118,7 +118,7 @@ class PostgresReads(PostgresBase):
             kept = yield Atomic(self._sql.audit, (row[0],))
             events += compose(
                 as_facts(row, running),
-                [Kept(AuditEventType(kind), at, read_details(text)) for kind, at, text in kept],
+                [read_entry(*entry) for entry in kept],
             )
         return events
 
@@ -131,24 +131,17 @@ class PostgresReads(PostgresBase):
             self._sql.search_audit,
             (wanted.before, wanted.span, wanted.kind, wanted.domain, wanted.actor, wanted.limit),
         )
-        return [
-            AuditEntry(
-                row[0],
-                row[1],
-                AuditEvent(
-                    row[2],
-                    row[3],
-                    AuditEventType(row[4]),
-                    as_datetime(row[5]),
-                    shown(read_details(row[6])),
-                ),
-            )
-            for row in rows
-        ]
+        found: list[AuditEntry] = []
+        for number, command_type, domain, command_id, *entry in rows:
+            kept = read_entry(*entry)
+            key = command_id
+            event = AuditEvent(domain, key, kept.kind, as_datetime(kept.at), shown(kept.details))
+            found.append(AuditEntry(number, command_type, event))
+        return found
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:
         rows = yield Atomic(self._sql.recent_runs, (limit,))
-        return [Run(row[0], CommandStatus(row[1]), *row[2:]) for row in rows]
+        return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         moments = payload.encode(dict(cutoffs), what="cutoffs")

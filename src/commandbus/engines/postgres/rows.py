@@ -7,10 +7,17 @@ from typing import Any
 from commandbus.domain.command import CommandRecord, Progress
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
-from commandbus.store.reading import noted_failure, read_columns, read_details, read_failure
+from commandbus.store.reading import (
+    noted_failure,
+    read_columns,
+    read_details,
+    read_failure,
+    read_status,
+)
 from commandbus.store.settling import Member
 from commandbus.store.trail import Facts
 
+_STATUSES = frozenset(CommandStatus)
 Running = dict[int, tuple[str, int, Member]]
 """Worker, time of the claim and member of each command under lease, by sequence."""
 
@@ -40,7 +47,7 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         domain=domain,
         command_type=command_type,
         command_id=command_id,
-        status=CommandStatus(status),
+        status=read_status(status),
         data=columns.data,
         correlation_id=correlation_id,
         causation_id=causation_id,
@@ -66,7 +73,7 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         batch_id=batch_id,
         group_key=group_key,
         requires=tuple(requires.split(",")) if requires else (),
-        unreadable=columns.unreadable,
+        unreadable=columns.unreadable + (() if status in _STATUSES else (f"status: {status!r}",)),
     )
 
 

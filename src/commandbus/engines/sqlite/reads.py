@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
@@ -20,7 +20,7 @@ from commandbus.engines.sqlite.rows import (
     as_record,
 )
 from commandbus.store.op import Op, Statement
-from commandbus.store.reading import read_details, read_failure
+from commandbus.store.reading import read_details, read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -36,7 +36,7 @@ from commandbus.store.records import (
 from commandbus.store.searching import escaped_like, pruned
 from commandbus.store.settling import Member
 from commandbus.store.sql_files import load
-from commandbus.store.trail import Facts, Kept, compose, shown
+from commandbus.store.trail import Facts, compose, shown
 
 SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
 ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
@@ -70,7 +70,7 @@ class SqliteReads:
         for command_id, domain in commands:
             for row in (yield Statement(SQL.ending, (command_id.bytes, domain))):
                 status, result, error, reason = row
-                ended = Ended(CommandStatus(status), result, read_failure(error), reason)
+                ended = Ended(read_status(status), result, read_failure(error), reason)
                 found[command_id, domain] = ended
         return found
 
@@ -132,7 +132,7 @@ class SqliteReads:
             kept = yield Statement(SQL.audit, (row[0],))
             events += compose(
                 _facts(row, running),
-                [Kept(AuditEventType(kind), at, read_details(text)) for kind, at, text in kept],
+                [read_entry(*entry) for entry in kept],
             )
         return events
 
@@ -142,24 +142,17 @@ class SqliteReads:
 
     def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
         rows = yield Statement(SQL.search_audit, msgspec.structs.asdict(wanted))
-        return [
-            AuditEntry(
-                row[0],
-                row[1],
-                AuditEvent(
-                    row[2],
-                    as_id(row[3]),
-                    AuditEventType(row[4]),
-                    as_datetime(row[5]),
-                    shown(read_details(row[6])),
-                ),
-            )
-            for row in rows
-        ]
+        found: list[AuditEntry] = []
+        for number, command_type, domain, command_id, *entry in rows:
+            kept = read_entry(*entry)
+            key = as_id(command_id)
+            event = AuditEvent(domain, key, kept.kind, as_datetime(kept.at), shown(kept.details))
+            found.append(AuditEntry(number, command_type, event))
+        return found
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:
         rows = yield Statement(SQL.recent_runs, (limit,))
-        return [Run(row[0], CommandStatus(row[1]), *row[2:]) for row in rows]
+        return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         rows = yield Statement(SQL.prunable, (after, limit))

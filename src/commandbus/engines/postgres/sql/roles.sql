@@ -23,8 +23,8 @@ grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 -- A sender adds commands by functions that check them, and has no right on any other table. It cannot
 -- read payloads, its own included, nor take, repeat or end anything.
 grant execute on function commandbus.send, commandbus.send_commands, commandbus.holders_of,
-    commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket
-    to :sender;
+    commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket,
+    commandbus.lock_mutex to :sender;
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
@@ -63,8 +63,8 @@ create policy everything on commandbus.audit to :viewer, :admin using (true) wit
 create policy worker_reads on commandbus.audit for select to :worker using (true);
 create policy worker_adds on commandbus.audit for insert to :worker
     with check (case
-        when kind in ('OPERATOR_RETRY', 'OPERATOR_CANCEL', 'OPERATOR_COMPLETE', 'COMMENTED', 'ASSIGNED',
-            'ERASED') then false
+        when kind in ('OPERATOR_RETRY', 'OPERATOR_CANCEL', 'OPERATOR_COMPLETE', 'OPERATOR_CONTROL',
+            'COMMENTED', 'ASSIGNED', 'ERASED') then false
         -- Carrying out what an operator has asked for; the request is that operator's.
         when kind = 'CANCELED' and details::json ->> 'actor' is not null then exists (
             select 1 from commandbus.command c join commandbus.document d on d.kind = 'cancellation'
