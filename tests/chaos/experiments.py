@@ -135,7 +135,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     for place in ("postgres", "sqlite", "pgmq"):
         found += [
             size.stay(
-                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=0.8, workers=4,
+                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
                 backlog=size.of(BACKLOG_KILLED if place != "pgmq" else BACKLOG_KILLED // 2),
                 faults_min=8, **DEEP,
             ),

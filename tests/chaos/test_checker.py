@@ -570,10 +570,13 @@ def a_recorded_step_is_repeated(it: Good) -> None:
 
 @bad("P15")
 def a_redelivery_comes_late_though_others_are_taken(it: Good) -> None:
-    move(it, "h", "claimed", T + 104.5)
-    for kind in ("handled", "settled"):
-        it.events[:] = [e for e in it.events if e["event"] != kind or e["at"] != T + 103.4]
-    it.events.append(handled("g", T + 105.2, 21, 191, attempt=2))
+    # Fresh commands are claimed all the while, h among them.
+    others = [f"other {number}" for number in range(9)]
+    it.events += [
+        claimed(T + 103.2 + 0.3 * n, 21, 500 + n, one, **{one: 200 + n}) for n, one in enumerate(others)
+    ]
+    it.events[:] = [e for e in it.events if e["event"] != "handled" or e["at"] != T + 103.4]
+    it.events.append(handled("g", T + 105.9, 21, 191, attempt=2))
 
 
 @bad("P15")
@@ -643,6 +646,18 @@ def test_a_late_redelivery_is_excused_while_no_worker_lives() -> None:
         handled("g", T + 108.1, 24, 191, attempt=2),
     ]
     it.events[:] = [e for e in it.events if e["pid"] != 21]
+    assert "P15" not in {violation.promise for violation in check(it.case())}
+
+
+def test_a_fleet_that_comes_back_has_its_time_from_its_first_claim() -> None:
+    it = Good()
+    it.events[:] = [e for e in it.events if e["event"] != "handled" or e["at"] != T + 103.4]
+    it.events[:] = [e for e in it.events if e["pid"] != 21]
+    it.events += [
+        claimed(T + 109.0, 24, 600, "fresh", fresh=300),
+        claimed(T + 109.1, 24, 191, "g", attempt=2, g=90),
+        handled("g", T + 109.2, 24, 191, attempt=2),
+    ]
     assert "P15" not in {violation.promise for violation in check(it.case())}
 
 

@@ -24,6 +24,12 @@ STOP_SECONDS = 1.0
 """P18: how long after its grace a stopping worker has ended, at the latest."""
 LOAD_SECONDS = 0.5
 """For a process that ends while others keep both processors busy."""
+STORM_DEATHS, STORM_SECONDS = 3, 2.0
+"""So many deaths from so long before one until its commands are due are a storm of kills. Then hundreds
+of commands are suspect at once, of which a worker runs no more side by side than it has slots: how late
+they are is told and not judged."""
+SILENCE_SECONDS = 0.5
+"""When nothing is claimed for so long although there is work, no worker lives."""
 SHARE_LATE = 0.01
 """Numbers are promised for the 99th percentile."""
 WORKER_FAULTS = {"kill worker", "freeze worker", "stop worker", "killed by a command"}
@@ -70,6 +76,7 @@ class Fleet:
             for fault in case.faults
             if fault["fault"] not in WORKER_FAULTS and fault["fault"] != "kill sender"
         ]
+        self._deaths = sorted(fault["at"] for fault in case.faults if fault["fault"] in DEATHS)
         self._lives: dict[int, tuple[float, float]] = {}
         self._load: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for event in case.events:
@@ -83,17 +90,29 @@ class Fleet:
     def store_was_harmed(self, since: float, until: float) -> bool:
         return any(began <= until and ended >= since for began, ended in self._store_faults)
 
+    def is_storm(self, died: float, due: float) -> bool:
+        first = bisect_left(self._deaths, died - STORM_SECONDS)
+        return bisect_right(self._deaths, due + REDELIVERY_SECONDS) - first >= STORM_DEATHS
+
     def was_harmed(self, pid: int, since: float, until: float) -> bool:
         return any(since <= at <= until for at in self._faults.get(pid, ()))
 
-    def overtaken(self, domain: str, key: tuple[int, int], since: float, until: float) -> str | None:
-        """A claim after `since` that took something behind this key, in the same domain."""
-        first, last = bisect_right(self._starts, since), bisect_left(self._starts, until)
+    def overtaken(self, domain: str, key: tuple[int, int], due: float, until: float) -> str | None:
+        """A claim that took something behind this key, in the same domain, when workers had been
+        claiming for longer than they may take. A silence before it is a fleet without living workers,
+        and the time begins anew with its first claim."""
+        first, last = bisect_right(self._starts, due), bisect_left(self._starts, until)
+        before = since = due
         for call in self._calls[first:last]:
+            if call["began"] - before > SILENCE_SECONDS:
+                since = call["began"]
+            before = call["began"]
+            if before <= since + REDELIVERY_SECONDS:
+                continue
             for member in call["members"]:
                 behind = (member["priority"], member["seq"]) > key
                 if member["domain"] == domain and behind and member["attempt"] == 1:
-                    return f"{call['began']:.6f} process {call['pid']} claimed {member['id']} behind it"
+                    return f"{before:.6f} process {call['pid']} claimed {member['id']} behind it"
         return None
 
     def had_room(self, since: float, until: float) -> str | None:
@@ -137,10 +156,9 @@ def redeliveries(case: Case, terms: Terms) -> Iterator[Redelivery]:
                 continue
             due = died + terms.lease
             evidence = None
-            if began > due + REDELIVERY_SECONDS:
+            if began > due + REDELIVERY_SECONDS and not fleet.is_storm(died, due):
                 key = (final.priority, final.sequence)
-                since = due + REDELIVERY_SECONDS
-                evidence = fleet.overtaken(final.domain, key, since, began)
+                evidence = fleet.overtaken(final.domain, key, due, began)
                 evidence = evidence or fleet.had_room(due, began)
             yield Redelivery(command_id, died, due, began, evidence)
 
