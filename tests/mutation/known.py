@@ -26,8 +26,8 @@ KNOWN: dict[str, tuple[str, str, str]] = {
         "engines/postgres/planning.py", '"check": ConnectionPool.check_connection,', "",
     ),
     "statement_timeout is set for the session": (
-        "engines/postgres/transactions.py", "set_config('statement_timeout', $1::text, true)",
-        "set_config('statement_timeout', $1::text, false)",
+        "engines/postgres/transactions.py", "set_config('statement_timeout', '{milliseconds}', true)",
+        "set_config('statement_timeout', '{milliseconds}', false)",
     ),
     "the memory queue's enqueue does not notify": (
         "engines/memory/queue.py", "self._watch_depth()\n            self._changed.notify()",

@@ -26,6 +26,7 @@ from commandbus.errors import (
     StoreUnavailable,
 )
 from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.records import ClaimRequest
 from commandbus.store.versions import compatible_from
 from commandbus.sync import SyncCommandBus, SyncWorker
 
@@ -486,3 +487,12 @@ def test_a_queue_row_without_its_command_is_noted_and_passed_over(tmp_path: Path
         (details,) = connection.execute("select details from commandbus_audit").fetchone()
         assert "ORPHAN" in details
         connection.close()
+
+
+def test_an_empty_claim_says_when_the_next_command_is_due(tmp_path: Path) -> None:
+    """A worker that starts later than the send hears of the moment by its first claim alone."""
+    with SyncCommandBus(f"sqlite:///{tmp_path}/due.db") as bus:
+        bus.send("d", "later", delay=50)
+        reply = bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 1, "w", 30.0)))
+    assert reply.claimed == []
+    assert reply.next_due_in == pytest.approx(50, abs=10)
