@@ -264,7 +264,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
         held = [Line(pool, bus.engine), Line(pool, bus.engine)]
         for line in held:
             line.take()
-        monkeypatch.setattr(pool, "timeout", 0.2)
+        monkeypatch.setattr(pool, "patience", 0.2)
         with pytest.raises(PoolExhausted, match="pool_size"):
             bus.stats(DOMAIN)
         bus.send(DOMAIN, "ship")  # single sends have a connection of their own

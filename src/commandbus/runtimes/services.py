@@ -53,7 +53,7 @@ class ServiceRunner:
     def _run(self) -> None:
         while (service := self._next()) is not None:
             try:
-                seconds = self._engine.reserved_session.run(service.work(self._scope))
+                seconds = self._engine.service_session.run(service.work(self._scope))
                 if isinstance(service, Confirming):
                     service.confirm()
             except NotOpen:  # closed before the worker has stopped: nothing is left to do, or to tell

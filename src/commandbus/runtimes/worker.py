@@ -167,7 +167,7 @@ class RuntimeWorker(WorkerBase):
     def _stop_helpers(self) -> None:
         """Let go of them, the lease keeper last; blocks for a moment."""
         if self._restart_reason is not None:
-            self._engine.leave_behind()
+            self._engine.leave_behind(self.name)
         self._services.stop()
         with suppress(CommandBusError):  # the store may be the reason for stopping
             if self._closer.touched:

@@ -25,7 +25,7 @@ logger = logging.getLogger("commandbus.processes")
 
 SWEEP_SECONDS = 1.0
 """How often due work is promoted and expired leases are taken back while there is work."""
-BACKOFF_MAX_SECONDS = 10.0
+BACKOFF_MAX_SECONDS = 5.0
 
 
 class RouterSettings(msgspec.Struct, frozen=True):

@@ -290,7 +290,7 @@ class WorkerBase:
         self._post_from_anywhere(PollChanged(checked))
 
     def _demand_of(self, concurrency: int) -> Demand:
-        return Demand(concurrency, self.settings.statement_seconds)
+        return Demand(concurrency, self.settings.statement_seconds, self.name)
 
     @property
     def is_stopping(self) -> bool:

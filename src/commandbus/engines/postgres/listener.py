@@ -26,7 +26,7 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
-from commandbus.engines.postgres.watch import Watch
+from commandbus.engines.postgres.watch import Watch, shut_down
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
@@ -34,6 +34,8 @@ logger = logging.getLogger("commandbus.postgres")
 BACKOFF_MAX = 2.0
 ANSWER_SECONDS = 5.0
 """Its statements are small: a server that has not answered by then is gone."""
+LOOK_SECONDS = 0.5
+"""How often it looks whether it is to end, while it may not connect."""
 FAREWELL_SECONDS = 1.0
 """Nobody waits longer for a server that is told that its client goes."""
 
@@ -47,9 +49,18 @@ class Other(msgspec.Struct, frozen=True):
 
 class Listener:
     def __init__(
-        self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str, watch: Watch
+        self,
+        location: Location,
+        hub: WakeHub,
+        sleepers: Sleepers,
+        process: str,
+        watch: Watch,
+        may_connect: threading.Event,
     ) -> None:
         self._location = location
+        self._may_connect = may_connect
+        """Set while claims and senders have the connections that they need."""
+        self._connection: psycopg.Connection[Any] | None = None
         self._watch = watch
         self._hub = hub
         self._sleepers = sleepers
@@ -74,6 +85,13 @@ class Listener:
         self._bell.close()
         self._door.close()
 
+    def let_go(self) -> bool:
+        """Give its connection up for one that is needed more; returns whether there was one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            shut_down(connection)
+        return connection is not None
+
     def listen_also(self, others: Mapping[str, Other]) -> None:
         """Hear channels of other programs, too."""
         if others.keys() - self._others.keys():
@@ -83,11 +101,11 @@ class Listener:
     def _run(self) -> None:
         failures = 0
         while not self._stopping:
-            if not self._hub.wait_until_listened():
+            if not self._hub.wait_until_listened() or not self._may_connect.wait(LOOK_SECONDS):
                 continue
             try:
                 with self._connect() as connection:
-                    failures = 0
+                    failures, self._connection = 0, connection
                     self._listen(connection)
             except psycopg.Error as error:
                 listened = self._sleepers.listening.is_set()

@@ -53,7 +53,6 @@ class BlockingTransaction:
 
     def __init__(self, line: Line, engine: PostgresEngine) -> None:
         self._line = line
-        line.held = True
         self._engine = engine
         self.connection: psycopg.Connection[Any] = line.connection
         self.connection.cursor_factory = _Cursor
@@ -93,7 +92,6 @@ class AwaitingTransaction:
 
     def __init__(self, line: AsyncLine, engine: PostgresEngine) -> None:
         self._line = line
-        line.held = True
         self._engine = engine
         self.connection: psycopg.AsyncConnection[Any] = line.connection
         self.connection.cursor_factory = _AsyncCursor

@@ -97,9 +97,6 @@ class Worker(RuntimeWorker):
         try:
             while self._another_round():
                 await self._run_once()
-                if self._restart_reason is not None:
-                    await self._engine.replace_async()
-                    self._engine.leave_behind()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -110,7 +107,7 @@ class Worker(RuntimeWorker):
 
     async def _run_once(self) -> None:
         self._begin_anew()
-        await self._engine.meet_async(self._demand_of(self._core.concurrency))
+        self._engine.meet(self._demand_of(self._core.concurrency))
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
@@ -170,7 +167,7 @@ class Worker(RuntimeWorker):
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
             if isinstance(event, Resized):
-                self._spawn(self._engine.meet_async(self._demand_of(event.concurrency)))
+                self._engine.meet(self._demand_of(event.concurrency))
         self._fit_slots()
 
     def _post(self, event: Event) -> None:

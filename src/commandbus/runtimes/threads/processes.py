@@ -14,6 +14,7 @@ from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.services.process_router import RouterLoop
+from commandbus.store.session import Session
 
 
 class SyncProcessManager(ManagerBase):
@@ -67,7 +68,7 @@ class SyncProcessReplyRouter(RouterBase):
             for helper in helpers:
                 helper.join()
             with suppress(CommandBusError):  # the store may be the reason for stopping
-                self._bus.engine.reserved_session.run(self._farewell())
+                self._session.run(self._farewell())
             self._let_go()
             self._ended.set()
         if self._failure is not None:
@@ -80,6 +81,11 @@ class SyncProcessReplyRouter(RouterBase):
         if self.is_running:
             self._ask_to_stop()
             self._ended.wait(seconds)
+
+    @property
+    def _session(self) -> Session:
+        session: Session = self._bus.engine.reserved_session
+        return session
 
     def _serve(self, number: int) -> None:
         try:
@@ -94,7 +100,7 @@ class SyncProcessReplyRouter(RouterBase):
             while not flow.done:
                 with flow.answering():
                     if flow.pause is None:
-                        flow.answer = self._bus.session.run(flow.op, read=flow.read)
+                        flow.answer = self._session.run(flow.op, read=flow.read)
                     else:
                         if flow.pause and news.wait(flow.pause):
                             news.clear()
