@@ -114,7 +114,7 @@ class PostgresEngine:
         if self.location.notify:
             self._listener = Listener(
                 self.location, self.hub, self.store.sleepers, self.process, self.watch,
-                self._shortage.over,
+                self._shortage,
             )  # fmt: skip
 
     def _blocking_sources(self) -> Sources:
@@ -138,7 +138,7 @@ class PostgresEngine:
         self._threads, self._loops, self._awaits = None, {}, False
         if self._pid != os.getpid():
             return  # after a fork, the parent's threads and sockets are not ours to end
-        self._shortage.over.set()
+        self._shortage.end()
         if listener is not None:
             listener.close()
         for sources in open_ones:
@@ -147,11 +147,15 @@ class PostgresEngine:
     def _all_sources(self) -> list[Sources]:
         return [*filter(None, [self._threads]), *self._loops.values()]
 
-    def _make_room(self) -> int:
-        """The server refuses a connection: close those that are not in use."""
-        closed = sum(sources.close_idle() for sources in self._all_sources())
-        listener = self._listener
-        return closed + int(listener is not None and listener.let_go())
+    def _make_room(self) -> bool:
+        """The server refuses a connection: close one that is needed less, if there is any."""
+        every, listener = self._all_sources(), self._listener
+        return (
+            any(sources.pool.close_oldest() for sources in every)
+            or any(sources.senders.close_oldest() for sources in every)
+            or (listener is not None and listener.let_go())
+            or any(sources.reserve.close_oldest() for sources in every)
+        )
 
     # What workers need.
 

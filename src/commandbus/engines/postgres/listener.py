@@ -24,6 +24,7 @@ from psycopg import RawCursor, sql
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.pools import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
 from commandbus.engines.postgres.watch import Watch, shut_down
@@ -55,11 +56,10 @@ class Listener:
         sleepers: Sleepers,
         process: str,
         watch: Watch,
-        may_connect: threading.Event,
+        shortage: Shortage,
     ) -> None:
         self._location = location
-        self._may_connect = may_connect
-        """Set while claims and senders have the connections that they need."""
+        self._shortage = shortage
         self._connection: psycopg.Connection[Any] | None = None
         self._watch = watch
         self._hub = hub
@@ -101,7 +101,7 @@ class Listener:
     def _run(self) -> None:
         failures = 0
         while not self._stopping:
-            if not self._hub.wait_until_listened() or not self._may_connect.wait(LOOK_SECONDS):
+            if not self._hub.wait_until_listened() or not self._may_connect():
                 continue
             try:
                 with self._connect() as connection:
@@ -124,15 +124,26 @@ class Listener:
                 )
                 select.select([self._door], [], [], wait)
 
+    def _may_connect(self) -> bool:
+        """Whether the work has its connections, after waiting for that for a moment."""
+        if self._shortage.may_follow(LOOK_SECONDS):
+            return True
+        select.select([self._door], [], [], LOOK_SECONDS)
+        return False
+
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._location.conninfo,
-            autocommit=True,
-            cursor_factory=RawCursor,
-            application_name="commandbus listen",
-            connect_timeout=5,
-            prepare_threshold=None,
-        )
+        try:
+            return psycopg.connect(
+                self._location.conninfo,
+                autocommit=True,
+                cursor_factory=RawCursor,
+                application_name="commandbus listen",
+                connect_timeout=5,
+                prepare_threshold=None,
+            )
+        except psycopg.OperationalError:
+            self._shortage.follower_refused()
+            raise
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         channel = sql.Identifier(channel_of(self._location.schema))

@@ -34,10 +34,12 @@ LIFETIME_SECONDS = 3600.0
 IDLE_SECONDS = 600.0
 PAUSE_SECONDS_MAX = 1.0
 """Between two attempts to connect to a server that is away."""
-RETRY_SECONDS = 0.05
-"""After idle connections were closed to make room, how long the server needs to notice."""
+RETRY_SECONDS = (0.01, 0.02, 0.04, 0.08)
+"""Pauses after an idle connection was closed to make room: the server needs a moment to notice, and
+others want its place."""
 FOLLOW_SECONDS = 2.0
 """How long a service waits for the connections that come first."""
+FOLLOW_AGAIN_SECONDS = 5.0
 
 
 class Replaced(Exception):  # noqa: N818 - a signal between this module and connections.py
@@ -84,22 +86,36 @@ class Shortage:
     """Which connections come first when the server refuses to give more.
 
     Claims, settles, renewals, handlers and senders come first; services and the listener follow when
-    those have what they need. A refused connection of the first kind closes the idle ones of the
-    process and the listener's, so helpers never keep the connections that the work needs.
+    those have what they need. A refused connection of the first kind closes an idle one of the process,
+    or the listener's, so helpers never keep a connection that the work needs.
     """
 
-    def __init__(self, make_room: Callable[[], int]) -> None:
+    def __init__(self, make_room: Callable[[], bool]) -> None:
         self._make_room = make_room
-        self.over = threading.Event()
+        self._over = threading.Event()
         """The last attempt to connect for the work succeeded."""
+        self._follow_at = 0.0
 
     def served(self) -> None:
-        self.over.set()
+        self._over.set()
 
-    def refused(self) -> int:
-        """Make room; returns how many connections were closed for it."""
-        self.over.clear()
+    def refused(self) -> bool:
+        """The work did not get a connection; returns whether another one was closed for it."""
+        self._over.clear()
         return self._make_room()
+
+    def may_follow(self, seconds: float) -> bool:
+        """Whether services and the listener may connect, after waiting for it for so long."""
+        return self._over.wait(seconds) and time.monotonic() >= self._follow_at
+
+    def follower_refused(self) -> None:
+        """A service or the listener did not get a connection: none of them tries again for a while, so
+        that those of a fleet do not take every connection that gets free."""
+        self._follow_at = time.monotonic() + FOLLOW_AGAIN_SECONDS
+
+    def end(self) -> None:
+        """Let what waits go on, because the bus is closed."""
+        self._over.set()
 
 
 class _Idle:
@@ -135,8 +151,10 @@ class _Idle:
     def pauses(self) -> Iterator[float]:
         """How long to wait after each failed attempt to connect; ends when patience does."""
         until, pause = self._monotonic() + self.patience, 0.1
+        if self._idle:
+            yield 0.0  # one came back meanwhile
         if self.shortage.refused():
-            yield RETRY_SECONDS
+            yield from RETRY_SECONDS
         while self._monotonic() + pause < until and (not self.closed or self.successor):
             self.shortage.refused()
             yield pause
@@ -147,11 +165,6 @@ class _Idle:
             return self._idle.pop()[0]
         except IndexError:
             return None
-
-    def add(self, connection: Any) -> Any:
-        self.keep(connection)
-        self.shortage.served()
-        return connection
 
     def keep(self, connection: Any) -> None:
         """A new connection belongs here from now on."""
@@ -166,16 +179,10 @@ class _Idle:
         else:
             self._end(connection)
         while self._idle and self._idle[0][1] < now - IDLE_SECONDS:
-            self._close_oldest()
+            self.close_oldest()
 
-    def close_idle(self) -> int:
-        """Close what is not in use, from any thread; returns how many there were."""
-        closed = 0
-        while self._close_oldest():
-            closed += 1
-        return closed
-
-    def _close_oldest(self) -> bool:
+    def close_oldest(self) -> bool:
+        """Close a connection that is not in use, from any thread; False when there is none."""
         try:
             connection, _ = self._idle.popleft()
         except IndexError:
@@ -192,7 +199,8 @@ class _Idle:
         """Close what is idle now, and what is in use when it comes back; from any thread."""
         self.successor = successor
         self.closed = True
-        self.close_idle()
+        while self.close_oldest():
+            pass
         self._old_at.clear()
 
     def _gone(self) -> Exception:
@@ -211,23 +219,26 @@ class Reserve(_Idle):
     connects: type[psycopg.Connection[Any]] = wire.Connection
 
     def getconn(self) -> psycopg.Connection[Any]:
-        connection: psycopg.Connection[Any] = self.pop() or self.add(self._connect())
-        return connection
-
-    def connect_once(self) -> psycopg.Connection[Any]:
-        return self.connects.connect(self.location.conninfo, cursor_factory=RawCursor, **self.settings)
-
-    def _connect(self) -> psycopg.Connection[Any]:
         pauses: Iterator[float] | None = None
         while True:
+            connection: psycopg.Connection[Any] | None = self.pop()
+            if connection is not None:
+                return connection
             try:
-                return self.connect_once()
+                connection = self.connect_once()
             except psycopg.OperationalError:
                 pauses = pauses or self.pauses()
                 pause = next(pauses, None)
                 if pause is None:
                     raise
                 time.sleep(pause)
+            else:
+                self.keep(connection)
+                self.shortage.served()
+                return connection
+
+    def connect_once(self) -> psycopg.Connection[Any]:
+        return self.connects.connect(self.location.conninfo, cursor_factory=RawCursor, **self.settings)
 
 
 class AsyncReserve(_Idle):
@@ -236,14 +247,13 @@ class AsyncReserve(_Idle):
     connects: type[psycopg.AsyncConnection[Any]] = wire.AsyncConnection
 
     async def getconn(self) -> psycopg.AsyncConnection[Any]:
-        connection: psycopg.AsyncConnection[Any] = self.pop() or self.add(await self._connect())
-        return connection
-
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
         pauses: Iterator[float] | None = None
         while True:
+            connection: psycopg.AsyncConnection[Any] | None = self.pop()
+            if connection is not None:
+                return connection
             try:
-                return await self.connects.connect(
+                connection = await self.connects.connect(
                     self.location.conninfo, cursor_factory=AsyncRawCursor, **self.settings
                 )
             except psycopg.OperationalError:
@@ -252,6 +262,10 @@ class AsyncReserve(_Idle):
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
+            else:
+                self.keep(connection)
+                self.shortage.served()
+                return connection
 
 
 class Following:
@@ -267,12 +281,16 @@ class Following:
         connection: psycopg.Connection[Any] | None = reserve.pop()
         if connection is not None:
             return connection
-        if not reserve.shortage.over.wait(FOLLOW_SECONDS):
+        if not reserve.shortage.may_follow(FOLLOW_SECONDS):
             raise StoreUnavailable(
                 "PostgreSQL refuses connections that claims need, so none is opened for services; "
                 "raise max_connections, or run fewer workers."
             )
-        connection = reserve.connect_once()
+        try:
+            connection = reserve.connect_once()
+        except psycopg.OperationalError:
+            reserve.shortage.follower_refused()
+            raise
         reserve.keep(connection)
         return connection
 
@@ -426,9 +444,6 @@ class Sources(msgspec.Struct, frozen=True, eq=False):
     @property
     def all(self) -> tuple[Any, Any, Any]:
         return self.pool, self.reserve, self.senders
-
-    def close_idle(self) -> int:
-        return sum(int(source.close_idle()) for source in self.all)
 
     def close(self, successors: Sources | None = None) -> None:
         for old, new in zip(self.all, successors.all if successors else (None,) * 3, strict=True):
