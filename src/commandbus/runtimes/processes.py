@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -30,9 +30,12 @@ from commandbus.services.process_router import (
     queues_of,
     router_settings,
 )
-from commandbus.settings import VERSION
+from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.wakeup import Waiter
+
+CUT_SECONDS = 1.0
+"""Statements that have been waiting for so long at the end of a stop are given up."""
 
 
 class ManagerBase:
@@ -243,6 +246,15 @@ class RouterBase:
         for number, loop in enumerate(self._loops):
             loop.stopping = True
             self._tell(number)
+
+    def _stop_waits(self, seconds: float | None) -> Iterator[float | None]:
+        """How long to wait for the end, step by step: transactions under way may take as long as
+        handlers may; a store that has not answered by then is given up."""
+        first = SHUTDOWN_SECONDS if seconds is None else min(seconds, SHUTDOWN_SECONDS)
+        yield first
+        if self.is_running and (seconds is None or seconds > first):
+            self._bus.engine.cut(CUT_SECONDS)
+            yield None if seconds is None else seconds - first
 
     def _let_go(self) -> None:
         self._forget()

@@ -12,6 +12,7 @@ from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
+from commandbus.runtimes.farewell import FAREWELL_SECONDS
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.store.session import AsyncSession
 
@@ -58,8 +59,9 @@ class ProcessReplyRouter(RouterBase):
         except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                await asyncio.shield(self._session.run(self._farewell()))
+            with suppress(CommandBusError, TimeoutError):  # the store may be the reason for stopping
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await asyncio.shield(self._session.run(self._farewell()))
             self._let_go()
             self._stopped.set()
 
@@ -70,9 +72,10 @@ class ProcessReplyRouter(RouterBase):
         if not self.is_running:
             return
         self._ask_to_stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._stopped.wait()
+        for seconds in self._stop_waits(patience):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopped.wait()
 
     @property
     def _session(self) -> AsyncSession:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 from commandbus.domain.moment import Duration
-from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
+from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.services.process_router import RouterLoop
@@ -67,8 +66,7 @@ class SyncProcessReplyRouter(RouterBase):
         finally:
             for helper in helpers:
                 helper.join()
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                self._session.run(self._farewell())
+            attempt(lambda: self._session.run(self._farewell()))
             self._let_go()
             self._ended.set()
         if self._failure is not None:
@@ -80,7 +78,8 @@ class SyncProcessReplyRouter(RouterBase):
         seconds = stop_seconds(timeout)
         if self.is_running:
             self._ask_to_stop()
-            self._ended.wait(seconds)
+            for wait in self._stop_waits(seconds):
+                self._ended.wait(wait)
 
     @property
     def _session(self) -> Session:
