@@ -20,6 +20,7 @@ from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
+from commandbus.store.session import NotOpen, bus_closed
 
 logger = logging.getLogger("commandbus.processes")
 
@@ -128,6 +129,10 @@ class RouterLoop:
             try:
                 idle = yield from self._round(now)
                 failures = 0
+            except NotOpen as error:
+                if not self.stopping:
+                    raise bus_closed(f"router {self._name}") from error
+                return
             except Exception as error:  # a router outlives its failures; what it holds is tried again
                 failures += 1
                 self._metrics.failures += 1
@@ -169,7 +174,7 @@ class RouterLoop:
         cannot be routed keeps nobody else from it."""
         try:
             yield from self._route_some(now, self._held)
-        except StoreUnavailable:
+        except (StoreUnavailable, NotOpen):
             raise
         except Exception as error:  # a mistake that one of them brings along
             logger.exception("router %s could not route a batch", self._name)
@@ -180,7 +185,7 @@ class RouterLoop:
                 first, *rest = self._held
                 try:
                     yield from self._route_some(now, [first])
-                except StoreUnavailable:
+                except (StoreUnavailable, NotOpen):
                     raise
                 except Exception as own:  # this one
                     yield Send(park_reply(self._scope, first, own))

@@ -21,6 +21,14 @@ class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
         super().__init__("The bus is not open; use it inside `with bus:` or `async with bus:`.")
 
 
+def bus_closed(whose: str) -> InvalidOperationError:
+    """What a worker or router ends with when its bus is closed before it has stopped."""
+    return InvalidOperationError(
+        f"The bus was closed while {whose} was running, so nothing can be claimed or recorded any "
+        "more; call its stop() before the bus is closed."
+    )
+
+
 class Session(Protocol):
     """Runs an op in one transaction and returns its value; raises StoreUnavailable when it cannot.
     After StoreUnavailable it is unknown whether the op took effect, unless its message says."""

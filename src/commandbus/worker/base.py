@@ -36,7 +36,7 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
-from commandbus.store.session import ConnectionUse, Demand, Engine
+from commandbus.store.session import ConnectionUse, Demand, Engine, NotOpen, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim
@@ -180,6 +180,8 @@ class WorkerBase:
         first, self._fresh = self._fresh, False
         if first:
             return True
+        if self._core.failure is not None:
+            raise bus_closed(f"worker {self.name}") from self._core.failure
         again, self._restart_reason = self._restart_reason is not None, None
         if again:
             self.health_status.reset()
@@ -202,7 +204,8 @@ class WorkerBase:
             self.health_status.record_success()
         elif isinstance(event, ClaimFailed | SettleFailed):
             what = "claim" if isinstance(event, ClaimFailed) else "settle"
-            logger.warning("%s failed, trying again: %s", what, event.error)
+            if not isinstance(event.error, NotOpen):
+                logger.warning("%s failed, trying again: %s", what, event.error)
             if isinstance(event.error, PoolExhausted):
                 self.health_status.record_pool_exhaustion(event.error)
             else:

@@ -19,6 +19,7 @@ from typing import assert_never
 from commandbus.domain.outcome import Released
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.session import NotOpen
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.backoff import backoff
@@ -127,6 +128,8 @@ class WorkerCore:
         self._progress_at = -inf
         self._held_up = False
         """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
+        self.failure: NotOpen | None = None
+        """The bus was closed, so nothing can be claimed or recorded any more."""
         self._stop_at: float | None = None
         self._stop_requested = False
         self._interrupted_at: float | None = None
@@ -197,8 +200,10 @@ class WorkerCore:
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._may_wait = self._woken_meanwhile = True
+                self._notice_end(event.error, now, effects)
             case SettleFailed():
                 self._settle_failed(event, now, effects)
+                self._notice_end(event.error, now, effects)
             case Withdrawn():
                 self._withdrawn(event)
             case LeasesGone():
@@ -209,16 +214,27 @@ class WorkerCore:
                 self.poll_interval = event.poll_interval
                 self._look(now + self.poll_interval, "fallback")
             case StopRequested():
-                if not self._stop_requested:
-                    self._stop_requested = True
-                    effects.append(Withdraw())
-                    self._give_back(self.chains.give_up(), STOPPING)
-                self._stop_at = min(now + event.patience, self._stop_at or inf)
+                self._stop(now + event.patience, effects)
             case _:
                 assert_never(event)
         self._decide(now, effects)
         self._withdrawing += sum(isinstance(effect, Withdraw) for effect in effects)
         return effects
+
+    def _stop(self, moment: float, effects: list[Effect]) -> None:
+        """Begin nothing any more, and interrupt at that moment what still runs then."""
+        if not self._stop_requested:
+            self._stop_requested = True
+            effects.append(Withdraw())
+            self._give_back(self.chains.give_up(), STOPPING)
+        self._stop_at = min(moment, self._stop_at or inf)
+
+    def _notice_end(self, error: Exception, now: float, effects: list[Effect]) -> None:
+        """A bus that was closed under its worker ends it at once."""
+        if isinstance(error, NotOpen):
+            if not self._stop_requested:
+                self.failure = error
+            self._stop(now, effects)
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
