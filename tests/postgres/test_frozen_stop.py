@@ -15,14 +15,14 @@ from commandbus.settings import SHUTDOWN_SECONDS
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.sagas import DOMAIN, BookTrip
 from commandbus.testing.waiting import eventually
-from commandbus.worker import core
+from commandbus.worker import ending
 from tests.postgres.database import empty_url, tcp
 from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 PATIENCE = 0.5
-AFTERWARDS = core.GRACE + core.SETTLE_PATIENCE + farewell.FAREWELL_SECONDS
+AFTERWARDS = ending.GRACE + ending.SETTLE_PATIENCE + farewell.FAREWELL_SECONDS
 """What a stop may take beside the time for handlers."""
 LATE = 1.0
 """For a busy machine."""

@@ -16,7 +16,7 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.backoff import BACKOFF_MAX
-from commandbus.worker.core import GRACE, SETTLE_PATIENCE, WorkerCore
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -27,6 +27,7 @@ from commandbus.worker.effects import (
     Start,
     Withdraw,
 )
+from commandbus.worker.ending import GRACE, SETTLE_PATIENCE
 from commandbus.worker.events import (
     Claims,
     Event,
@@ -117,7 +118,7 @@ class VirtualWorker:
             self._end_gracefully()
 
     def _end_gracefully(self) -> None:
-        stop_at = self.core._stop_at
+        stop_at = self.core.ending.at
         assert stop_at is not None
         if self.owed and self.world.seconds < stop_at + GRACE + SETTLE_PATIENCE:
             raise Violation(f"P18: {self.name} ends and forgets {sorted(self.owed)}")

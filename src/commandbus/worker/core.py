@@ -34,6 +34,7 @@ from commandbus.worker.effects import (
     Start,
     Withdraw,
 )
+from commandbus.worker.ending import Ending
 from commandbus.worker.events import (
     ClaimFailed,
     Claims,
@@ -57,11 +58,6 @@ GLANCE_FROM = 30.0
 """Whoever looks less often than this need not look as closely while nothing happens."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
-GRACE = 1.0
-"""After interrupting handlers, how long their ends are awaited."""
-SETTLE_PATIENCE = 2.0
-"""After that, how long a settle in flight is awaited: with the default shutdown_timeout of 25 s, a stop
-takes less than 30 s, also when the store does not answer."""
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
@@ -81,6 +77,7 @@ class WorkerCore:
         *,
         metrics: WorkerMetrics | None = None,
         uniform: Callable[[], float] = random.random,
+        take_timer_turn: Callable[[float, float], bool] = lambda due_at, now: True,
     ) -> None:
         self.metrics = metrics or WorkerMetrics()
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
@@ -88,6 +85,8 @@ class WorkerCore:
         self.poll_interval = settings.poll_interval
         self._settings = settings
         self._uniform = uniform
+        self._take_timer_turn = take_timer_turn
+        """Whether this worker of the process claims for a timer that expired at `due_at`."""
         self.held = 0
         """Commands handed to slots and not finished."""
         self.unsettled: list[Settlement] = []
@@ -99,8 +98,7 @@ class WorkerCore:
         self._suspects = Suspects()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
-        self._taken = 0
-        self._claiming = False
+        self._taken, self._claiming = 0, False
         self._may_wait = True
         self.backlog = False
         """The last claim took all that was asked for, so more may be waiting."""
@@ -108,12 +106,9 @@ class WorkerCore:
         """The last claim had commands of high priority, so others may follow."""
         self._share = 1
         """As the last claim had commands that others may wait for, less is claimed ahead."""
-        self._woken_meanwhile = False
-        self._due_meanwhile = inf
-        self._look_at = -inf
-        self._look_source = "start"
-        self._claim_at = -inf
-        self._settle_at = -inf
+        self._woken_meanwhile, self._due_meanwhile = False, inf
+        self._look_at, self._look_source = -inf, "start"
+        self._claim_at = self._settle_at = -inf
         self._settled_at = -inf
         """When the last settle began."""
         self._sweep_at = -inf
@@ -121,22 +116,17 @@ class WorkerCore:
         """The last claim put things in order, too."""
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
-        self._claim_failures = 0
-        self._settle_failures = 0
+        self._claim_failures = self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
         self._progress_at = -inf
         self._held_up = False
         """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
-        self.failure: NotOpen | None = None
-        """The bus was closed, so nothing can be claimed or recorded any more."""
-        self._stop_at: float | None = None
-        self._stop_requested = False
-        self._interrupted_at: float | None = None
+        self.ending = Ending()
 
     @property
     def stopping(self) -> bool:
-        return self._stop_at is not None
+        return self.ending.at is not None
 
     @property
     def idle(self) -> bool:
@@ -150,13 +140,7 @@ class WorkerCore:
 
     def done(self, now: float) -> bool:
         """Whether the worker may end: everything is recorded, or patience is at its end."""
-        if self._stop_at is None:
-            return False
-        if not self._in_flight():
-            given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
-            if given_up or not self.held:
-                return True
-        return now >= self._stop_at + GRACE + SETTLE_PATIENCE
+        return self.ending.done(now, self.held, self._in_flight())
 
     def _in_flight(self) -> bool:
         """Whether something is on its way to or from the store or the slots, or has to go there."""
@@ -165,17 +149,14 @@ class WorkerCore:
     def deadline(self) -> float | None:
         """When a Tick is wanted, if nothing happens before."""
         moments: list[float] = []
-        if self._stop_at is not None:
-            moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
-            if self.held and self._interrupted_at is None:
-                moments.append(self._stop_at)
-            elif self.held and not self._in_flight() and self._interrupted_at is not None:
-                moments.append(self._interrupted_at + GRACE)
+        ending = self.ending.deadline(self.held, self._in_flight())
+        if ending is not None:
+            moments.append(ending)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
-        if self._ahead() and self._stop_at is None:
+        if self._ahead() and not self.stopping:
             moments.append(self._progress_at + HOARD_SECONDS)
         return min(moments, default=None)
 
@@ -200,10 +181,13 @@ class WorkerCore:
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._may_wait = self._woken_meanwhile = True
-                self._notice_end(event.error, now, effects)
+                self._end_if_closed(event.error, now, effects)
+                if self._claim_failures == 1:
+                    # Other workers may have left an event or a timer to this one.
+                    effects.append(PassOn())
             case SettleFailed():
                 self._settle_failed(event, now, effects)
-                self._notice_end(event.error, now, effects)
+                self._end_if_closed(event.error, now, effects)
             case Withdrawn():
                 self._withdrawn(event)
             case LeasesGone():
@@ -221,19 +205,15 @@ class WorkerCore:
         self._withdrawing += sum(isinstance(effect, Withdraw) for effect in effects)
         return effects
 
-    def _stop(self, moment: float, effects: list[Effect]) -> None:
-        """Begin nothing any more, and interrupt at that moment what still runs then."""
-        if not self._stop_requested:
-            self._stop_requested = True
+    def _stop(self, at: float, effects: list[Effect]) -> None:
+        if self.ending.request(at):
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), STOPPING)
-        self._stop_at = min(moment, self._stop_at or inf)
 
-    def _notice_end(self, error: Exception, now: float, effects: list[Effect]) -> None:
+    def _end_if_closed(self, error: Exception, now: float, effects: list[Effect]) -> None:
         """A bus that was closed under its worker ends it at once."""
         if isinstance(error, NotOpen):
-            if not self._stop_requested:
-                self.failure = error
+            self.ending.closed(error)
             self._stop(now, effects)
 
     def _decide(self, now: float, effects: list[Effect]) -> None:
@@ -241,11 +221,9 @@ class WorkerCore:
         idle = False
         if self._suspects.waiting is not None:
             self._let_suspect_go(now, effects)
-        overdue = self._stop_at is not None and now >= self._stop_at
-        if overdue and self.held and self._interrupted_at is None:
-            self._interrupted_at = now
+        if self.ending.interrupts(now, self.held):
             effects.append(Interrupt())
-            if not self._stop_requested:  # it ends by itself, and could have done all that it took
+            if not self.ending.requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
                 self._give_back(self.chains.give_up(), STOPPING)
         if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
@@ -260,7 +238,7 @@ class WorkerCore:
             self._settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
             effects.append(Settle(self._settling))
-        if not self._may_wait and now >= self._look_at:
+        if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
             idle = self._look_source == "fallback" and self._swept and self.poll_interval >= GLANCE_FROM
             self._sweep_at = now
@@ -280,6 +258,13 @@ class WorkerCore:
             # Only one waiter is told of new work; one that cannot take it passes the news on.
             self._woken_meanwhile = False
             effects.append(PassOn())
+
+    def _is_my_turn(self, now: float) -> bool:
+        """One worker of a process claims when a timer expires; the others go back to waiting."""
+        if self._look_source != "timer" or self._take_timer_turn(self._look_at, now):
+            return True
+        self._look_at, self._look_source = now + self.poll_interval, "fallback"
+        return False
 
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""
@@ -373,7 +358,7 @@ class WorkerCore:
             effects.append(Start(self.chains.lead(starting)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
-            self._stop_at = now + self._settings.shutdown_timeout
+            self.ending.at = now + self._settings.shutdown_timeout
         if self.backlog:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
@@ -384,14 +369,16 @@ class WorkerCore:
             self._due_meanwhile = min(self._due_meanwhile, due_at)
             self._sweep_at = min(self._sweep_at, due_at)
             return
-        self.metrics.woken(event.source)
+        asleep = not self._may_wait and not self._claiming
+        if asleep:
+            self.metrics.woken(event.source)
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now
-        if not self._may_wait and not self._claiming:
-            # Only who slept hurries: one that is told again and again must not forget the order.
+        if asleep:
+            # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
             self._hurried = event.source != RECONNECT
             self._may_wait = True
             if self._settings.jitter:
