@@ -126,6 +126,14 @@ def test_a_pool_smaller_than_the_concurrency_is_refused(url: str) -> None:
             SyncWorker(bus, "orders", concurrency=5)
         with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=16"):
             worker.set_concurrency(16)
+        assert SyncWorker(bus, "orders", concurrency=9, min_concurrency=1, max_concurrency=4)
+        with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=8.*max_concurrency"):
+            SyncWorker(bus, "orders", concurrency=2, min_concurrency=1, max_concurrency=8)
+
+
+def test_a_listener_behind_a_pooler_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"pooler=on.*notify=on"):
+        SyncCommandBus("postgresql://localhost/x?pooler=on&notify=on")
 
 
 @pytest.mark.parametrize("value", ["0", "x", "-1", "1e9"])

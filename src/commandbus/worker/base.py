@@ -109,7 +109,7 @@ class WorkerBase:
         self.name = f"{base[:54]}-{boot_id}"
         self._engine = engine
         self._demand = self._demand_of(settings.concurrency)
-        engine.check_demand(self._demand)
+        engine.check_demand(self._demand_of(settings.max_concurrency or settings.concurrency))
         self._check_handlers()
         self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout)

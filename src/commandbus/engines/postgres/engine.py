@@ -164,7 +164,8 @@ class PostgresEngine:
         if given is not None and given < demand.concurrency:
             raise ConfigurationError(
                 f"pool_size={given} in the URL is less than concurrency={demand.concurrency}: every "
-                "slot may need a connection. Raise the one, lower the other, or leave pool_size out."
+                "slot may need a connection. Raise the one, lower the other (max_concurrency where it "
+                "is given), or leave pool_size out."
             )
 
     def meet(self, demand: Demand) -> None:
