@@ -11,6 +11,7 @@ import pytest
 
 from commandbus import HandlerRegistry
 from commandbus.domain.process.values import ProcessStatus
+from commandbus.errors import StoreUnavailable
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.sagas import DOMAIN, BookTrip, Trip
 from commandbus.testing.waiting import eventually
@@ -30,9 +31,14 @@ def proxy() -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.fixture
+def options() -> str:
+    return ""
+
+
 @pytest.fixture(params=["asyncio", "threads"])
-def bus(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Harness]:
-    harness = Configuration("postgres", proxy.url).open(request.param)
+def bus(request: pytest.FixtureRequest, proxy: Proxy, options: str) -> Iterator[Harness]:
+    harness = Configuration("postgres", proxy.url + options).open(request.param)
     yield harness
     proxy.refusing = False
     harness.close()
@@ -73,6 +79,28 @@ def book(bus: Harness) -> None:
         return bus.call(manager.get_process, process_id).status is ProcessStatus.COMPLETED
 
     eventually(completed, 50)
+
+
+@pytest.mark.parametrize("options", ["&pool_timeout=1"])
+def test_an_outage_outlives_the_patience_of_calls_but_nothing_else(
+    bus: Harness, other: Harness, proxy: Proxy
+) -> None:
+    with bus.run_worker(travel(), DOMAIN), bus.run_router(BookTrip):
+        book(other)
+        with away(proxy):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                bus.stats()
+            with pytest.raises(StoreUnavailable):
+                bus.send("orders", "ship")
+            with pytest.raises(StoreUnavailable, match="cannot be reached"):
+                bus.stats()
+            assert time.monotonic() - began < AWAY_SECONDS
+            time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+        began = time.monotonic()
+        assert bus.stats().depth == 0
+        book(other)
+        assert time.monotonic() - began < RESUMED_SECONDS_MAX
 
 
 def test_processes_go_on_soon_after_an_outage(bus: Harness, other: Harness, proxy: Proxy) -> None:

@@ -26,6 +26,7 @@ from commandbus import (
     create_pool,
     plan_connections,
 )
+from commandbus.engines.postgres import pools
 from commandbus.store.records import ClaimRequest
 from commandbus.store.session import Demand
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -371,3 +372,17 @@ def test_connections_are_replaced_under_senders(bus: Harness) -> None:
         for transaction in held:
             bus.call(transaction.rollback)
     assert bus.engine.connections.busy == 0
+
+
+def test_connections_of_a_pool_that_are_not_used_are_closed(
+    bus: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.5)
+    begin = bus.engine.begin_async if bus.runtime == "asyncio" else bus.engine.begin
+    held = [bus.call(begin, Demand(3, 5.0)) for _ in range(3)]
+    pool = held[0]._line.source
+    for transaction in held:
+        bus.call(transaction.rollback)
+    assert pool.size == 3
+    eventually(lambda: pool.size == 0)
+    assert bus.stats().depth == 0

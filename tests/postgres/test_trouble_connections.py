@@ -13,8 +13,10 @@ import pytest
 from commandbus import CommandBus, SendRequest
 from commandbus.engines.postgres import listener, watch
 from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.pools import CONNECT_SECONDS_MIN
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
 from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing import Configuration
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url, tcp
 from tests.support.proxy import Proxy
@@ -243,6 +245,22 @@ async def test_an_awaiting_caller_of_a_frozen_server_is_told_in_time(proxy: Prox
         await bus.send(DOMAIN, "ship")
         with proxy.frozen(), pytest.raises(StoreUnavailable):
             await bus.send(DOMAIN, "ship")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_server_that_does_not_greet_is_not_waited_for_beyond_the_pool_timeout(
+    proxy: Proxy, runtime: str
+) -> None:
+    bus = Configuration("postgres", f"{proxy.url}&pool_timeout=1").open(runtime)
+    try:
+        with proxy.frozen():
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                bus.stats()
+            assert time.monotonic() - began < 1 + CONNECT_SECONDS_MIN + 1
+        assert bus.stats().depth == 0
+    finally:
+        bus.close()
 
 
 @pytest.mark.parametrize("weather", [{"delay": 0.02}, {"bytes_per_second": 20_000}])

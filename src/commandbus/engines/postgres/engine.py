@@ -23,10 +23,10 @@ from commandbus.engines.postgres.pools import (
     Following,
     Pool,
     Reserve,
-    Shortage,
     Sources,
 )
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import Watch
@@ -214,7 +214,7 @@ class PostgresEngine:
         every = self._all_sources()
         return ConnectionUse(
             busy=sum(self.traffic.count(sources.pool) for sources in every),
-            busy_max=self._size * (2 if self._awaits else 1),
+            busy_max=self._size * max(len(every), 2 if self._awaits else 1),
             reserved=sum(sources.reserve.size + sources.senders.size for sources in every),
             listening=int(self.store.sleepers.listening.is_set()),
         )

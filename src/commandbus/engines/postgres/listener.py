@@ -24,7 +24,7 @@ from psycopg import RawCursor, sql
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.location import Location
-from commandbus.engines.postgres.pools import Shortage
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
 from commandbus.engines.postgres.watch import Watch, shut_down

@@ -18,20 +18,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import ceil
 from typing import Any, Protocol
 
 import msgspec
 import psycopg
 from psycopg import AsyncRawCursor, RawCursor, adapt
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8Dumper
 
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.errors import PoolExhausted, StoreUnavailable
 from commandbus.store.session import NotOpen
 
 LIFETIME_SECONDS = 3600.0
 IDLE_SECONDS = 600.0
+CONNECT_SECONDS_MIN = 2
+"""Less is not enough for a server that is far away."""
 PAUSE_SECONDS_MAX = 1.0
 """Between two attempts to connect to a server that is away."""
 RETRY_SECONDS = (0.01, 0.02, 0.04, 0.08)
@@ -39,7 +44,6 @@ RETRY_SECONDS = (0.01, 0.02, 0.04, 0.08)
 others want its place."""
 FOLLOW_SECONDS = 2.0
 """How long a service waits for the connections that come first."""
-FOLLOW_AGAIN_SECONDS = 5.0
 
 
 class Replaced(Exception):  # noqa: N818 - a signal between this module and connections.py
@@ -82,42 +86,6 @@ class _Context:
         self.adapters = adapters()
 
 
-class Shortage:
-    """Which connections come first when the server refuses to give more.
-
-    Claims, settles, renewals, handlers and senders come first; services and the listener follow when
-    those have what they need. A refused connection of the first kind closes an idle one of the process,
-    or the listener's, so helpers never keep a connection that the work needs.
-    """
-
-    def __init__(self, make_room: Callable[[], bool]) -> None:
-        self._make_room = make_room
-        self._over = threading.Event()
-        """The last attempt to connect for the work succeeded."""
-        self._follow_at = 0.0
-
-    def served(self) -> None:
-        self._over.set()
-
-    def refused(self) -> bool:
-        """The work did not get a connection; returns whether another one was closed for it."""
-        self._over.clear()
-        return self._make_room()
-
-    def may_follow(self, seconds: float) -> bool:
-        """Whether services and the listener may connect, after waiting for it for so long."""
-        return self._over.wait(seconds) and time.monotonic() >= self._follow_at
-
-    def follower_refused(self) -> None:
-        """A service or the listener did not get a connection: none of them tries again for a while, so
-        that those of a fleet do not take every connection that gets free."""
-        self._follow_at = time.monotonic() + FOLLOW_AGAIN_SECONDS
-
-    def end(self) -> None:
-        """Let what waits go on, because the bus is closed."""
-        self._over.set()
-
-
 class _Idle:
     """Connections that wait to be used again, the last one first; old ones are closed."""
 
@@ -137,6 +105,7 @@ class _Idle:
             "prepare_threshold": 0 if location.prepare else None,
             "context": _Context(),
         }
+        self._connect_timeout = int(conninfo_to_dict(location.conninfo).get("connect_timeout") or 0)
         self._monotonic = monotonic
         self._idle: deque[tuple[Any, float]] = deque()
         self._old_at: dict[Any, float] = {}
@@ -148,9 +117,16 @@ class _Idle:
         """How many connections there are, idle or in use."""
         return len(self._old_at)
 
-    def pauses(self) -> Iterator[float]:
+    def connecting(self, until: float) -> dict[str, Any]:
+        """The arguments of an attempt to connect, which ends with patience, or a little later."""
+        left = until - self._monotonic()
+        if not self.patience or left >= self._connect_timeout:
+            return self.settings
+        return self.settings | {"connect_timeout": max(CONNECT_SECONDS_MIN, ceil(left))}
+
+    def pauses(self, until: float) -> Iterator[float]:
         """How long to wait after each failed attempt to connect; ends when patience does."""
-        until, pause = self._monotonic() + self.patience, 0.1
+        pause = 0.1
         if self._idle:
             yield 0.0  # one came back meanwhile
         if self.shortage.refused():
@@ -176,9 +152,15 @@ class _Idle:
         usable = not connection.closed and not self.closed
         if usable and self._old_at.get(connection, 0.0) > now:
             self._idle.append((connection, now))
+            while self.closed and self.close_oldest():
+                pass  # closed meanwhile, by another thread
         else:
             self._end(connection)
-        while self._idle and self._idle[0][1] < now - IDLE_SECONDS:
+
+    def close_unused(self) -> None:
+        """Close what has not been used for long."""
+        late = self._monotonic() - IDLE_SECONDS
+        while self._idle and self._idle[0][1] <= late:
             self.close_oldest()
 
     def close_oldest(self) -> bool:
@@ -218,16 +200,18 @@ class Reserve(_Idle):
 
     connects: type[psycopg.Connection[Any]] = wire.Connection
 
-    def getconn(self) -> psycopg.Connection[Any]:
-        pauses: Iterator[float] | None = None
+    def getconn(self, since: float | None = None) -> psycopg.Connection[Any]:
+        until = (since or self._monotonic()) + self.patience
+        pauses = self.pauses(until)
         while True:
             connection: psycopg.Connection[Any] | None = self.pop()
             if connection is not None:
                 return connection
             try:
-                connection = self.connect_once()
+                connection = self.connects.connect(
+                    self.location.conninfo, cursor_factory=RawCursor, **self.connecting(until)
+                )
             except psycopg.OperationalError:
-                pauses = pauses or self.pauses()
                 pause = next(pauses, None)
                 if pause is None:
                     raise
@@ -237,27 +221,24 @@ class Reserve(_Idle):
                 self.shortage.served()
                 return connection
 
-    def connect_once(self) -> psycopg.Connection[Any]:
-        return self.connects.connect(self.location.conninfo, cursor_factory=RawCursor, **self.settings)
-
 
 class AsyncReserve(_Idle):
     """For asyncio; used on one loop only."""
 
     connects: type[psycopg.AsyncConnection[Any]] = wire.AsyncConnection
 
-    async def getconn(self) -> psycopg.AsyncConnection[Any]:
-        pauses: Iterator[float] | None = None
+    async def getconn(self, since: float | None = None) -> psycopg.AsyncConnection[Any]:
+        until = (since or self._monotonic()) + self.patience
+        pauses = self.pauses(until)
         while True:
             connection: psycopg.AsyncConnection[Any] | None = self.pop()
             if connection is not None:
                 return connection
             try:
                 connection = await self.connects.connect(
-                    self.location.conninfo, cursor_factory=AsyncRawCursor, **self.settings
+                    self.location.conninfo, cursor_factory=AsyncRawCursor, **self.connecting(until)
                 )
             except psycopg.OperationalError:
-                pauses = pauses or self.pauses()
                 pause = next(pauses, None)
                 if pause is None:
                     raise
@@ -287,7 +268,9 @@ class Following:
                 "raise max_connections, or run fewer workers."
             )
         try:
-            connection = reserve.connect_once()
+            connection = reserve.connects.connect(
+                reserve.location.conninfo, cursor_factory=RawCursor, **reserve.settings
+            )
         except psycopg.OperationalError:
             reserve.shortage.follower_refused()
             raise
@@ -309,13 +292,15 @@ class Pool(Reserve):
         self._lock = threading.Lock()
         self._free = size_max
         self._queue: deque[threading.Event] = deque()
+        self._timer: threading.Timer | None = None
 
-    def getconn(self) -> psycopg.Connection[Any]:
+    def getconn(self, since: float | None = None) -> psycopg.Connection[Any]:
+        since = since or self._monotonic()
         self._acquire()
         try:
             if self.closed:
                 raise self._gone()
-            return super().getconn()
+            return super().getconn(since)
         except BaseException:
             self._release()
             raise
@@ -334,6 +319,8 @@ class Pool(Reserve):
         with self._lock:
             while self._queue:
                 self._queue.popleft().set()
+            if self._timer is not None:
+                self._timer.cancel()
 
     def _acquire(self) -> None:
         with self._lock:
@@ -342,12 +329,22 @@ class Pool(Reserve):
                 return
             turn = threading.Event()
             self._queue.append(turn)
-        if turn.wait(self.patience):
-            return
+        try:
+            given = turn.wait(self.patience)
+        except BaseException:  # a signal in the main thread
+            if not self._left_queue(turn):
+                self._release()
+            raise
+        if not given and self._left_queue(turn):
+            raise self._used_up(self.size_max)
+
+    def _left_queue(self, turn: threading.Event) -> bool:
+        """Give a turn up; False when it came at this very moment."""
         with self._lock:
-            if turn in self._queue:
+            waits = turn in self._queue
+            if waits:
                 self._queue.remove(turn)
-                raise self._used_up(self.size_max)
+        return waits
 
     def _release(self) -> None:
         with self._lock:
@@ -355,6 +352,20 @@ class Pool(Reserve):
                 self._queue.popleft().set()
             else:
                 self._free += 1
+            self._plan()
+
+    def _plan(self) -> None:
+        """Look after idle connections while there are any."""
+        if self._idle and self._timer is None and not self.closed:
+            self._timer = threading.Timer(IDLE_SECONDS, self._tidy)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _tidy(self) -> None:
+        self.close_unused()
+        with self._lock:
+            self._timer = None
+            self._plan()
 
 
 class AsyncPool(AsyncReserve):
@@ -374,13 +385,15 @@ class AsyncPool(AsyncReserve):
         self._loop = loop
         self._free = size_max
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def getconn(self) -> psycopg.AsyncConnection[Any]:
+    async def getconn(self, since: float | None = None) -> psycopg.AsyncConnection[Any]:
+        since = since or self._monotonic()
         await self._acquire()
         try:
             if self.closed:
                 raise self._gone()
-            return await super().getconn()
+            return await super().getconn(since)
         except BaseException:
             self._release()
             raise
@@ -426,8 +439,20 @@ class AsyncPool(AsyncReserve):
                 turn.set_result(None)
                 return
         self._free += 1
+        self._plan()
+
+    def _plan(self) -> None:
+        if self._idle and self._timer is None and not self.closed:
+            self._timer = self._loop.call_later(IDLE_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        self.close_unused()
+        self._timer = None
+        self._plan()
 
     def _let_all_in(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for turn in self._queue:
             if not turn.done():
                 turn.set_result(None)
