@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from math import inf
 from typing import Any
 
 from commandbus.domain.ids import new_id
@@ -31,7 +32,6 @@ from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import Watch
 from commandbus.errors import ConfigurationError, InvalidOperationError
-from commandbus.settings import STATEMENT_SECONDS
 from commandbus.store.op import Op, Wake
 from commandbus.store.session import ConnectionUse, Demand, NotOpen
 from commandbus.store.wakeup import WakeHub
@@ -74,7 +74,7 @@ class PostgresEngine:
         self._awaits = False
         """Whether the bus was opened for asyncio."""
         self._size = self.location.pool_size or POOL_SIZE
-        self._workers_location, self._statement_timeout = self.location, STATEMENT_SECONDS
+        self._workers_location, self._statement_timeout = self.location, inf
         """The shortest timeout that any worker asks for counts, for connections made from then on."""
         self._shortage = Shortage(self._make_room)
         self._threads: Sources | None = None
@@ -108,7 +108,7 @@ class PostgresEngine:
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._workers_location, self._statement_timeout = self.location, STATEMENT_SECONDS
+        self._workers_location, self._statement_timeout = self.location, inf
         self._threads, self._loops = self._blocking_sources(), {}
         self.store.sleepers.forget()
         if self.location.notify:
@@ -172,11 +172,10 @@ class PostgresEngine:
         self.check_demand(demand)
         with self._lock:
             self._size = max(self._size, demand.concurrency)
-            if demand.statement_timeout < self._statement_timeout:
-                self._statement_timeout = demand.statement_timeout
-                self._workers_location = location.with_statement_timeout(
-                    self.location, demand.statement_timeout
-                )
+            self._statement_timeout = min(self._statement_timeout, demand.statement_timeout)
+            self._workers_location = location.with_statement_timeout(
+                self.location, self._statement_timeout
+            )
             for sources in self._all_sources():
                 sources.reserve.location = self._workers_location
                 sources.pool.grow(self._size)
@@ -278,7 +277,8 @@ class PostgresEngine:
             raise self._not_open(op)
         with self._lock:
             self._forget_ended_loops()
-            sources = self._loops[loop] = self._awaiting_sources(loop)
+            sources = self._awaiting_sources(loop)
+            self._loops = {**self._loops, loop: sources}  # others may be reading it
         return sources
 
     def _not_open(self, op: Op[Any] | None) -> InvalidOperationError:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from math import ceil
+from math import ceil, inf
 from typing import Any, Protocol
 
 import msgspec
@@ -105,7 +105,8 @@ class _Idle:
             "prepare_threshold": 0 if location.prepare else None,
             "context": _Context(),
         }
-        self._connect_timeout = int(conninfo_to_dict(location.conninfo).get("connect_timeout") or 0)
+        given = conninfo_to_dict(location.conninfo).get("connect_timeout")
+        self._connect_timeout = float(given or 0) or inf
         self._monotonic = monotonic
         self._idle: deque[tuple[Any, float]] = deque()
         self._old_at: dict[Any, float] = {}
