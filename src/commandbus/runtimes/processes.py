@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -169,6 +169,7 @@ class RouterBase:
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
+        self._giving_up: threading.Timer | None = None
 
     @property
     def metrics(self) -> RouterMetrics:
@@ -246,17 +247,16 @@ class RouterBase:
         for number, loop in enumerate(self._loops):
             loop.stopping = True
             self._tell(number)
-
-    def _stop_waits(self, seconds: float | None) -> Iterator[float | None]:
-        """How long to wait for the end, step by step: transactions under way may take as long as
-        handlers may; a store that has not answered by then is given up."""
-        first = SHUTDOWN_SECONDS if seconds is None else min(seconds, SHUTDOWN_SECONDS)
-        yield first
-        if self.is_running and (seconds is None or seconds > first):
-            self._bus.engine.cut(CUT_SECONDS)
-            yield None if seconds is None else seconds - first
+        if self._loops and self._giving_up is None:
+            # Transactions under way may take as long as handlers may; then the store is given up.
+            self._giving_up = threading.Timer(SHUTDOWN_SECONDS, self._bus.engine.cut, [CUT_SECONDS])
+            self._giving_up.daemon = True
+            self._giving_up.start()
 
     def _let_go(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
         self._forget()
         for waiter in self._waiters:
             self._bus.hub.unregister(waiter)

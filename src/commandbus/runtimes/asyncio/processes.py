@@ -72,10 +72,9 @@ class ProcessReplyRouter(RouterBase):
         if not self.is_running:
             return
         self._ask_to_stop()
-        for seconds in self._stop_waits(patience):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stopped.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._stopped.wait()
 
     @property
     def _session(self) -> AsyncSession:

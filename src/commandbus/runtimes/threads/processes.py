@@ -78,8 +78,7 @@ class SyncProcessReplyRouter(RouterBase):
         seconds = stop_seconds(timeout)
         if self.is_running:
             self._ask_to_stop()
-            for wait in self._stop_waits(seconds):
-                self._ended.wait(wait)
+            self._ended.wait(seconds)
 
     @property
     def _session(self) -> Session:
