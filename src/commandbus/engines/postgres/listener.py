@@ -126,6 +126,7 @@ class Listener:
 
     def _may_connect(self) -> bool:
         """Whether the work has its connections, after waiting for that for a moment."""
+        self._connection = None
         if self._shortage.may_follow(LOOK_SECONDS):
             return True
         select.select([self._door], [], [], LOOK_SECONDS)
