@@ -1,7 +1,7 @@
 """A storm of connections: two hundred workers on a server that allows a hundred.
 
-`python -m tests.chaos.storm '{…}'` is one of its processes, with twenty workers of one runtime. Those
-that find no place try again; whoever is in works. Nothing may be lost.
+`python -m tests.chaos.storm '{…}'` is one of its processes, with twenty workers of one runtime. All
+start together. Workers that get no connection try again, the others work, and nothing may be lost.
 """
 
 from __future__ import annotations
@@ -49,13 +49,11 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
         config = {"url": f"{url}&pool_timeout=2", "effects": str(effects)}
         children: list[Child] = []
         try:
-            # One after another, as a fleet starts: all at once would share out the places so that
-            # nobody has as many as a worker needs.
             for number in range(processes):
                 runtime = ("asyncio", "threads")[number % 2]
                 children.append(Child("tests.chaos.storm", config | {"runtime": runtime}))
-                children[-1].expect("ready")
-                time.sleep(1.0)
+            for child in children:
+                child.expect("ready")
             sent += _send(bus, commands)
             done = _wait(bus, len(sent))
             seen = [list(_said(child)) for child in children]
@@ -155,7 +153,8 @@ async def work(config: dict[str, Any], registry: HandlerRegistry) -> None:
 
 
 async def work_async(config: dict[str, Any], registry: HandlerRegistry) -> None:
-    await asyncio.gather(*(work(config, registry) for _ in range(WORKERS_EACH)))
+    workers = config.get("workers", WORKERS_EACH)
+    await asyncio.gather(*(work(config, registry) for _ in range(workers)))
 
 
 def main() -> None:
@@ -166,7 +165,8 @@ def main() -> None:
         say("ready")
         asyncio.run(work_async(config, registry))
     threads = [
-        threading.Thread(target=work_in_thread, args=(config, registry)) for _ in range(WORKERS_EACH)
+        threading.Thread(target=work_in_thread, args=(config, registry), daemon=True)
+        for _ in range(config.get("workers", WORKERS_EACH))
     ]
     for thread in threads:
         thread.start()

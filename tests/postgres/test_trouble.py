@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -178,7 +179,8 @@ def test_nothing_leaks_into_pooled_connections(url: str) -> None:
     with SyncCommandBus(url + "&pool_size=4") as bus:
         bus.send("orders", "ship")
         SyncWorker(bus, "orders").receive(1)
-        with bus.engine.blocking_pool().connection() as connection:
+        pool = bus.engine.blocking_pool()
+        with closing(pool.getconn()) as connection:
             shown = [
                 connection.execute(f"show {name}").fetchone()[0]
                 for name in ("synchronous_commit", "statement_timeout")

@@ -30,9 +30,12 @@ from commandbus.services.process_router import (
     queues_of,
     router_settings,
 )
-from commandbus.settings import VERSION
+from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.wakeup import Waiter
+
+CUT_SECONDS = 1.0
+"""Statements that have been waiting for so long at the end of a stop are given up."""
 
 
 class ManagerBase:
@@ -166,6 +169,7 @@ class RouterBase:
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
+        self._giving_up: threading.Timer | None = None
 
     @property
     def metrics(self) -> RouterMetrics:
@@ -243,8 +247,16 @@ class RouterBase:
         for number, loop in enumerate(self._loops):
             loop.stopping = True
             self._tell(number)
+        if self._loops and self._giving_up is None:
+            # Transactions under way may take as long as handlers may; then the store is given up.
+            self._giving_up = threading.Timer(SHUTDOWN_SECONDS, self._bus.engine.cut, [CUT_SECONDS])
+            self._giving_up.daemon = True
+            self._giving_up.start()
 
     def _let_go(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
         self._forget()
         for waiter in self._waiters:
             self._bus.hub.unregister(waiter)

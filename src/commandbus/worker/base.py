@@ -36,7 +36,7 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
-from commandbus.store.session import ConnectionUse, Demand, Engine
+from commandbus.store.session import ConnectionUse, Demand, Engine, NotOpen, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim
@@ -110,7 +110,7 @@ class WorkerBase:
         self.name = f"{base[:54]}-{boot_id}"
         self._engine = engine
         self._demand = self._demand_of(settings.concurrency)
-        engine.check_demand(self._demand)
+        engine.check_demand(self._demand_of(settings.max_concurrency or settings.concurrency))
         self._check_handlers()
         self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout, self._deafness)
@@ -186,6 +186,9 @@ class WorkerBase:
         first, self._fresh = self._fresh, False
         if first:
             return True
+        closed = self._core.ending.failure
+        if closed is not None:
+            raise bus_closed(f"worker {self.name}") from closed
         again, self._restart_reason = self._restart_reason is not None, None
         if again:
             self.health_status.reset()
@@ -210,7 +213,8 @@ class WorkerBase:
             if isinstance(event, Claims) and event.reply.stuck is not None:
                 health.record_stuck_leases(event.reply.stuck)
             return
-        logger.warning("%s failed, trying again: %s", what, event.error)
+        if not isinstance(event.error, NotOpen):
+            logger.warning("%s failed, trying again: %s", what, event.error)
         if isinstance(event.error, PoolExhausted):
             health.record_pool_exhaustion(event.error, what)
         else:
@@ -302,7 +306,7 @@ class WorkerBase:
         self._post_from_anywhere(PollChanged(checked))
 
     def _demand_of(self, concurrency: int) -> Demand:
-        return Demand(concurrency, self.settings.statement_seconds)
+        return Demand(concurrency, self.settings.statement_seconds, self.name)
 
     @property
     def is_stopping(self) -> bool:

@@ -56,6 +56,7 @@ class MemoryEngine(Serverless):
         self.session = MemorySession(self.hub)
         self.async_session = AsyncMemorySession(self.session)
         self.reserved_session, self.reserved_async_session = self.session, self.async_session
+        self.service_session = self.session
 
     def open(self) -> None:
         self.session.is_open = True

@@ -12,7 +12,9 @@ from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
+from commandbus.runtimes.farewell import FAREWELL_SECONDS
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+from commandbus.store.session import AsyncSession
 
 
 class ProcessManager(ManagerBase):
@@ -57,8 +59,9 @@ class ProcessReplyRouter(RouterBase):
         except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                await asyncio.shield(self._bus.engine.reserved_async_session.run(self._farewell()))
+            with suppress(CommandBusError, TimeoutError):  # the store may be the reason for stopping
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await asyncio.shield(self._session.run(self._farewell()))
             self._let_go()
             self._stopped.set()
 
@@ -73,6 +76,11 @@ class ProcessReplyRouter(RouterBase):
             async with asyncio.timeout(patience):
                 await self._stopped.wait()
 
+    @property
+    def _session(self) -> AsyncSession:
+        session: AsyncSession = self._bus.engine.reserved_async_session
+        return session
+
     async def _work(self, number: int) -> None:
         progress, bell = FlowRun(self._loops[number].run()), self._bells[number]
         try:
@@ -80,7 +88,7 @@ class ProcessReplyRouter(RouterBase):
                 with progress.answering():
                     if progress.pause is None:
                         op, read = progress.op, progress.read
-                        progress.answer = await self._bus.session.run(op, read=read)
+                        progress.answer = await self._session.run(op, read=read)
                     else:
                         await _ring(bell, progress.pause)
                         progress.answer = time.monotonic()

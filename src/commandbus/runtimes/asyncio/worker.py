@@ -18,6 +18,7 @@ from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded
+from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
@@ -97,9 +98,6 @@ class Worker(RuntimeWorker):
         try:
             while self._another_round():
                 await self._run_once()
-                if self._restart_reason is not None:
-                    await self._engine.replace_async()
-                    self._engine.leave_behind()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -110,7 +108,7 @@ class Worker(RuntimeWorker):
 
     async def _run_once(self) -> None:
         self._begin_anew()
-        await self._engine.meet_async(self._demand_of(self._core.concurrency))
+        self._engine.meet(self._demand_of(self._core.concurrency))
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
@@ -170,7 +168,7 @@ class Worker(RuntimeWorker):
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
             if isinstance(event, Resized):
-                self._spawn(self._engine.meet_async(self._demand_of(event.concurrency)))
+                self._engine.meet(self._demand_of(event.concurrency))
         self._fit_slots()
 
     def _post(self, event: Event) -> None:
@@ -397,18 +395,19 @@ class Worker(RuntimeWorker):
 
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
+        budget = Budget()
         self._engine.hub.unregister(self._waiter)
         left = self._slots | self._left_behind
         for slot in left:
             slot.cancel()
         if left:
-            await asyncio.wait(left, timeout=1.0)
+            await asyncio.wait(left, timeout=budget.left() / 3)
         if self._effects:
-            await asyncio.wait(self._effects, timeout=5.0)
+            await asyncio.wait(self._effects, timeout=budget.left() / 2)
         if self._timer is not None:
             self._timer.cancel()
         self._crew.close()
-        await asyncio.to_thread(self._stop_helpers)
+        await asyncio.to_thread(self._stop_helpers, budget)
         await asyncio.to_thread(self._stalls.stop)
 
 

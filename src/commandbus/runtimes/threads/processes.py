@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 from commandbus.domain.moment import Duration
-from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
+from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.services.process_router import RouterLoop
+from commandbus.store.session import Session
 
 
 class SyncProcessManager(ManagerBase):
@@ -66,8 +66,7 @@ class SyncProcessReplyRouter(RouterBase):
         finally:
             for helper in helpers:
                 helper.join()
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                self._bus.engine.reserved_session.run(self._farewell())
+            attempt(lambda: self._session.run(self._farewell()))
             self._let_go()
             self._ended.set()
         if self._failure is not None:
@@ -80,6 +79,11 @@ class SyncProcessReplyRouter(RouterBase):
         if self.is_running:
             self._ask_to_stop()
             self._ended.wait(seconds)
+
+    @property
+    def _session(self) -> Session:
+        session: Session = self._bus.engine.reserved_session
+        return session
 
     def _serve(self, number: int) -> None:
         try:
@@ -94,7 +98,7 @@ class SyncProcessReplyRouter(RouterBase):
             while not flow.done:
                 with flow.answering():
                     if flow.pause is None:
-                        flow.answer = self._bus.session.run(flow.op, read=flow.read)
+                        flow.answer = self._session.run(flow.op, read=flow.read)
                     else:
                         if flow.pause and news.wait(flow.pause):
                             news.clear()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, assert_never
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import uncontained
+from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
@@ -273,13 +274,14 @@ class SyncWorker(RuntimeWorker):
 
     def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
+        budget = Budget()
         self._engine.hub.unregister(self._waiter)
-        self._slots.close(timeout=1.0)
-        self._claims.close()
-        self._settles.close()
-        self._loop.close()
+        self._slots.close(budget.left() / 3)
+        self._claims.close(budget.left() / 3)
+        self._settles.close(budget.left() / 3)
+        self._loop.close(budget.left() / 2)
         self._engine.loop_ended()
-        self._stop_helpers()
+        self._stop_helpers(budget)
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
@@ -298,9 +300,9 @@ class _Errands:
     def put(self, effect: Any) -> None:
         self._orders.put(effect)
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
         self._orders.put(None)
-        self._thread.join(timeout=5.0)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (effect := self._orders.get()) is not None:

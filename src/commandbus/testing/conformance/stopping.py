@@ -9,9 +9,11 @@ from typing import Any
 from commandbus.domain.batch import BatchCommand, BatchStatus
 from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.errors import InvalidOperationError
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
 from commandbus.worker.context import HandlerContext
 
@@ -146,3 +148,33 @@ class StoppingSuite:
         assert stats.running == 0
         assert stats.completed == len(handler.commands)
         assert stats.completed + stats.ready == 100
+
+    def test_a_worker_whose_bus_is_closed_ends_with_an_error(self, bus: Harness) -> None:
+        worker = bus.worker(DOMAIN, registry_of(ship=Recorder()))
+        ended = bus.spawn(worker.run)
+        eventually(lambda: worker._core.idle)
+        bus.call(bus.bus.close)
+        error = ended.exception(20)
+        assert isinstance(error, InvalidOperationError)
+        assert f"closed while worker {worker.name}" in str(error)
+        assert not worker.is_running
+
+    def test_a_bus_that_is_closed_under_a_handler_ends_its_worker(self, bus: Harness) -> None:
+        bus.send()
+        with Gate() as gate:
+            worker = bus.worker(DOMAIN, registry_of(ship=gate), concurrency=1)
+            ended = bus.spawn(worker.run)
+            gate.wait_for(1)
+            bus.call(bus.bus.close)
+            gate.open()
+            assert isinstance(ended.exception(20), InvalidOperationError)
+
+    def test_a_router_whose_bus_is_closed_ends_with_an_error(self, bus: Harness) -> None:
+        router = bus.router_class(bus.bus, [BookTrip], timer_interval=3600.0)
+        ended = bus.spawn(router.run)
+        eventually(lambda: router.metrics.empty > 0)
+        bus.call(bus.bus.close)
+        error = ended.exception(20)
+        assert isinstance(error, InvalidOperationError)
+        assert f"closed while router {router.name}" in str(error)
+        assert not router.is_running
