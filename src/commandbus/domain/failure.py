@@ -25,8 +25,8 @@ MESSAGE_CHARACTERS_MAX = 2_000
 STATEMENT_TIMEOUT = "STATEMENT_TIMEOUT"
 POOL_TIMEOUT = "POOL_TIMEOUT"
 CANCELLED = (
-    "The handler was ended by a cancellation, not by the worker: the handler, a task that it awaited or "
-    "a library that it calls cancelled it. Catch CancelledError there if the handler is to go on."
+    "The handler was ended by a cancellation, not by the worker: the handler, a task that it awaited "
+    "or a library that it calls cancelled it. Catch CancelledError there if the handler is to go on."
 )
 """What an unexpected CancelledError says, which has no text of its own."""
 _OURS = re.compile(r"commandbus\.(runtimes|worker)\.")

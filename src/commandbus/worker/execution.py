@@ -30,6 +30,7 @@ from commandbus.domain.outcome import (
     Succeeded,
     as_result,
     decide_failure,
+    decide_stopped,
     decide_unknown_handler,
 )
 from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, policy_of
@@ -55,8 +56,12 @@ logger = logging.getLogger("commandbus.worker")
 LAST_EXCEPTIONS_MAX = 100
 LOGGED_MAX = 200
 """So many characters of an error's message are logged."""
-FATES = {Rejected: "failed", RetryLater: "tried again later", Parked: "parked"}
-"""What becomes of a command after a failed attempt, in the words of a log."""
+FATES = {
+    Rejected: (logging.INFO, "failed"),
+    RetryLater: (logging.WARNING, "tried again later"),
+    Parked: (logging.ERROR, "parked"),
+}
+"""What becomes of a command after a failed attempt, in the words of a log, and its level."""
 
 
 class Tracing(Protocol):
@@ -181,11 +186,13 @@ class Execution:
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is None:
             outcome = decide_unknown_handler(claimed.domain, claimed.command_type, claimed.releases)
-            logger.warning(
+            parked = isinstance(outcome, Parked)
+            logger.log(
+                logging.ERROR if parked else logging.WARNING,
                 "no handler for %s in domain %s: %s",
                 claimed.command_type,
                 claimed.domain,
-                "parked" if isinstance(outcome, Parked) else "given back",
+                "parked" if parked else "given back",
             )
             return self._settlement(claimed, outcome)
         if self.requests and claimed.seq in self.requests:
@@ -320,8 +327,12 @@ class Execution:
         return self.failed(call, error, ran)
 
     def interrupted(self, call: Call, ran: int) -> Settlement:
-        """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
-        return self._settlement(call.claimed, Released("the worker stopped"), ran)
+        """The worker stopped and cancelled the handler or left it behind: no attempt is used."""
+        claimed = call.claimed
+        outcome = decide_stopped(claimed.releases)
+        if isinstance(outcome, Parked):
+            self._log(claimed, outcome)
+        return self._settlement(claimed, outcome, ran)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
         """Whoever asked for the end of what begins anew did so before an operator let it be tried
@@ -366,24 +377,28 @@ class Execution:
                     error,
                 )
             )
-            logger.log(
-                logging.INFO if isinstance(outcome, Rejected) else logging.WARNING,
-                "%s %s, attempt %d: %s, %s",
-                claimed.command_type,
-                claimed.command_id,
-                claimed.attempt,
-                _in_short(failure),
-                FATES[type(outcome)],
-                extra={
-                    "command_id": str(claimed.command_id),
-                    "domain": claimed.domain,
-                    "command_type": claimed.command_type,
-                    "attempt": claimed.attempt,
-                    "correlation_id": str(claimed.correlation_id),
-                    "code": failure.code,
-                },
-            )
+            self._log(claimed, outcome)
         return outcome
+
+    def _log(self, claimed: Claimed, outcome: Rejected | RetryLater | Parked) -> None:
+        level, fate = FATES[type(outcome)]
+        logger.log(
+            level,
+            "%s %s, attempt %d: %s, %s",
+            claimed.command_type,
+            claimed.command_id,
+            claimed.attempt,
+            _in_short(outcome.failure),
+            fate,
+            extra={
+                "command_id": str(claimed.command_id),
+                "domain": claimed.domain,
+                "command_type": claimed.command_type,
+                "attempt": claimed.attempt,
+                "correlation_id": str(claimed.correlation_id),
+                "code": outcome.failure.code,
+            },
+        )
 
     def _policy_of(self, claimed: Claimed, handler: Handler | None) -> RetryPolicy:
         """When to try again: as the command itself says, else its handler, else the worker."""

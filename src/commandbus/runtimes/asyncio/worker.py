@@ -258,7 +258,10 @@ class Worker(RuntimeWorker):
         self._slots.discard(slot)
         self._left_behind.add(slot)
         slot.add_done_callback(self._left_behind.discard)
-        self._dropped += 1
+        if self._core.stopping:
+            self._finished.append(self._execution.interrupted(call, 0))
+        else:
+            self._dropped += 1
         self._news.set()
 
     def _stop_calls(self, seqs: frozenset[int]) -> None:
@@ -378,13 +381,10 @@ class Worker(RuntimeWorker):
                 if self._run_cancelled():  # by a loop that ends: it cancels every task
                     return self._execution.interrupted(call, _since(began))
                 return self._execution.failed(call, error, _since(began))
-            # A thread goes on after its slot was cancelled, so its command stays under lease; and
-            # one whose lease is gone has no right to be recorded.
-            if handler.is_async and self._core.stopping:
-                return self._execution.interrupted(call, _since(began))
-            if not handler.is_async:
+            if not handler.is_async:  # its thread goes on
                 self.health_status.record_stuck_thread()
-            return None
+            # Nothing may be recorded about a command whose lease is gone.
+            return self._execution.interrupted(call, _since(began)) if self._core.stopping else None
         except OverTime:
             return self._execution.timed_out(call, _since(began))
         except TimeoutError as error:
