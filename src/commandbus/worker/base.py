@@ -318,9 +318,10 @@ class WorkerBase:
 
     def _remember_stop(self) -> bool:
         """Whether there is nothing to stop. A stop that comes before the first run is remembered,
-        since whoever started that run in a thread or task cannot know how far it is."""
+        since a program that started that run in a thread or task cannot know how far it is."""
         self._restart_reason = None
-        if not self._running and self._stop_early is None:
+        # First this, then the look: `_may_run` does both the other way round, so one sees the other.
+        if self._stop_early is None:
             self._stop_early = True
         return not self._running
 
@@ -329,9 +330,11 @@ class WorkerBase:
         self._check_can_run()
         self._check_handlers()
         self._warn_of_idle_domains()
+        self._running = self._fresh = True
         early, self._stop_early = self._stop_early, False
-        self._running = self._fresh = not early
-        return not early
+        if early:
+            self._running = False
+        return self._running
 
     def _warn_of_idle_domains(self) -> None:
         served = {domain for domain, _ in self.registry.registered_handlers()}

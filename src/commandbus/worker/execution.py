@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -62,6 +63,10 @@ FATES = {
     Parked: (logging.ERROR, "parked"),
 }
 """What becomes of a command after a failed attempt, in the words of a log, and its level."""
+
+
+_at_work: ContextVar[Execution | None] = ContextVar("commandbus_at_work", default=None)
+"""The worker whose handler runs: set once in each slot, of whose context every run gets a copy."""
 
 
 class Tracing(Protocol):
@@ -141,8 +146,13 @@ class Execution:
 
     def enter_slot(self) -> None:
         """To be called by each slot in its own context, before its first run."""
+        _at_work.set(self)
         if self._tracing is not None:
             self._tracing.enter()
+
+    def in_handler(self) -> bool:
+        """Whether the caller is a handler of this worker, or something that it called."""
+        return _at_work.get() is self
 
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""

@@ -128,13 +128,15 @@ class Worker(RuntimeWorker):
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
-        may take `timeout` seconds (default: shutdown_timeout) before they are cancelled. Returns
-        when the worker has stopped."""
+        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
+        and threads that are still busy are left behind; their commands go back without using an
+        attempt. Returns when the worker has stopped; at once if a handler of this worker calls it."""
         patience = self._stop_seconds(timeout)
         if self._remember_stop() or self._stopped is None:
             return
         self._post(StopRequested(patience))
-        await self._stopped.wait()
+        if not self._execution.in_handler():
+            await self._stopped.wait()
 
     # The pump: everything that happens comes through here, one event after another.
 

@@ -73,6 +73,7 @@ class SyncWorker(RuntimeWorker):
     def run(self) -> None:
         """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
         self._check_can_run()
+        self._runner = threading.get_ident()
         self._stopped.clear()
         if not self._may_run():
             self._stopped.set()
@@ -119,12 +120,14 @@ class SyncWorker(RuntimeWorker):
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
         may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
         and threads that are still busy are left behind; their commands go back without using an
-        attempt. Returns when stopped."""
+        attempt. Returns when the worker has stopped; at once if a handler of this worker calls it, or
+        the thread of `run()`, as a signal handler does."""
         patience = self._stop_seconds(timeout)
         if self._remember_stop():
             return
         self._inbox.put(StopRequested(patience))
-        self._stopped.wait()
+        if self._runner != threading.get_ident() and not self._execution.in_handler():
+            self._stopped.wait()
 
     # The pump: everything that happens comes through here, one event after another.
 

@@ -206,6 +206,18 @@ class StoppingSuite:
             patient.result(20)
             assert not running.worker.is_running
 
+    def test_a_handler_may_stop_its_own_worker(self, bus: Harness) -> None:
+        async def ship(command: Command[Any], context: HandlerContext) -> str:
+            stopping = running.worker.stop()
+            if stopping is not None:
+                await stopping
+            return "stopped"
+
+        with bus.run_worker(registry_of(ship=ship), shutdown_timeout=3_600) as running:
+            command_id = bus.send()
+            running.ended.result(20)
+        assert bus.get(command_id).result == "stopped"
+
     def test_every_outcome_is_recorded_before_the_end(self, bus: Harness) -> None:
         handler = Recorder()
         bus.send_many([SendRequest(DOMAIN, "ship")] * 100)
