@@ -206,7 +206,7 @@ def unknown_context(command: Command[Order], context: Unknown[Any]) -> None: ...
     "right", [protocols, unions, own_command, annotated, unknown_name, unknown_context]
 )
 def test_annotations_that_may_fit_are_accepted(right: Any) -> None:
-    HandlerRegistry().register("shop", "T", right)
+    assert HandlerRegistry().register("shop", "T", right).function is right
 
 
 def generator(command: object, context: object) -> Any:

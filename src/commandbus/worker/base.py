@@ -51,11 +51,12 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, settlement_of
+from commandbus.worker.execution import CaughtException, Execution
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.settlements import settlement_of
 
 logger = logging.getLogger("commandbus.worker")
 

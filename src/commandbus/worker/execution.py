@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,7 +19,6 @@ from commandbus.domain.breaker import denial
 from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
-from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.outcome import (
     Canceled,
@@ -28,7 +27,6 @@ from commandbus.domain.outcome import (
     Rejected,
     Released,
     RetryLater,
-    Succeeded,
     as_result,
     decide_failure,
     decide_stopped,
@@ -42,14 +40,14 @@ from commandbus.errors import (
     PoolExhausted,
     TransientCommandError,
 )
-from commandbus.store.records import CancelRequest, Claimed, NewCommand, Settlement, SettleReport
-from commandbus.store.replies import reply_command
+from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async
+from commandbus.worker.settlements import settlement_of
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
 logger = logging.getLogger("commandbus.worker")
@@ -459,46 +457,6 @@ def _command(claimed: Claimed, data: Any) -> Command[Any]:
         as_datetime(claimed.created_at),
         tuple(payload.decode(claimed.tags)) if claimed.tags else (),
         payload.decode(claimed.headers) if claimed.headers else {},
-    )
-
-
-def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
-    """What is to be recorded; with its reply, if somebody wants one and the command ends by it."""
-    sends = () if claimed.reply_to is None else _reply(claimed, claimed.reply_to, outcome)
-    return Settlement(
-        claimed.seq,
-        claimed.lease_id,
-        claimed.attempt,
-        outcome,
-        ran,
-        sends,
-        claimed.batch_id,
-        claimed=claimed,
-    )
-
-
-def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewCommand, ...]:
-    told: dict[str, Any]
-    match outcome:
-        case Succeeded(result):
-            told = {"outcome": ReplyOutcome.SUCCESS, "result": result}
-        case Rejected(failure):
-            told = {"outcome": ReplyOutcome.FAILED, "failure": failure}
-        case Canceled(reason):
-            told = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
-        case Parked() | RetryLater() | Released():
-            return ()
-        case _:
-            assert_never(outcome)
-    return (
-        reply_command(
-            reply_to,
-            command_id=claimed.command_id,
-            domain=claimed.domain,
-            command_type=claimed.command_type,
-            correlation_id=claimed.correlation_id,
-            **told,
-        ),
     )
 
 

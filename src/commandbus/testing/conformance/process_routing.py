@@ -58,7 +58,7 @@ class RoutingSuite:
             running = bus.spawn(router.run)
             eventually(lambda: router.is_running)
             bus.call(router.stop, 20)
-            running.result(20)
+            assert running.result(20) is None
 
     def test_a_second_run_of_the_same_router_is_refused(self, bus: Harness) -> None:
         """And changes nothing about the first, which is stopped as ever."""
