@@ -166,7 +166,8 @@ def main() -> None:
         say("ready")
         asyncio.run(work_async(config, registry))
     threads = [
-        threading.Thread(target=work_in_thread, args=(config, registry)) for _ in range(WORKERS_EACH)
+        threading.Thread(target=work_in_thread, args=(config, registry), daemon=True)
+        for _ in range(WORKERS_EACH)
     ]
     for thread in threads:
         thread.start()

@@ -69,11 +69,11 @@ def test_counting_from_many_threads_loses_nothing() -> None:
         for _ in range(1000):
             health.record_failure("x")
 
-    threads = [threading.Thread(target=fail) for _ in range(8)]
+    threads = [threading.Thread(target=fail, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert health.report().consecutive_failures == 8000
 
 

@@ -64,7 +64,7 @@ class Running:
 
     def __init__(self, worker: SyncWorker) -> None:
         self.worker = worker
-        self.thread = threading.Thread(target=worker.run)
+        self.thread = threading.Thread(target=worker.run, daemon=True)
 
     def __enter__(self) -> SyncWorker:
         self.thread.start()
@@ -152,7 +152,7 @@ def test_stop_ends_in_time_although_a_handler_never_returns(bus: SyncCommandBus)
     registry, hanging = HandlerRegistry(), Hanging(1)
     registry.register("d", "hang", hanging)
     worker = SyncWorker(bus, "d", registry)
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     bus.send("d", "hang")
     eventually(lambda: hanging.calls == 1)
@@ -169,7 +169,7 @@ def test_a_stop_before_the_run_is_not_lost(bus: SyncCommandBus) -> None:
     registry.register("d", "x", lambda command, context: None)
     worker = SyncWorker(bus, "d", registry)
     worker.stop()
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
@@ -206,7 +206,7 @@ def test_no_event_loop_is_behind_the_thread_runtime(
     registry = HandlerRegistry()
     registry.register("d", "x", lambda command, context: "done")
     router = SyncProcessReplyRouter(bus, BookTrip)
-    routing = threading.Thread(target=router.run)
+    routing = threading.Thread(target=router.run, daemon=True)
     with Running(SyncWorker(bus, "d", registry)):
         routing.start()
         assert bus.wait(bus.send("d", "x").command_id, timeout=10).result == "done"

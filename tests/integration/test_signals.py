@@ -90,7 +90,7 @@ with SyncCommandBus("memory://") as bus:
         sender = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM))
         sender.start()
         served.run()
-        sender.join()
+        sender.join(30)
 print("ended", flush=True)
 """
 

@@ -202,7 +202,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
                 most[0] = max(most[0], found[0])
                 time.sleep(0.002)
 
-    watching = threading.Thread(target=watch)
+    watching = threading.Thread(target=watch, daemon=True)
     try:
         bus.send_many([SendRequest("orders", "ship", n) for n in range(count)])
         watching.start()
@@ -215,7 +215,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
             assert held.reserved <= 4
     finally:
         over.set()
-        watching.join()
+        watching.join(30)
         bus.close()
     limit = 16 + 4 + 1
     # Under asyncio the sender of this test has a connection on the loop, beside the handlers' threads.
@@ -359,7 +359,7 @@ def test_connections_are_replaced_under_senders(url: str) -> None:
             except StoreUnavailable as error:
                 told.append(error)
 
-        sending = threading.Thread(target=send)
+        sending = threading.Thread(target=send, daemon=True)
         sending.start()
         pool = bus.engine.blocking_pool()
         eventually(lambda: pool.get_stats().get("requests_waiting") == 1)
