@@ -313,6 +313,20 @@ def test_the_pool_for_handlers_has_sound_sizes(url: str) -> None:
         create_pool(url, 0)
 
 
+def test_the_pool_for_handlers_gives_out_no_dead_connection(url: str) -> None:
+    with create_pool(url, 3) as pool:
+        pool.wait(30)
+        with psycopg.connect(url, autocommit=True) as connection:
+            ended = connection.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            ).fetchall()
+        assert len(ended) >= 3
+        for _ in range(3):
+            with pool.connection() as handed_out:
+                assert handed_out.execute("select 1").fetchone() == (1,)
+
+
 def test_a_plan_fits_what_the_server_has_left(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("select current_setting('max_connections')::int").fetchone()
