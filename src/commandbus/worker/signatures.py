@@ -182,6 +182,6 @@ def _foreign_type(info: object) -> type | None:
 def described(function: Callable[..., Any]) -> str:
     """A handler in an error: its name, and where it is written if that is known."""
     routine = _routine(function)
-    name = getattr(function, "__qualname__", None) or getattr(routine, "__qualname__", repr(function))
+    name = getattr(function, "__qualname__", getattr(routine, "__qualname__", repr(function)))
     code = getattr(routine, "__code__", None)
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
