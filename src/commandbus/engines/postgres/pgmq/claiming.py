@@ -74,6 +74,10 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         queues = yield from self._known(domain)
+        if request.priority is not None:
+            queues = [queue for queue in queues if queue.priority == request.priority]
+            if not queues:
+                return
         while (wanted := request.limit - len(claimed)) > 0:
             began = self._monotonic()
             bounds = self._bounds.after(domain, began)
