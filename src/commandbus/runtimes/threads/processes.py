@@ -14,6 +14,7 @@ from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
+from commandbus.runtimes.threads.waiting import take
 from commandbus.services.process_router import RouterLoop
 
 
@@ -124,4 +125,4 @@ class _Bell:
         """Until it rings, at most so long; zero seconds wait for nothing."""
         if seconds > 0:
             with suppress(queue.Empty):
-                self._rings.get(timeout=seconds)
+                take(self._rings, seconds)

@@ -18,6 +18,7 @@ from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.runtimes.threads.waiting import take
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.context import SyncHandlerContext
@@ -146,13 +147,12 @@ class SyncWorker(RuntimeWorker):
             self._abandon_overdue()
 
     def _next_event(self) -> Event | Callable[[], None] | None:
-        now = time.monotonic()
-        moment = self._core.deadline()
+        deadline = self._core.deadline()
+        moment = inf if deadline is None else deadline
         if self._core.held:
-            moment = self._overdue_at if moment is None else min(moment, self._overdue_at)
-        wait = None if moment is None else max(0.0, moment - now)
+            moment = min(moment, self._overdue_at)
         try:
-            return self._inbox.get(timeout=wait)
+            return take(self._inbox, moment - time.monotonic())
         except queue.Empty:
             return Tick()
 
