@@ -56,6 +56,7 @@ from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
 from commandbus.worker.settlements import settlement_of
 
 logger = logging.getLogger("commandbus.worker")
@@ -113,8 +114,9 @@ class WorkerBase:
         engine.check_demand(self._demand)
         self._check_handlers()
         self._ageing = self._check_ageing()
-        self.health_status = HealthStatus(settings.silence_timeout)
+        self.health_status = HealthStatus(settings.silence_timeout, self._deafness)
         """How the machinery of this worker is doing."""
+        self._store_check = StoreCheck(self._ask_store)
         self._core = WorkerCore(settings, take_timer_turn=self._take_timer_turn)
         self._execution = Execution(
             engine,
@@ -264,6 +266,10 @@ class WorkerBase:
         """The connections that this process holds; None where there is no server."""
         return self._engine.connections
 
+    def _deafness(self) -> str | None:
+        held = self._engine.connections
+        return None if held is None else held.deaf
+
     @property
     def in_flight_count(self) -> int:
         """Commands that this worker holds and has not finished."""
@@ -311,9 +317,18 @@ class WorkerBase:
         return answered.wait(timeout)
 
     def check_store(self) -> None:
-        """Whether the store can be written and has the right schema; raises what is wrong. Blocks,
-        so under asyncio call it from another thread."""
-        self._engine.session.run(self._engine.store.check())
+        """Whether the store can be written and has the right schema; raises what is wrong, or
+        StoreUnavailable when it does not answer within 1.5 s. Blocks, so under asyncio call it from
+        another thread."""
+        self.ask_store().wait(ANSWER_SECONDS)
+
+    def ask_store(self, max_age: float = 0.0) -> StoreAnswer:
+        """Begin that check, on a connection that handlers and senders cannot keep busy; or return the
+        last one, if it is no older than so many seconds."""
+        return self._store_check.begin(max_age)
+
+    def _ask_store(self) -> None:
+        self._engine.reserved_session.run(self._engine.store.check())
 
     def _ask(self, answer: Callable[[], None]) -> None:
         raise AssertionError("a runtime knows how to reach its own loop")

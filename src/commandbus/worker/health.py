@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -51,13 +52,18 @@ class HealthReport(msgspec.Struct, frozen=True):
 class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
-    10 failures in a row make it DEGRADED; 3 stuck threads, 5 pool exhaustions in a row, or a claim or
-    settle without any answer for `silence_max` seconds make it CRITICAL. A
-    success ends a row, and a stuck thread that comes back is not stuck any more, so it recovers.
+    10 failures in a row, or an `impairment` that is there now, make it DEGRADED; 3 stuck threads, 5
+    pool exhaustions in a row, or a claim or settle without any answer for `silence_max` seconds make it
+    CRITICAL. A success ends a row, and a stuck thread that comes back is not stuck any more, so it
+    recovers.
     """
 
-    def __init__(self, silence_max: float = 60.0) -> None:
+    def __init__(
+        self, silence_max: float = 60.0, impairment: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._silence_max = silence_max
+        self.impairment = impairment
+        """What keeps the worker from working as it should now, without failing, in words."""
         self._lock = threading.Lock()
         self._failures = 0
         self._stuck = 0
@@ -139,6 +145,7 @@ class HealthStatus:
         return self.report().reasons
 
     def report(self) -> HealthReport:
+        impairment = self.impairment()
         with self._lock:
             critical: list[str] = []
             causes: list[Cause] = []
@@ -157,6 +164,8 @@ class HealthStatus:
                     causes.append(Cause.SILENCE)
             if self._failures >= DEGRADED_FAILURES:
                 degraded.append(f"{self._failures} failures in a row, the last: {self._last_error}")
+            if impairment is not None:
+                degraded.append(impairment)
             state = HealthState.HEALTHY
             if critical or degraded:
                 state = HealthState.CRITICAL if critical else HealthState.DEGRADED

@@ -22,7 +22,9 @@ __all__ = [
     "Atomic",
     "Boundary",
     "Copy",
+    "Ending",
     "Listening",
+    "Script",
     "Shared",
     "Urgent",
     "bind",
@@ -86,6 +88,14 @@ class Copy(Statement, frozen=True, kw_only=True):
         for first in range(0, len(self.params), BLOCK_ROWS):
             lines = [*map(self.render, self.params[first : first + BLOCK_ROWS]), ""]
             yield "\n".join(lines).encode()
+
+
+class Script(Statement, frozen=True):
+    """Several statements in one message, without parameters; rows of all of them come as texts."""
+
+
+class Ending(Script, frozen=True):
+    """A script whose first statement counts: when only a later one fails, the connection is closed."""
 
 
 def in_schema(sql: str, schema: str) -> str:

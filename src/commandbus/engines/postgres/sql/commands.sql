@@ -78,7 +78,7 @@ from item where (select count(*) from woken) is not null order by item.seq
 
 -- name: lock_capacity
 -- Sends to a domain with a capacity count one after another; else two could take the last place.
-select pg_advisory_xact_lock(hashtextextended('commandbus.capacity ' || $1::text, 0))
+select commandbus.lock_mutex('capacity ' || $1::text, true)
 
 -- name: count_pending
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.
