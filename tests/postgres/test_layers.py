@@ -212,7 +212,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
                 most[0] = max(most[0], found[0])
                 time.sleep(0.002)
 
-    watching = threading.Thread(target=watch)
+    watching = threading.Thread(target=watch, daemon=True)
     try:
         bus.send_many([SendRequest("orders", "ship", n) for n in range(count)])
         watching.start()
@@ -225,7 +225,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
             assert held.reserved <= 4
     finally:
         over.set()
-        watching.join()
+        watching.join(30)
         bus.close()
     limit = 16 + 4 + 1
     # Under asyncio the sender of this test has a connection on the loop, beside the handlers' threads.
@@ -321,6 +321,20 @@ def test_the_pool_for_handlers_has_sound_sizes(url: str) -> None:
         create_pool(url, 4, min_size=2)
     with pytest.raises(ConfigurationError, match="concurrency"):
         create_pool(url, 0)
+
+
+def test_the_pool_for_handlers_gives_out_no_dead_connection(url: str) -> None:
+    with create_pool(url, 3) as pool:
+        pool.wait(30)
+        with psycopg.connect(url, autocommit=True) as connection:
+            ended = connection.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            ).fetchall()
+        assert len(ended) >= 3
+        for _ in range(3):
+            with pool.connection() as handed_out:
+                assert handed_out.execute("select 1").fetchone() == (1,)
 
 
 def test_a_plan_fits_what_the_server_has_left(url: str) -> None:

@@ -88,7 +88,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
             number += 1
             time.sleep(0.002)
 
-    sending = threading.Thread(target=send)
+    sending = threading.Thread(target=send, daemon=True)
     try:
         with bus.run_worker(registry) as running:
             worker: Any = running.worker
@@ -112,7 +112,7 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
             eventually(lambda: readyz(worker)[0])
             assert worker.is_running
         over.set()
-        sending.join()
+        sending.join(30)
         # Nothing that was accepted is left behind.
         with bus.run_worker(registry):
             eventually(lambda: bus.stats().depth == 0 and bus.stats().running == 0, timeout=60)
@@ -122,5 +122,5 @@ def outage(own: PostgresServer, url: str, runtime: str, seconds: float) -> float
     finally:
         over.set()
         if sending.is_alive():
-            sending.join()
+            sending.join(30)
         bus.close()

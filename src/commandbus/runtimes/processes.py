@@ -170,6 +170,7 @@ class RouterBase:
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
         self._giving_up: threading.Timer | None = None
+        self._stop_early: bool | None = None
 
     @property
     def metrics(self) -> RouterMetrics:
@@ -181,13 +182,21 @@ class RouterBase:
         return bool(self._loops)
 
     def _prepare(self) -> None:
-        """Make the loops that `run` serves, each with its place among those who wait."""
+        """Make the loops that `run` serves, each with its own registration for wake-ups."""
         with self._guard:
             if self._loops:
                 raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
+            self._set_up()
             self._waiters: list[Waiter] = []
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
+        early, self._stop_early = self._stop_early, False
+        if early:
+            self._ask_to_stop()
+
+    def _set_up(self) -> None:
+        """Make what a runtime needs to reach its loops."""
+        raise AssertionError("a runtime knows what it needs")
 
     def _loop(self, number: int) -> RouterLoop:
         hub, waiters = self._bus.hub, self._waiters
@@ -242,6 +251,16 @@ class RouterBase:
         for number, loop in enumerate(self._loops):
             loop.timers_changed()
             self._tell(number)
+
+    def _stop(self) -> bool:
+        """Ask the loops to end, from any thread or signal handler; whether there are any. A stop before
+        the first run is remembered: a program that started it in a thread or task cannot know how far
+        it is."""
+        # First this, then the look: `_prepare` does both the other way round, so one sees the other.
+        if self._stop_early is None:
+            self._stop_early = True
+        self._ask_to_stop()
+        return self.is_running
 
     def _ask_to_stop(self) -> None:
         for number, loop in enumerate(self._loops):

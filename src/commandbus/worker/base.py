@@ -51,12 +51,13 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, settlement_of
+from commandbus.worker.execution import CaughtException, Execution
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
+from commandbus.worker.settlements import settlement_of
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -343,9 +344,10 @@ class WorkerBase:
 
     def _remember_stop(self) -> bool:
         """Whether there is nothing to stop. A stop that comes before the first run is remembered,
-        since whoever started that run in a thread or task cannot know how far it is."""
+        since a program that started that run in a thread or task cannot know how far it is."""
         self._restart_reason = None
-        if not self._running and self._stop_early is None:
+        # First this, then the look: `_may_run` does both the other way round, so one sees the other.
+        if self._stop_early is None:
             self._stop_early = True
         return not self._running
 
@@ -354,9 +356,11 @@ class WorkerBase:
         self._check_can_run()
         self._check_handlers()
         self._warn_of_idle_domains()
+        self._running = self._fresh = True
         early, self._stop_early = self._stop_early, False
-        self._running = self._fresh = not early
-        return not early
+        if early:
+            self._running = False
+        return self._running
 
     def _warn_of_idle_domains(self) -> None:
         served = {domain for domain, _ in self.registry.registered_handlers()}

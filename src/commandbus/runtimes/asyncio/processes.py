@@ -46,11 +46,13 @@ class ProcessReplyRouter(RouterBase):
 
     runtime = "asyncio"
 
-    async def run(self) -> None:
-        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
+    def _set_up(self) -> None:
         self._asyncio_loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._bells = [asyncio.Event() for _ in range(self.settings.concurrency)]
+
+    async def run(self) -> None:
+        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
         self._prepare()
         try:
             async with asyncio.TaskGroup() as group:
@@ -69,12 +71,10 @@ class ProcessReplyRouter(RouterBase):
         """Finish the transactions that are under way and return when everything has stopped, or
         after `timeout` seconds."""
         patience = stop_seconds(timeout)
-        if not self.is_running:
-            return
-        self._ask_to_stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._stopped.wait()
+        if self._stop():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._stopped.wait()
 
     @property
     def _session(self) -> AsyncSession:
