@@ -19,7 +19,7 @@ from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening
-from commandbus.errors import StoreUnavailable
+from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
@@ -29,6 +29,7 @@ from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
 logger = logging.getLogger("commandbus.postgres")
 
 _RESCUE_ROUNDS = 20
+_LEASES_AT_ONCE = 50
 _AGE, _LEADER = 20, 21
 """Columns of the query `claim`."""
 
@@ -217,35 +218,50 @@ class PostgresClaiming(PostgresSettling):
     def _sweep(self, request: ClaimRequest) -> Op[int]:
         expired, gated = (yield Atomic(self._sql.sweep, (texts(request.domains),)))[0]
         self._gated = (self._gated - set(request.domains)) | set(gated)
-        rescued = 0
-        if expired:
-            for _ in range(_RESCUE_ROUNDS):
-                count = yield from self._rescue()
+        return (yield from self._take_back()) if expired else 0
+
+    def _take_back(self) -> Op[int]:
+        """Take back what expired leases still held, some leases in one transaction. A lease for which
+        that fails stays, and is not in the way of the others or of the claim that follows."""
+        rescued, after, most = 0, 0, _LEASES_AT_ONCE
+        for _ in range(_RESCUE_ROUNDS):
+            leases = yield Statement(self._sql.take_expired, (after, most))
+            if not leases:
+                break
+            try:
+                count = 0
+                for lease in leases:
+                    count += yield from self._give_back(*lease)
+                yield Boundary()
+            except CommandBusError as error:
+                if most == 1:
+                    after = leases[0][0]
+                    logger.error(  # noqa: TRY400 - the server's words say it all
+                        "lease %d cannot be taken back, so its commands wait: %s", after, error
+                    )
+                most = 1
+            else:
                 rescued += count
-                if not count:
-                    break
+        yield Boundary()
         return rescued
 
-    def _rescue(self) -> Op[int]:
-        """Take back what expired leases still held; in one transaction, with what it leads to."""
-        rescued = 0
-        for lease_id, domain, worker, claimed_at, seqs, unusual in (
-            yield Statement(self._sql.take_expired)
-        ):
-            rows = yield Statement(self._sql.columns_of, (integers(seqs),))
-            priorities = {row[0]: row[1] for row in rows}
-            members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
-            members = yield from self._still_held(members)
-            writes = Writes()
-            for member in members:
-                plan_lost(writes, member, lease_id, worker, claimed_at)
+    def _give_back(
+        self, lease_id: int, domain: str, worker: str, claimed_at: int, seqs: Any, unusual: str | None
+    ) -> Op[int]:
+        """Give the commands of an expired lease back; returns how many it still held."""
+        rows = yield Statement(self._sql.columns_of, (integers(seqs),))
+        priorities = {row[0]: row[1] for row in rows}
+        members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
+        members = yield from self._still_held(members)
+        writes = Writes()
+        for member in members:
+            plan_lost(writes, member, lease_id, worker, claimed_at)
+        if members:
             keyed = {member.seq for member in members if member.keyed}
             known = Known(priorities, keyed, {row[0]: row[2] for row in rows})
             yield from self._write(domain, worker, writes, known)
-            self._leases.forget([lease_id])
-            rescued += len(members)
-        yield Boundary()
-        return rescued
+        self._leases.forget([lease_id])
+        return len(members)
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """Tell senders that this process sleeps, if somebody here will wait for being told. Returns

@@ -41,7 +41,7 @@ class PgmqBase(PostgresBase):
     def _look_up(self, domains: list[str] | None) -> Op[None]:
         chosen = None if domains is None else texts(domains)
         rows = yield Atomic(self._plain.queues, (chosen, ORIGIN))
-        self._queues.learn(domains or (), rows)
+        self._queues.learn(domains, rows)
 
     def _known(self, domain: str) -> Op[list[Queue]]:
         if not self._queues.is_sure(domain):

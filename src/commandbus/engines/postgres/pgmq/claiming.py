@@ -94,11 +94,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                 continue
             last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
             self._bounds.took(domain, last.items())
-            if not (yield from self._receive(domain, request, rows, claimed)):
+            if not (yield from self._receive(domain, request, queues, rows, claimed)):
                 return
 
     def _receive(
-        self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
+        self,
+        domain: str,
+        request: ClaimRequest,
+        queues: Sequence[Queue],
+        rows: Any,
+        claimed: list[Claimed],
     ) -> Op[bool]:
         """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
         ours: list[Any] = []
@@ -114,39 +119,43 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         if ours:
             more = yield from self._keep_claimed(domain, request.worker, ours, places, claimed)
         if others:
-            yield from self._receive_others(domain, request, others, claimed)
+            yield from self._receive_others(domain, request, queues, others, claimed)
             more = True
         return more
 
     def _receive_others(
-        self, domain: str, request: ClaimRequest, rows: Any, claimed: list[Claimed]
+        self,
+        domain: str,
+        request: ClaimRequest,
+        queues: Sequence[Queue],
+        rows: Any,
+        claimed: list[Claimed],
     ) -> Op[None]:
         """Messages of other senders become commands; what cannot is archived, with the reason."""
         refused: list[tuple[Any, str]] = []
         envelopes: dict[tuple[int, int], tuple[Any, Envelope]] = {}
+        by_id = {queue.queue_id: queue for queue in queues}
         for row in rows:
-            queue = self._queues.get(row[QUEUE])
-            assert queue is not None
             if row[ENDED]:
                 refused.append((row, "ENDED: its command has an outcome already"))
                 continue
             try:
                 message, headers, sent_at = _text.decode(row[TEXT])
-                envelope = read_envelope(message, headers, queue.mapping)
+                envelope = read_envelope(message, headers, by_id[row[QUEUE]].mapping)
             except Refusal as error:
                 refused.append((row, str(error)))
             else:
                 envelopes[row[QUEUE], row[MESSAGE_ID]] = (*row, sent_at), envelope
         if envelopes:
             params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
-            queues = self._queues.among(queue_id for queue_id, _ in envelopes)
-            found = yield Atomic(self._texts("admit", queues), params)
+            carriers = _among(queues, {queue_id for queue_id, _ in envelopes})
+            found = yield Atomic(self._texts("admit", carriers), params)
             yield from self._keep_admitted(domain, request.worker, found, envelopes, claimed)
             for row in found:
                 del envelopes[row[0], row[1]]
             refused += [(row, _taken(envelope)) for row, envelope in envelopes.values()]
         if refused:
-            yield from self._refuse(domain, refused)
+            yield from self._refuse(domain, queues, refused)
 
     def _keep_admitted(
         self, domain: str, worker: str, found: Any, envelopes: Any, claimed: list[Claimed]
@@ -178,13 +187,13 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             yield from self._end_unclaimable(domain, worker, rows[0][1], ended)
         return bool(ended)
 
-    def _refuse(self, domain: str, refused: list[tuple[Any, str]]) -> Op[None]:
+    def _refuse(self, domain: str, queues: Sequence[Queue], refused: list[tuple[Any, str]]) -> Op[None]:
+        names = {queue.queue_id: queue.name for queue in queues}
         for row, reason in refused:
-            queue = self._queues.get(row[QUEUE])
             logger.warning(
                 "message %d of queue %s is archived, because it is no command: %s",
                 row[MESSAGE_ID],
-                queue.name if queue else row[QUEUE],
+                names[row[QUEUE]],
                 reason,
             )
         params = (
@@ -194,8 +203,14 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             texts(reason for _, reason in refused),
             domain,
         )
-        queues = self._queues.among(row[QUEUE] for row, _ in refused)
-        yield Atomic(self._texts("refuse", queues), params)
+        concerned = _among(queues, {row[QUEUE] for row, _ in refused})
+        yield Atomic(self._texts("refuse", concerned), params)
+
+
+def _among(queues: Sequence[Queue], wanted: set[int]) -> list[Queue]:
+    """In the order of their ids, so that a set of queues has one text."""
+    chosen = [queue for queue in queues if queue.queue_id in wanted]
+    return sorted(chosen, key=lambda queue: queue.queue_id)
 
 
 def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[str, ...]:

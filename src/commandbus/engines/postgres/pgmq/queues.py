@@ -175,8 +175,9 @@ class Queues:
         return list(self._by_id.values())
 
     def among(self, queue_ids: Iterable[int]) -> list[Queue]:
-        """The queues of these ids, in one order for every set."""
-        return [self._by_id[queue_id] for queue_id in sorted(set(queue_ids))]
+        """The queues of these ids, in one order for every set; without those that were dropped."""
+        known = self._by_id
+        return [known[queue_id] for queue_id in sorted(set(queue_ids)) if queue_id in known]
 
     def carrier(self, domain: str, priority: int, command_type: str) -> Queue | None:
         """The queue that carries such commands."""
@@ -186,18 +187,24 @@ class Queues:
                 return queue
         return None
 
-    def learn(self, domains: Iterable[str], rows: Iterable[Any]) -> None:
-        """The rows of the query `queues`, asked about these domains."""
-        found: dict[str, list[Queue]] = {domain: [] for domain in domains}
-        sure = set(found)
+    def learn(self, domains: Iterable[str] | None, rows: Iterable[Any]) -> None:
+        """The rows of the query `queues`, asked about these domains, or about all."""
+        found: dict[str, list[Queue]] = {domain: [] for domain in domains or ()}
+        by_id, unsure = dict[int, Queue](), set[str]()
         for *columns, is_callers in rows:
             queue = Queue(*columns)
-            self._by_id[queue.queue_id] = queue
+            by_id[queue.queue_id] = queue
             found.setdefault(queue.domain, []).append(queue)
             if is_callers:
-                sure.discard(queue.domain)
-        self._by_domain |= found
-        self._sure = (self._sure - found.keys()) | {domain for domain in sure if found[domain]}
+                unsure.add(queue.domain)
+        if domains is None:
+            self._by_id, self._by_domain = by_id, found
+            self._sure = (self._sure & found.keys()) - unsure
+        else:
+            self._by_id = self._by_id | by_id
+            self._by_domain = self._by_domain | found
+            asked = {domain for domain in domains if found[domain]}
+            self._sure = (self._sure - found.keys()) | (asked - unsure)
 
     def forget(self) -> None:
         self._by_domain, self._sure = {}, set()

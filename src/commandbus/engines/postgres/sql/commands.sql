@@ -309,8 +309,8 @@ from moment m
 -- name: take_expired
 -- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.
 delete from commandbus.lease where lease_id in (
-    select lease_id from commandbus.lease where until <= commandbus.now_us()
-    order by lease_id limit 50 for update skip locked)
+    select lease_id from commandbus.lease where until <= commandbus.now_us() and lease_id > $1::bigint
+    order by lease_id limit $2::bigint for update skip locked)
 returning lease_id, domain, worker, claimed_at, seqs, unusual
 
 -- name: lock_leases

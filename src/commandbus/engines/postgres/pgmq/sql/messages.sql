@@ -254,8 +254,8 @@ message as materialized (
         unnest($@3@::text::integer[]), unnest($@4@::text::bigint[]), unnest($@5@::text::integer[]),
         unnest($@6@::text::smallint[]))
         as w (proof, seq, queue_id, msg_id, read_ct, fate)),
-@each held@,
-held as materialized (@any held_all@),
+@all held@
+held as materialized (select 0::bigint as proof, 0::bigint as seq where false @all held_all@),
 unfit as materialized (
     select proof from (
         select proof, 1 as wanted from message where proof <> 0
@@ -267,10 +267,10 @@ unfit as materialized (
 held_@queue@ as materialized (
     select w.proof, w.seq, w.msg_id, w.fate from message w cross join lateral (
         select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 @lock@) q
-    where w.queue_id = @queue@)
+    where w.queue_id = @queue@),
 
 -- name: held_all
-select proof, seq from held_@queue@
+union all select proof, seq from held_@queue@
 
 -- name: quick_places
 -- Where all messages have the same read count and are to be deleted: the deletes check it for
@@ -291,7 +291,7 @@ and commandbus.pgmq_insist((select count(*) from proof) = $@3@::bigint
 (select count(*) from deleted_@queue@)
 
 -- name: instead_of_places
-@each moved@,
+@all moved@
 
 -- name: moved
 deleted_@queue@ as (
@@ -316,7 +316,7 @@ returned_@queue@ as (
     where q.msg_id = any (array(
         select h.msg_id from held_@queue@ h
         where h.fate = 2 and h.proof in (select lease_id from proof)))
-        and q.read_ct = any (array(select distinct read_ct from message)))
+        and q.read_ct = any (array(select distinct read_ct from message))),
 
 -- name: renew
 with moment as materialized (
@@ -372,6 +372,25 @@ held_@queue@ as materialized (
 
 -- name: seq_as_read
 select seq from held_@queue@
+
+-- name: gone
+-- Open commands that wait nowhere, run under no lease but this one and have no message: all asked of
+-- one snapshot, because an outcome and the end of its message are written together.
+select c.seq, (select l.until from commandbus.lease l where l.lease_id = $2::bigint), c.command_id,
+    c.domain, c.priority, c.command_type
+from unnest($1::text::bigint[]) as w (seq)
+cross join lateral (select * from commandbus.command c where c.seq = w.seq limit 1) c
+left join commandbus.pgmq_message m on m.seq = w.seq
+where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
+    and not exists (select 1 from commandbus.lease l
+        where w.seq = any (l.seqs) and l.lease_id <> $2::bigint)
+    and not exists (select 1 from commandbus.queue q
+        where q.domain = c.domain and q.priority = c.priority and q.seq = w.seq)
+    and not exists (select 1 from commandbus.scheduled s where s.seq = w.seq)
+    @all gone_from@
+
+-- name: gone_from
+and not exists (select 1 from @table@ q where m.queue_id = @queue@ and q.msg_id = m.msg_id)
 
 -- name: is_leased
 select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
