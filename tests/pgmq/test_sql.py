@@ -11,7 +11,6 @@ import pytest
 from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
-from commandbus.engines.postgres.pgmq.names import queue_of
 from commandbus.engines.postgres.pgmq.queues import Queue, Texts, templates
 from commandbus.sync import SyncCommandBus
 from tests.pgmq.database import empty_url
@@ -118,13 +117,18 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
     ],
 )
 def test_plain_domains_keep_their_names(
-    domain: str, priority: int, replies: bool, expected: str
+    connection: Any, domain: str, priority: int, replies: bool, expected: str
 ) -> None:
-    assert queue_of(domain, priority, replies=replies) == expected
+    assert queue_of(connection, domain, priority, replies) == expected
 
 
-def test_other_domains_get_names_that_pgmq_takes_and_tells_apart() -> None:
+def test_other_domains_get_names_that_pgmq_takes_and_tells_apart(connection: Any) -> None:
     domains = ["Orders", "oRders", "or.ders", "or-ders", "or:ders", "d" * 63, "d" * 62, "orders"]
-    names = [queue_of(domain, -32_768, replies=False) for domain in domains]
+    names = [queue_of(connection, domain, -32_768, False) for domain in domains]
     assert len(set(names)) == len(domains)
     assert all(re.fullmatch(r"[a-z_][a-z0-9_]{0,46}", name) for name in names)
+
+
+def queue_of(connection: Any, domain: str, priority: int, replies: bool) -> str:
+    sql = b"select commandbus.pgmq_queue_of($1, $2, $3)"
+    return str(connection.execute(sql, [domain, priority, replies]).fetchone()[0])

@@ -102,7 +102,7 @@ class Texts:
             "queue": queue.queue_id,
             "position": position,
             "priority": queue.priority,
-            "domain": queue.domain,
+            "domain": queue.domain.replace("'", "''"),
             "replies": "true" if queue.replies else "false",
             "reply": REPLY_TYPE,
             "sequence": queue.sequence,
@@ -154,8 +154,8 @@ class Texts:
 
 class Queues:
     """The queues of this process's domains, as last seen. Queues are added, hardly ever dropped: a
-    statement over one that is gone fails, and makes all be forgotten. What was seen inside a caller's
-    transaction, which may yet be undone, is used and looked up again next time."""
+    statement over one that is gone fails, and makes all be forgotten. What was seen inside a
+    transaction that may yet be undone is used, and looked up again next time."""
 
     def __init__(self) -> None:
         self._by_domain: dict[str, list[Queue]] = {}
@@ -191,11 +191,11 @@ class Queues:
         """The rows of the query `queues`, asked about these domains, or about all."""
         found: dict[str, list[Queue]] = {domain: [] for domain in domains or ()}
         by_id, unsure = dict[int, Queue](), set[str]()
-        for *columns, is_callers in rows:
+        for *columns, may_go in rows:
             queue = Queue(*columns)
             by_id[queue.queue_id] = queue
             found.setdefault(queue.domain, []).append(queue)
-            if is_callers:
+            if may_go:
                 unsure.add(queue.domain)
         if domains is None:
             self._by_id, self._by_domain = by_id, found

@@ -163,7 +163,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             visible = None if until is None else until + GRACE_SECONDS * SECOND
             state.append((seq, visible, member.attempt, member.crashes, member.releases))
             logger.warning(
-                "the message of command %s is gone from its queue, without an outcome; it is sent again",
+                "the message of command %s is gone from its queue without an outcome; it is sent again",
                 command_id,
             )
             details = as_json({"attempt": member.attempt, "reason": MESSAGE_GONE})

@@ -45,7 +45,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
                 f"There is no PGMQ queue {queue!r}; create it first, or check its name."
             )
         text = msgspec.json.encode(mapping.check()).decode()
-        yield Statement(self._plain.bind, (name, domain, priority, False, text))
+        yield Statement(self._plain.adopt, (name, domain, priority, text))
         yield from self._look_up([domain])
         yield Wake(domain)
 

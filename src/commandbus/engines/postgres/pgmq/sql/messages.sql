@@ -1,9 +1,9 @@
 -- name: queues
 -- The queues of domains, or of all, in the order in which they are read, with what statements need to
--- know about them.
+-- know about them; and whether this transaction, which can be undone, may have created one.
 select q.queue_id, q.queue, q.domain, q.priority, q.replies, q.mapping,
     pg_get_serial_sequence(format('pgmq.%I', lower('q_' || q.queue)), 'msg_id'),
-    $2::text = ''
+    $2::text = '' or pg_current_xact_id_if_assigned() is not null
 from commandbus.pgmq_queue q
 where ($1::text is null or q.domain = any ($1::text::text[]))
     and to_regclass(format('pgmq.%I', lower('q_' || q.queue))) is not null
@@ -23,7 +23,10 @@ where q.domain = any ($1::text::text[])
             and t.tgname = 'commandbus_tell')
 
 -- name: bind
-select commandbus.pgmq_bind($1::text, $2::text, $3::bigint::integer, $4::boolean, $5::text)
+select commandbus.pgmq_bind($1::text, $2::bigint::integer, $3::boolean)
+
+-- name: adopt
+select commandbus.pgmq_adopt($1::text, $2::text, $3::bigint::integer, $4::text)
 
 -- name: is_queue
 select to_regclass(format('pgmq.%I', lower('q_' || $1::text))) is not null,
@@ -36,8 +39,7 @@ told as materialized (
     from new),
 @each draw@,
 placed as (
-    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@
-    on conflict (seq) do update set queue_id = excluded.queue_id, msg_id = excluded.msg_id),
+    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@),
 
 -- name: draw
 drawn_@queue@ as materialized (
