@@ -96,7 +96,7 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         params = ["{}"] * (count - 4) + ['{"{1,2}","{3}"}', 1, 1, 3]
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "claim":
-        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000]
+        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000, "{99,99}"]
     else:
         sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
     rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()

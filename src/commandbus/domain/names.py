@@ -10,9 +10,13 @@ from commandbus.errors import InvalidArgumentError
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
 _is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
 
+RESERVED = "commandbus."
+"""Command types that begin so are the bus's own: replies, signals and controls of processes."""
 KNOWN_MAX = 1_000
 _known: set[str] = set()
 """Names that were found to be valid: a program has few, and every send looks at two."""
+_known_types: set[str] = set()
+"""The same for command types that programs may send."""
 
 
 def as_name(value: object, what: str) -> str:
@@ -31,6 +35,22 @@ def as_name(value: object, what: str) -> str:
         f"{what} {value!r} is not a valid name: use up to 63 letters, digits and _ . : -, "
         "beginning with a letter or underscore."
     )
+
+
+def as_command_type(value: object) -> str:
+    """The name of a type that programs may send. Reserved ones are refused: their commands say how
+    other commands ended and what operators decided, so only the bus may write them."""
+    if type(value) is str and value in _known_types:
+        return value
+    name = as_name(value, "command_type")
+    if name.startswith(RESERVED):
+        raise InvalidArgumentError(
+            f"command_type {name!r} is reserved: types that begin with {RESERVED!r} are written by the "
+            "bus alone. Choose another name; signal_process and cancel_process reach a process."
+        )
+    if len(_known_types) < KNOWN_MAX:
+        _known_types.add(name)
+    return name
 
 
 def as_text(value: object, what: str, *, longest: int = 255) -> str:

@@ -8,18 +8,24 @@ from typing import Any
 
 import msgspec
 
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.failures import sqlstate_of
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
 from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.pgmq.settling import PgmqSettling, with_places
+from commandbus.engines.postgres.settling import Known
 from commandbus.engines.postgres.statements import Atomic, Boundary
-from commandbus.errors import SchemaOutdated
-from commandbus.store.op import Op
+from commandbus.errors import CommandBusError, SchemaOutdated
+from commandbus.store.op import Op, Statement
 from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 
 logger = logging.getLogger("commandbus.pgmq")
 
@@ -28,6 +34,11 @@ NATIVE = slice(None, 22)
 that is none of ours is one of them, read into the last: message, headers, and when it was sent."""
 QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(22, 27)
 PLACE = slice(QUEUE, ENDED)
+READ_COUNT = 4
+
+UNREADABLE = "UNREADABLE"
+ATTEMPTS_MAX = 32_767
+_LAST = 2**63 - 1
 
 _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
 
@@ -72,18 +83,21 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     def _claim_from(
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
-        duration = int(request.lease_seconds * SECOND)
         queues = yield from self._known(domain)
-        while (wanted := request.limit - len(claimed)) > 0:
+        while request.limit > len(claimed):
             began = self._monotonic()
             bounds = self._bounds.after(domain, began)
-            firsts = integers([(bounds or {}).get(queue.queue_id, 0) for queue in queues])
-            params = (domain, wanted, request.worker, firsts, duration)
+            firsts = [(bounds or {}).get(queue.queue_id, 0) for queue in queues]
             try:
-                rows = yield Atomic(self._texts("claim", queues), params)
+                rows = yield self._claim_of(domain, request, claimed, queues, firsts)
             except SchemaOutdated:
                 self._queues.forget()  # one of them was dropped; the next claim looks again
                 raise
+            except CommandBusError as error:
+                if not _is_about_a_value(error):
+                    raise
+                yield from self._claim_one_by_one(domain, request, queues, claimed)
+                return
             if bounds is None:
                 now = self._monotonic()
                 self._bounds.walked(domain, now, now - began)
@@ -96,6 +110,59 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             self._bounds.took(domain, last.items())
             if not (yield from self._receive(domain, request, queues, rows, claimed)):
                 return
+
+    def _claim_of(
+        self,
+        domain: str,
+        request: ClaimRequest,
+        claimed: list[Claimed],
+        queues: Sequence[Queue],
+        firsts: Sequence[int],
+        lasts: Sequence[int] = (),
+    ) -> Atomic:
+        """The claim of the first visible messages in these ranges of numbers, one range per queue."""
+        wanted, duration = request.limit - len(claimed), _micro(request.lease_seconds)
+        ranges = integers(firsts), duration, integers(lasts or [_LAST] * len(queues))
+        return Atomic(self._texts("claim", queues), (domain, wanted, request.worker, *ranges))
+
+    def _claim_one_by_one(
+        self, domain: str, request: ClaimRequest, queues: Sequence[Queue], claimed: list[Claimed]
+    ) -> Op[None]:
+        """The server cannot carry out a claim because of a value in one of its rows: that row is set
+        aside, so that it fails no other claim."""
+        wanted = request.limit - len(claimed)
+        rows = yield Atomic(self._texts("first_visible", queues), (wanted,))
+        for queue_id, msg_id, read_count, seq in rows:
+            firsts = [msg_id if queue.queue_id == queue_id else _LAST for queue in queues]
+            lasts = [msg_id if queue.queue_id == queue_id else 0 for queue in queues]
+            try:
+                found = yield self._claim_of(domain, request, claimed, queues, firsts, lasts)
+            except CommandBusError as error:
+                if not _is_about_a_value(error):
+                    raise
+                if seq is None:
+                    row = {QUEUE: queue_id, MESSAGE_ID: msg_id, READ_COUNT: read_count - 1}
+                    yield from self._refuse(domain, queues, [(row, f"{UNREADABLE}: {error}")])
+                else:
+                    yield from self._park_unreadable(domain, seq, read_count, error)
+            else:
+                yield from self._receive(domain, request, queues, found, claimed)
+
+    def _park_unreadable(self, domain: str, seq: int, attempts: int, error: Exception) -> Op[None]:
+        """A command of the bus itself is for an operator, who can look at it and retry it."""
+        logger.error("the message of command %d breaks claims, so it is parked: %s", seq, error)
+        failure = Failure(FailureKind.PERMANENT, UNREADABLE, f"Its message cannot be claimed: {error}")
+        parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        attempts = min(max(attempts, 0), ATTEMPTS_MAX)
+        outcome = OutcomeRow(
+            seq, parked, attempts, 0, None, None, ran=0, error=failure, reason=UNREADABLE
+        )
+        details = {"error": failure, "reason": UNREADABLE}
+        note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
+        columns = yield Statement(self._sql.columns_of, (integers([seq]),))
+        known = Known({}, {seq}, {row[0]: row[2] for row in columns})
+        yield from self._write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
+        yield Boundary()
 
     def _receive(
         self,
@@ -147,15 +214,37 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             else:
                 envelopes[row[QUEUE], row[MESSAGE_ID]] = (*row, sent_at), envelope
         if envelopes:
-            params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
-            carriers = _among(queues, {queue_id for queue_id, _ in envelopes})
-            found = yield Atomic(self._texts("admit", carriers), params)
-            yield from self._keep_admitted(domain, request.worker, found, envelopes, claimed)
-            for row in found:
-                del envelopes[row[0], row[1]]
-            refused += [(row, _taken(envelope)) for row, envelope in envelopes.values()]
+            yield from self._admit_others(domain, request, queues, envelopes, claimed, refused)
         if refused:
             yield from self._refuse(domain, queues, refused)
+
+    def _admit_others(
+        self,
+        domain: str,
+        request: ClaimRequest,
+        queues: Sequence[Queue],
+        envelopes: dict[tuple[int, int], tuple[Any, Envelope]],
+        claimed: list[Claimed],
+        refused: list[tuple[Any, str]],
+    ) -> Op[None]:
+        """Make commands of messages; what the server does not take, or has already, is refused."""
+        params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
+        carriers = _among(queues, {queue_id for queue_id, _ in envelopes})
+        try:
+            found = yield Atomic(self._texts("admit", carriers), params)
+        except CommandBusError as error:
+            if not _is_about_a_value(error):
+                raise
+            if len(envelopes) == 1:
+                refused += [(row, f"{UNREADABLE}: {error}") for row, _ in envelopes.values()]
+                return
+            for key, entry in envelopes.items():
+                alone = {key: entry}
+                yield from self._admit_others(domain, request, queues, alone, claimed, refused)
+            return
+        yield from self._keep_admitted(domain, request.worker, found, envelopes, claimed)
+        fresh = {(row[0], row[1]) for row in found}
+        refused += [(row, _taken(e)) for key, (row, e) in envelopes.items() if key not in fresh]
 
     def _keep_admitted(
         self, domain: str, worker: str, found: Any, envelopes: Any, claimed: list[Claimed]
@@ -199,7 +288,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         params = (
             integers(row[QUEUE] for row, _ in refused),
             integers(row[MESSAGE_ID] for row, _ in refused),
-            integers(row[4] + 1 for row, _ in refused),
+            integers(row[READ_COUNT] + 1 for row, _ in refused),
             texts(reason for _, reason in refused),
             domain,
         )
@@ -234,6 +323,11 @@ def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[s
         texts(e.tags for e in read),
         texts(e.headers for e in read),
     )
+
+
+def _is_about_a_value(error: CommandBusError) -> bool:
+    """Whether the server refuses a value: it is out of range, of a wrong form or too large."""
+    return sqlstate_of(error.__cause__ or error).startswith(("22", "54"))
 
 
 def _taken(envelope: Envelope) -> str:

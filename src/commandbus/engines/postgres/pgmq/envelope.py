@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from commandbus.domain import payload
 from commandbus.domain.ids import as_optional_id, new_id
 from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.moment import as_microseconds
-from commandbus.domain.names import as_name, as_tags
+from commandbus.domain.names import as_command_type, as_name, as_tags
 from commandbus.domain.retry import check_max_attempts
 from commandbus.errors import CommandBusError
 
@@ -61,7 +61,7 @@ def _checked(content: Any, headers: Any) -> Envelope:
     max_attempts, tags = content.get("max_attempts"), content.get("tags")
     own = {k: v for k, v in headers.items() if k != TOKEN} if isinstance(headers, Mapping) else {}
     return Envelope(
-        command_type=as_name(content["command_type"], "command_type"),
+        command_type=as_command_type(content["command_type"]),
         command_id=command_id,
         data=payload.encode(content.get("data")),
         correlation_id=as_optional_id(content.get("correlation_id"), "correlation_id") or command_id,
@@ -77,4 +77,5 @@ def _checked(content: Any, headers: Any) -> Envelope:
 def _moment(text: Any) -> int:
     if not isinstance(text, str):
         raise TypeError("expires_at must be a time in ISO 8601, such as 2030-01-31T12:00:00Z")
-    return as_microseconds(datetime.fromisoformat(text), "expires_at")
+    latest = as_microseconds(datetime.max.replace(tzinfo=UTC), "expires_at")
+    return min(max(as_microseconds(datetime.fromisoformat(text), "expires_at"), 0), latest)

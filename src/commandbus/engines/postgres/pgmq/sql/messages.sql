@@ -136,16 +136,17 @@ taken as materialized (
 @each read@,
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
-        case when c.seq is null then 0 else coalesce((t.token ->> 2)::smallint, 0) end as crashes,
-        case when c.seq is null then 0 else coalesce((t.token ->> 3)::smallint, 0) end as releases,
+        case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 2) end as crashes,
+        case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 3) end as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
         c.due_at, c.unique_key is not null as keyed,
-        t.read_ct > 0 and coalesce((
-            select true from commandbus.outcome o where o.seq = c.seq), false) as ended
+        coalesce((select true from commandbus.outcome o where o.seq = c.seq), false) as ended
     from (@any was_read@) t left join lateral (
         select * from commandbus.command c
-        where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
+        where c.seq = t.seq and c.domain = $1::text and exists (
+            select 1 from commandbus.pgmq_message m
+            where m.seq = t.seq and m.msg_id = t.msg_id and m.queue_id = t.queue_id) limit 1) c on true),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
     select $1::text, $3::text, max(m.now), max(m.now) + $5::bigint, array_agg(k.seq),
@@ -165,18 +166,21 @@ order by k.place, k.msg_id
 select @queue@ as queue_id, q.place from gate g cross join lateral (
     select ctid as place from @table@
     where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
+        and msg_id <= ($6::text::bigint[])[@position@]
     order by msg_id limit $2::bigint for update skip locked) q
 
 -- name: read
--- The rows are locked, so each is still where it was found.
+-- The rows are locked, so each is still where it was found. A count that cannot be an attempt, because
+-- others wrote it, stays within what can.
 read_@queue@ as (
-    update @table@ set read_ct = read_ct + 1, vt = (select at from gate)
+    update @table@ set read_ct = least(greatest(read_ct, 0), 32766) + 1, vt = (select at from gate)
         + ($5::bigint + @grace@) * '1 microsecond'::interval@last_read@
     where ctid = any (array(select place from taken where queue_id = @queue@))
     returning msg_id, read_ct - 1 as read_ct, headers -> 'commandbus' as token)
 
 -- name: was_read
--- A token counts under its own number only; the offset keeps it from being read again and again.
+-- A token counts under its own number only, and if the bus has recorded that number for its command; so
+-- others cannot make one. The offset keeps it from being read again and again.
 (select @queue@ as queue_id, @position@ as place, @priority@ as priority, r.*,
     case when r.token ->> 1 = r.msg_id::text and length(r.token ->> 0) between 1 and 18
         and translate(r.token ->> 0, '0123456789', '') = '' then (r.token ->> 0)::bigint end as seq
@@ -184,7 +188,20 @@ from read_@queue@ r offset 0)
 
 -- name: text_of
 when @queue@ then (select json_build_array(q.message::text, q.headers::text,
-    (extract(epoch from q.enqueued_at) * 1000000)::bigint)::text from @table@ q where q.msg_id = k.msg_id)
+    commandbus.pgmq_moment(least(q.enqueued_at, clock_timestamp())))::text from @table@ q where q.msg_id = k.msg_id)
+
+-- name: first_visible
+-- The first messages that a claim would take, with the open commands that they carry.
+select * from (@any first_in@) q limit $1::bigint
+
+-- name: first_in
+(select @queue@ as queue_id, q.msg_id, q.read_ct, m.seq from @table@ q left join lateral (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq = case when q.headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$'
+        then (q.headers #>> '{commandbus,0}')::bigint end
+        and m.queue_id = @queue@ and m.msg_id = q.msg_id
+        and not exists (select 1 from commandbus.outcome o where o.seq = m.seq) limit 1) m on true
+ where q.vt <= clock_timestamp() order by q.msg_id limit $1::bigint)
 
 -- name: admit
 -- Makes commands of messages that others have sent, under a lease of their own. One whose id is taken
@@ -353,9 +370,7 @@ prolonged_@queue@ as (
 select seq, queue_id, msg_id from commandbus.pgmq_message where seq = any ($1::text::bigint[])
 
 -- name: standing
-select read_ct, coalesce((headers #>> '{commandbus,2}')::bigint, 0),
-    (extract(epoch from vt) * 1000000)::bigint,
-    coalesce((headers #>> '{commandbus,3}')::bigint, 0)
+select least(greatest(read_ct, 0), 32767), commandbus.pgmq_count(headers #>> '{commandbus,2}')
 from @table@ where msg_id = $1::bigint and headers #>> '{commandbus,1}' = msg_id::text for update
 
 -- name: as_read
@@ -401,8 +416,8 @@ select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
 @any waiting_in@
 
 -- name: waiting_in
-select w.seq, q.read_ct, coalesce((q.headers #>> '{commandbus,2}')::bigint, 0),
-    (extract(epoch from q.vt) * 1000000)::bigint
+select w.seq, q.read_ct, commandbus.pgmq_count(q.headers #>> '{commandbus,2}')::bigint,
+    commandbus.pgmq_moment(q.vt)
 from unnest($1::text::bigint[], $2::text::integer[], $3::text::bigint[]) as w (seq, queue_id, msg_id)
 cross join lateral (select * from @table@ q where q.msg_id = w.msg_id limit 1) q
 where w.queue_id = @queue@
@@ -414,7 +429,7 @@ select (select min(moment) from (
 from (select commandbus.now_us() as now, clock_timestamp() as at) m
 
 -- name: next_of
-select case when q.first <= m.at then 50000 else extract(epoch from q.first - m.at) * 1000000 end
+select case when q.first <= m.at then 50000 else extract(epoch from least(q.first, m.at + '1 day') - m.at) * 1000000 end
 from (select min(vt) as first from (
     select vt from @table@ order by msg_id limit 2147483647) q) q
 where not exists (select 1 from commandbus.domain d
@@ -436,7 +451,7 @@ lease as (
     select coalesce(sum(cardinality(seqs)), 0)::bigint as running from commandbus.lease
     where domain = $1::text)
 select m.now, q.ready, greatest(0, q.total - q.ready - l.running), 0, l.running,
-    (extract(epoch from q.oldest) * 1000000)::bigint, null::bigint, d.paused_at, d.paused_reason
+    commandbus.pgmq_moment(q.oldest), null::bigint, d.paused_at, d.paused_reason
 from moment m cross join lease l
 cross join (select coalesce(sum(total), 0)::bigint as total, coalesce(sum(ready), 0)::bigint as ready,
     min(oldest) as oldest from queue) q
@@ -467,9 +482,11 @@ where headers -> 'commandbus' ->> 0 = any ($1::text::text[])
 select seq from (@any waiting_seqs@) w (seq) limit $1::bigint
 
 -- name: waiting_seqs
-(select (headers #>> '{commandbus,0}')::bigint from @table@
- where headers #>> '{commandbus,1}' = msg_id::text
-    and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$' limit $1::bigint)
+(select m.seq from @table@ q cross join lateral (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq = case when q.headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$'
+        then (q.headers #>> '{commandbus,0}')::bigint end
+        and m.queue_id = @queue@ and m.msg_id = q.msg_id limit 1) m limit $1::bigint)
 
 -- name: forget_pruned
 -- Where the messages of commands were that are gone: of a piece of all, in order of sequence.

@@ -47,6 +47,18 @@ create or replace function commandbus.pgmq_headers(
         case when crashes = 0 and releases = 0 then jsonb_build_array(seq, msg_id)
             else jsonb_build_array(seq, msg_id, crashes, releases) end);
 
+-- What a token and a row of PGMQ say, within what the bus can keep: other programs write both.
+create or replace function commandbus.pgmq_count(part text) returns smallint
+    language sql immutable parallel safe
+    return case when length(part) between 1 and 4 and translate(part, '0123456789', '') = ''
+        then part::smallint else 0 end;
+
+create or replace function commandbus.pgmq_moment(moment timestamptz) returns bigint
+    language sql immutable parallel safe
+    return case when moment is not null then
+        (extract(epoch from greatest('1970-01-01 00:00:00+00'::timestamptz,
+            least('9999-12-01 00:00:00+00'::timestamptz, moment))) * 1000000)::bigint end;
+
 -- Undoes a statement that believed something of leases and messages which is not so.
 create or replace function commandbus.pgmq_insist(is_so boolean) returns boolean
     language plpgsql stable
