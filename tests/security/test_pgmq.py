@@ -11,9 +11,16 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import REPLY_TYPE, CommandStatus, QueueMapping, TransientCommandError
+from commandbus import (
+    REPLY_TYPE,
+    CommandStatus,
+    HandlerRegistry,
+    QueueMapping,
+    TransientCommandError,
+)
 from commandbus.errors import InvalidArgumentError
 from commandbus.testing import Harness
+from commandbus.testing.waiting import eventually
 from tests.pgmq.database import pgmq_configuration, shared_url
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
@@ -236,6 +243,26 @@ def test_an_adopted_queue_does_not_bring_types_of_the_bus_itself(bus: Harness) -
     finally:
         sql("delete from commandbus.pgmq_queue where queue = %s", queue)
         sql("select pgmq.drop_queue(%s)", queue)
+
+
+def test_a_payload_that_pgmq_cannot_keep_does_not_stop_the_domain(bus: Harness) -> None:
+    """Written to the engine's own tables, past all checks, and on its way into the queue."""
+    bus.send(data="first")
+    sql(
+        "insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,"
+        " priority, created_at, due_at) select 1000, gen_random_uuid(), domain, command_type,"
+        " '1e200000', correlation_id, priority, created_at, due_at from commandbus.command"
+    )
+    sql(
+        "insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes,"
+        " releases, keyed) select domain, priority, seq, 0, 0, 0, 0, false from commandbus.command"
+        " where seq = 1000"
+    )
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with bus.run_worker(registry):
+        eventually(lambda: (bus.stats().completed, bus.stats().parked) == (1, 1))
+    assert sql("select count(*) from commandbus.queue") == [(0,)]
 
 
 @pytest.fixture

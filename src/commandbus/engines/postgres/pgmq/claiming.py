@@ -53,8 +53,15 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     def _sweep(self, request: ClaimRequest) -> Op[int]:
         rescued = yield from super()._sweep(request)
         yield from self._learn(request.domains)
-        yield from self._take_over(request.domains)
-        yield Boundary()
+        try:
+            yield from self._take_over(request.domains)
+            yield Boundary()
+        except CommandBusError as error:
+            if not _is_about_a_value(error):
+                raise
+            logger.warning("messages are sent without payload, which other readers miss: %s", error)
+            yield from self._take_over(request.domains, with_payload=False)
+            yield Boundary()
         return rescued
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:

@@ -134,14 +134,14 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         if any(row.attempts == 0 for row in writes.requeues):
             yield from self._take_over([domain])
 
-    def _take_over(self, domains: Sequence[str]) -> Op[int]:
-        """Messages for what waits in the engine's own table: retried by an operator, or sent by who
-        does not know of PGMQ. Returns how many."""
+    def _take_over(self, domains: Sequence[str], *, with_payload: bool = True) -> Op[None]:
+        """Messages for what waits in the engine's own table: retried by an operator, or sent by a
+        program that does not know of PGMQ."""
         rows = yield Statement(self._plain.take_over, (texts(domains),))
         if rows:
-            state = [integers(row[n] for row in rows) for n in range(5)]
-            yield from self._put({(row[5], row[6], row[7]) for row in rows}, *state)
-        return len(rows)
+            kinds = {(row[5], row[6], row[7]) for row in rows}
+            state = (integers(row[n] for row in rows) for n in range(5))
+            yield from self._put(kinds, *state, with_payload=with_payload)
 
     def _still_held(self, members: list[Member]) -> Op[list[Member]]:
         yield from self._look_up(None)

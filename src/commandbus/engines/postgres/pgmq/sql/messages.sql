@@ -73,14 +73,17 @@ copy commandbus.pgmq_message (seq, queue_id, msg_id) from stdin
 
 -- name: put
 -- Messages for commands that are there already: retried by an operator, or sent before the domain was
--- on PGMQ.
+-- on PGMQ. Without $6 they are for the bus alone, which reads the payload elsewhere.
 with waiting as materialized (
     select * from rows from (unnest($1::text::bigint[]), unnest($2::text::bigint[]),
         unnest($3::text::smallint[]), unnest($4::text::smallint[]), unnest($5::text::smallint[]))
         as w (seq, ready_at, attempts, crashes, releases)),
 new as materialized (
     select c.*, coalesce(w.ready_at, c.due_at) as ready_at, coalesce(w.attempts, 0) as attempts,
-        coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now
+        coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now,
+        case when $6::boolean then c.data else 'null' end as shown,
+        case when $6::boolean then c.tags end as shown_tags,
+        case when $6::boolean then c.headers end as shown_headers
     from waiting w cross join lateral (
         select * from commandbus.command c where c.seq = w.seq limit 1) c),
 told as materialized (
@@ -102,9 +105,9 @@ drawn_@queue@ as materialized (
 put_@queue@ as (
     insert into @table@ (msg_id, read_ct, vt, message, headers) overriding system value
     select n.msg_id, n.attempts, 'epoch'::timestamptz + n.ready_at * '1 microsecond'::interval,
-        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.data, n.correlation_id,
-            n.causation_id, n.reply_to, n.max_attempts, n.now, n.expires_at, n.tags, n.batch_id),
-        commandbus.pgmq_headers(n.headers::jsonb, n.seq, n.msg_id, n.crashes, n.releases)
+        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.shown, n.correlation_id,
+            n.causation_id, n.reply_to, n.max_attempts, n.now, n.expires_at, n.shown_tags, n.batch_id),
+        commandbus.pgmq_headers(n.shown_headers::jsonb, n.seq, n.msg_id, n.crashes, n.releases)
     from drawn_@queue@ n)
 
 -- name: take_over
