@@ -245,6 +245,8 @@ begin
     end if;
     perform commandbus.pgmq_grant('sender worker admin',
         'execute on function commandbus.pgmq_bind(text, integer, boolean)');
+    perform commandbus.pgmq_grant('sender viewer', 'execute on function commandbus.pgmq_envelope,
+        commandbus.pgmq_headers, commandbus.pgmq_text_of, commandbus.pgmq_count, commandbus.pgmq_moment');
     perform commandbus.pgmq_grant('sender worker', 'insert on commandbus.pgmq_message');
     perform commandbus.pgmq_grant('worker', 'select, update on commandbus.pgmq_message');
     -- What waits is counted without what runs.
