@@ -53,7 +53,7 @@ def test_a_queue_that_is_known_is_bound_without_a_lock(bus: Harness) -> None:
     with psycopg.connect(shared_url()) as user:
         user.execute("update pgmq.q_orders__commands set vt = vt")
         bound = bus.spawn(lambda: bus.bus.session.run(bind("orders", LABELS["normal"], replies=False)))
-        bound.result(PATIENCE_SECONDS)
+        assert bound.result(PATIENCE_SECONDS) is None
 
 
 def test_a_queue_that_is_bound_again_has_no_other_index_than_at_first(bus: Harness) -> None:
