@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench import machine
+from bench.bars import missed
 from bench.ceilings import CEILINGS
 from bench.figures import METRICS, Results, number
 from bench.idle import count_statements
@@ -191,7 +192,10 @@ def main() -> int:
         from bench import page
 
         page.write(run.results)
-    return 0
+    bars = missed(run.results)
+    for bar in bars:
+        say(f"below its bar: {bar}")
+    return 1 if bars else 0
 
 
 if __name__ == "__main__":

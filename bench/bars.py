@@ -9,6 +9,7 @@ from bench.figures import Results, number
 from bench.peers.catalogue import SUBJECTS
 
 OURS, THREADS, SQLITE = "commandbus", "commandbus-threads", "commandbus-sqlite"
+PGMQ = "commandbus-pgmq"
 BATCHED, PGQUEUER, LIMITS = "graphile-worker-batched", "pgqueuer", "limits"
 PEERS = [one.name for one in SUBJECTS if one.store == "postgres" and not one.is_ours]
 
@@ -67,6 +68,11 @@ def judge(results: Results) -> list[Row]:
     """Every row that the bars name, whether or not its figures are there."""
     it = Medians(results)
     return [*_drains(it), *_sends_and_waits(it), *_conditions(it)]
+
+
+def missed(results: Results) -> list[str]:
+    """The bars that this run did not reach; those without figures are not judged."""
+    return [f"{row.figure}: {row.bar}" for row in judge(results) if row.bar.is_reached is False]
 
 
 def _drains(it: Medians) -> list[Row]:
@@ -131,6 +137,18 @@ def _sends_and_waits(it: Medians) -> list[Row]:
             ),
         ),
         Row(
+            "pick-up latency between processes, absolute",
+            f"{_show(it.of(OURS, 'pickup_p50'), 'ms')}, {_show(it.of(OURS, 'pickup_p99'), 'ms')}",
+            Mark("p50 ≤ 10 ms", it.of(OURS, "pickup_p50"), 10, at_most=True, unit="ms"),
+            Mark("p99 ≤ 10 ms", it.of(OURS, "pickup_p99"), 10, at_most=True, unit="ms"),
+        ),
+        Row(
+            "idle load against a claim every 50 ms",
+            _show(it.of(OURS, "idle"), "/s"),
+            Mark("≤ 1 %", _percent(it.of(OURS, "idle"), 20), 1, at_most=True, unit="%"),
+            Mark("over PGMQ, too: ≤ 1 %", _percent(it.of(PGMQ, "idle"), 20), 1, at_most=True, unit="%"),
+        ),
+        Row(
             "idle statements per second",
             _show(it.of(OURS, "idle"), "/s"),
             Mark(
@@ -187,6 +205,10 @@ def _conditions(it: Medians) -> list[Row]:
 
 def _divide(one: float | None, other: float | None) -> float | None:
     return one / other if one is not None and other else None
+
+
+def _percent(one: float | None, whole: float) -> float | None:
+    return None if one is None else 100 * one / whole
 
 
 def _most(one: float | None, other: float | None) -> float | None:

@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from commandbus.domain.retry import RetryPolicy, exponential, fixed, linear, none
     from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
     from commandbus.domain.unique import Unique
-    from commandbus.engines.memory.queue import PriorityDelayQueue
+    from commandbus.engines.memory.queue import PriorityDelayQueue, QueueItem
+    from commandbus.engines.memory.queue_worker import QueueWorker
     from commandbus.operations.cases import Case
     from commandbus.operations.checking import CheckReport
     from commandbus.operations.erasure import EraseReport
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from commandbus.runtimes.asyncio.pgmq import PgmqClient
     from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
     from commandbus.runtimes.asyncio.worker import Worker
+    from commandbus.runtimes.probes import ProbeServer
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
     from commandbus.store.records import CommandPage, QueueStats
@@ -109,7 +111,8 @@ _HOMES = {
     "commandbus.domain.retry": "RetryPolicy exponential fixed linear none",
     "commandbus.domain.schedule": "Misfire Schedule ScheduleRecord",
     "commandbus.domain.unique": "Unique",
-    "commandbus.engines.memory.queue": "PriorityDelayQueue",
+    "commandbus.engines.memory.queue": "PriorityDelayQueue QueueItem",
+    "commandbus.engines.memory.queue_worker": "QueueWorker",
     "commandbus.operations.cases": "Case",
     "commandbus.operations.checking": "CheckReport",
     "commandbus.operations.erasure": "EraseReport",
@@ -121,6 +124,7 @@ _HOMES = {
     "commandbus.runtimes.asyncio.pgmq": "PgmqClient",
     "commandbus.runtimes.asyncio.processes": "ProcessManager ProcessReplyRouter",
     "commandbus.runtimes.asyncio.worker": "Worker",
+    "commandbus.runtimes.probes": "ProbeServer",
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
     "commandbus.store.records": "CommandPage QueueStats",
@@ -196,6 +200,7 @@ __all__ = [
     "PgmqQueue",
     "PoolExhausted",
     "PriorityDelayQueue",
+    "ProbeServer",
     "Process",
     "ProcessCount",
     "ProcessEvent",
@@ -209,8 +214,10 @@ __all__ = [
     "ProcessStatus",
     "ProcessStep",
     "QueueFull",
+    "QueueItem",
     "QueueMapping",
     "QueueStats",
+    "QueueWorker",
     "Reason",
     "ReceivedCommand",
     "Reply",

@@ -193,13 +193,13 @@ def test_wrong_options_are_refused() -> None:
     for options, complaint in (
         ({"URI": "memory://"}, "unknown OPTIONS"),
         ({"DATABASE": "default", "ON_COMMIT": "default"}, "DATABASE and ON_COMMIT"),
-        ({"RETRY": {"max_attempts": 0}}, "max_attempts"),
-        ({"RETRY": {"attempts": 1}}, "attempts"),
+        ({"URL": "memory://", "RETRY": {"max_attempts": 0}}, "max_attempts"),
+        ({"URL": "memory://", "RETRY": {"attempts": 1}}, "attempts"),
     ):
         with pytest.raises(ImproperlyConfigured, match=complaint):
             CommandBusBackend("default", {"OPTIONS": options})
     with pytest.raises(ImproperlyConfigured, match="not a valid name"):
-        CommandBusBackend("default", {"QUEUES": ["no good"]})
+        CommandBusBackend("default", {"QUEUES": ["no good"], "OPTIONS": {"URL": "memory://"}})
 
 
 def test_a_long_path_has_a_name_of_its_own() -> None:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import model, page
-from bench.bars import judge
+from bench.bars import judge, missed
 from bench.charts import Bar, Line, bars, lines
 from bench.figures import METRICS, Results, number, percentile
 from bench.idle import count_lines
@@ -92,7 +92,7 @@ def test_statements_are_counted_by_database() -> None:
 
 def test_every_bar_is_judged_and_what_is_missing_is_not_reached() -> None:
     rows = {row.figure: row for row in judge(results())}
-    assert len(rows) == 12
+    assert len(rows) == 14
     drain = rows["drain, one process, best concurrency"]
     assert drain.bar.found == pytest.approx(4)
     assert drain.bar.is_reached
@@ -102,6 +102,15 @@ def test_every_bar_is_judged_and_what_is_missing_is_not_reached() -> None:
     assert (memory.bar.is_reached, memory.goal.is_reached) == (True, False)
     assert rows["drain on SQLite"].bar.is_reached is None
     assert "not measured" in str(rows["drain on SQLite"].bar)
+
+
+def test_a_bar_that_was_measured_and_not_reached_fails_the_run() -> None:
+    assert missed(results()) == []
+    slow = results()
+    slow.add("commandbus", {"pickup_p50": 12.0})
+    assert missed(slow) == [
+        "pick-up latency between processes, absolute: p50 ≤ 10 ms: 12 ms, not reached"
+    ]
 
 
 def test_the_page_says_what_was_measured_and_what_was_not(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from commandbus.domain.outcome import Released
 from commandbus.errors import StoreUnavailable
+from commandbus.settings import WorkerSettings
 from commandbus.store.records import ClaimReply, SettleReport
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.backoff import BACKOFF_MAX
-from commandbus.worker.core import GRACE, SETTLE_GAP, SETTLE_PATIENCE
+from commandbus.worker.core import GRACE, SETTLE_GAP, SETTLE_PATIENCE, WorkerCore
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
     ClaimFailed,
@@ -218,7 +219,7 @@ def test_what_a_timer_asked_for_in_vain_is_asked_again() -> None:
     bench.empty(next_due_in=5)
     bench.now += 5
     assert bench.tell(Tick()) == [Claim(4, True)]
-    assert bench.tell(ClaimFailed(DOWN)) == []
+    assert bench.tell(ClaimFailed(DOWN)) == [PassOn()], "another worker may reach the store"
     deadline = bench.core.deadline()
     assert deadline is not None
     assert deadline < bench.now + 55
@@ -318,8 +319,8 @@ def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken
 def test_a_failed_claim_is_repeated_with_growing_waits() -> None:
     bench = Bench(uniform=1.0).begun()
     waits = []
-    for _ in range(8):
-        assert bench.tell(ClaimFailed(DOWN)) == []
+    for number in range(8):
+        assert bench.tell(ClaimFailed(DOWN)) == [PassOn()] * (number == 0)
         waits.append(round((bench.core.deadline() or 0) - bench.now, 9))
         bench.now = bench.core.deadline() or 0
         assert bench.kinds(bench.tell(Tick()), Claim) != []
@@ -485,3 +486,30 @@ def test_an_empty_reply_is_counted() -> None:
     bench.tell(Claims(ClaimReply([], rescued=2), 4, took=0.5))
     metrics = bench.core.metrics
     assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)
+
+
+def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def taken(due_at: float, now: float) -> bool:
+        asked.append((due_at, now))
+        return False
+
+    core = WorkerCore(WorkerSettings(poll_interval=60, prefetch=0), take_timer_turn=taken)
+    core.handle(Tick(), 0.0)
+    core.handle(Claims(ClaimReply([], next_due_in=5.0), 4, 0.0), 0.0)
+    assert core.handle(Tick(), 5.5) == []
+    assert asked == [(5.0, 5.5)]
+    assert core.deadline() == 65.5
+    assert core.metrics.wakeups == {}
+    assert core.handle(Woken("chain", None), 6.0) == [Claim(4, True, hurried=True)]
+
+
+def test_only_an_event_that_ends_a_wait_counts_as_a_wakeup() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.tell(Woken("notify", None))
+    assert bench.core.metrics.wakeups == {}
+    bench.empty()
+    bench.empty()
+    bench.tell(Woken("notify", None))
+    assert bench.core.metrics.wakeups == {"notify": 1}

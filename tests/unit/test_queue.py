@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from commandbus import PriorityDelayQueue, QueueFull
+from commandbus import PriorityDelayQueue, QueueFull, QueueItem, QueueWorker
 from commandbus.errors import ConfigurationError, InvalidArgumentError, InvalidOperationError
+from commandbus.testing.waiting import eventually
 
 Queue = PriorityDelayQueue[Any]
 
@@ -97,8 +99,21 @@ def test_the_heaps_are_what_they_are_called() -> None:
     queue = Queue(clock=clock)
     queue.enqueue("now", priority="high")
     queue.enqueue("later", delay_seconds=5)
-    assert queue._ready_heap == [(0, 1, "now")]
-    assert queue._scheduled_heap == [(1_005.0, 5, 2, "later")]
+    now = QueueItem("now", "high", 0, 1_000.0, 1_000.0, 1)
+    later = QueueItem("later", "normal", 5, 1_000.0, 1_005.0, 2)
+    assert queue._ready_heap == [(0, 1, now)]
+    assert queue._scheduled_heap == [(1_005.0, 5, 2, later)]
+
+
+def test_take_gives_an_item_with_its_label_value_times_and_sequence() -> None:
+    clock = Seconds()
+    queue = Queue(clock=clock)
+    queue.enqueue("first", priority="low", delay_seconds=2)
+    queue.enqueue("second", priority=3)
+    assert queue.take() == QueueItem("second", None, 3, 1_000.0, 1_000.0, 2)
+    assert queue.take(block=False) is None
+    clock.now += 2
+    assert queue.take() == QueueItem("first", "low", 10, 1_000.0, 1_002.0, 1)
 
 
 def test_a_delayed_item_is_not_given_out_early() -> None:
@@ -383,3 +398,108 @@ def test_producers_and_consumers_in_many_threads_lose_nothing() -> None:
     for thread in consumers:
         thread.join(10)
     assert sorted(got) == list(range(1_000))
+
+
+# The worker of a queue.
+
+
+def test_an_enqueue_ends_the_wait_of_a_consumer() -> None:
+    queue, taken = Queue(), list[Any]()
+    consumer = consume(queue, taken)
+    eventually(lambda: queue._changed._waiters)  # type: ignore[attr-defined]
+    queue.enqueue("x")
+    eventually(lambda: taken == ["x"])
+    queue.shutdown()
+    consumer.join(10)
+    assert not consumer.is_alive()
+
+
+def test_a_queue_worker_handles_items_in_order_in_one_daemon_thread() -> None:
+    queue, handled = Queue(), list[Any]()
+    threads = set[threading.Thread]()
+
+    def handle(item: Any) -> None:
+        handled.append(item)
+        threads.add(threading.current_thread())
+
+    for number in range(3):
+        queue.enqueue(number, priority=9 - number)
+    with QueueWorker(queue, handle, name="reports"):
+        queue.enqueue("last", priority="low")
+        eventually(lambda: len(handled) == 4)
+    assert handled == [2, 1, 0, "last"]
+    (thread,) = threads
+    assert (thread.name, thread.daemon, thread.is_alive()) == ("reports", True, False)
+
+
+def test_a_queue_worker_logs_and_keeps_exceptions_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    queue, handled = Queue(), list[Any]()
+
+    def handle(item: Any) -> None:
+        if item == "bad":
+            raise SystemExit("no such report")
+        handled.append(item)
+
+    worker = QueueWorker(queue, handle)
+    with caplog.at_level(logging.ERROR, "commandbus.queue"), worker:
+        queue.enqueue("bad")
+        queue.enqueue("good")
+        eventually(lambda: handled)
+    (caught,) = worker.last_exceptions
+    assert (caught.item.item, caught.error, caught.type) == ("bad", "no such report", "SystemExit")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_each_item_of_a_queue_worker_has_a_context_of_its_own() -> None:
+    queue, seen = Queue(), list[str]()
+    tenant = contextvars.ContextVar("tenant", default="none")
+
+    def handle(item: str) -> None:
+        seen.append(tenant.get())
+        tenant.set(item)
+
+    with QueueWorker(queue, handle):
+        queue.enqueue("a")
+        queue.enqueue("b")
+    assert seen == ["none", "none"]
+
+
+def test_a_stopped_queue_worker_handles_what_is_ready_and_leaves_the_rest() -> None:
+    queue, handled = Queue(), list[Any]()
+    worker = QueueWorker(queue, handled.append)
+    queue.enqueue("ready")
+    queue.enqueue("later", delay_seconds=60)
+    worker.start()
+    assert worker.stop(10)
+    assert handled == ["ready"]
+    assert len(queue) == 1
+
+
+def test_a_queue_worker_ends_when_its_queue_is_shut_down_and_drained() -> None:
+    queue, handled = Queue(), list[Any]()
+    worker = QueueWorker(queue, handled.append)
+    queue.enqueue("soon", delay_seconds=0.05)
+    worker.start()
+    queue.shutdown()
+    eventually(lambda: not worker.is_running)
+    assert handled == ["soon"]
+
+
+def test_a_queue_worker_may_be_stopped_by_its_handler() -> None:
+    queue = Queue()
+    worker = QueueWorker(queue, lambda _: worker.stop())
+    queue.enqueue("x")
+    worker.start()
+    assert eventually(lambda: not worker.is_running)
+
+
+def test_a_queue_worker_refuses_what_cannot_work() -> None:
+    with pytest.raises(ConfigurationError, match="function of one item"):
+        QueueWorker(Queue(), "handle")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="poll_timeout"):
+        QueueWorker(Queue(), print, poll_timeout=-1)
+    worker = QueueWorker(Queue(), print)
+    worker.start()
+    with pytest.raises(InvalidOperationError, match="make another one"):
+        worker.start()
+    assert worker.stop(10)

@@ -292,7 +292,7 @@ def test_while_another_process_writes_the_lane_waits_for_it(
 ) -> None:
     writer = bus.engine._writer  # type: ignore[attr-defined]
     op = whereabouts()
-    with WriteLock(tmp_path / "test.db.lock"):
+    with WriteLock(tmp_path / "test.db.lock", tmp_path / "test.db"):
         assert writer.run(op) is None
         waiting = writer.submit(op)
     assert waiting.result(30) != threading.get_ident()
@@ -317,7 +317,7 @@ class Held:
             def __exit__(self, *error: object) -> None:
                 lane_lock.gate.release()
 
-        self.lane = WriteLane("test-lane", self._connect, Lock(), self._committed)
+        self.lane = WriteLane("test-lane", self._connect, Lock(), lambda: None, self._committed)
 
     def _connect(self) -> sqlite3.Connection:
         made = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)

@@ -63,15 +63,43 @@ def test_only_waiters_of_the_domain_are_woken() -> None:
     assert hub.armed_domains() == {"b"}
 
 
-def test_news_of_a_due_time_goes_to_all_who_wait_and_leaves_them_armed() -> None:
+def test_a_due_time_goes_to_all_workers_and_leaves_them_as_they_are() -> None:
     hub, told = WakeHub(), News()
     waiter(hub, "w1", told)
     waiter(hub, "w2", told)
     waiter(hub, "busy", told, armed=False)
     hub.wake("a", 2.5, "notify")
-    assert told == [("w1", "notify", 2.5), ("w2", "notify", 2.5)]
+    assert told == [("w1", "notify", 2.5), ("w2", "notify", 2.5), ("busy", "notify", 2.5)]
     hub.wake("a", None, "notify")
-    assert told[-1] == ("w1", "notify", None)
+    assert told[3:] == [("w1", "notify", None)]
+
+
+def test_a_disarmed_waiter_leaves_events_to_others() -> None:
+    hub, told = WakeHub(), News()
+    busy = waiter(hub, "busy", told)
+    waiter(hub, "idle", told)
+    hub.disarm(busy)
+    assert [hub.wake("a", None, "notify") for _ in range(2)] == [True, False]
+    assert told == [("idle", "notify", None)]
+
+
+def test_an_expired_timer_is_the_turn_of_one_waiter_of_its_kind() -> None:
+    hub, told = WakeHub(), News()
+    first, second = waiter(hub, "w1", told), waiter(hub, "w2", told)
+    tagged = hub.register(("a",), lambda *_: None, ("gpu",))
+    assert hub.take_timer_turn(first, due_at=10.0, now=10.001)
+    assert not hub.take_timer_turn(second, due_at=10.002, now=10.003)
+    assert hub.take_timer_turn(first, due_at=10.02, now=10.02), "the leader keeps the next timer"
+    assert hub.take_timer_turn(tagged, due_at=10.0, now=10.004), "its tags let it take other commands"
+    assert hub.take_timer_turn(second, due_at=11.0, now=11.0), "a later time is a turn of its own"
+
+
+def test_the_timers_of_a_waiter_that_left_are_taken_over() -> None:
+    hub, told = WakeHub(), News()
+    first, second = waiter(hub, "w1", told), waiter(hub, "w2", told)
+    assert hub.take_timer_turn(first, due_at=10.0, now=10.0)
+    hub.unregister(first)
+    assert hub.take_timer_turn(second, due_at=10.0, now=10.0)
 
 
 def test_a_due_time_of_zero_means_now() -> None:

@@ -13,7 +13,9 @@ import logging
 import os
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,11 +24,14 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.errors import CommandBusError
 from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import CONTENT_TYPE, render
+from commandbus.runtimes.small_http import Response, SmallServer
 from commandbus.worker.base import WorkerBase
 
 logger = logging.getLogger("commandbus.probes")
 
 Answer = tuple[bool, dict[str, Any]]
+
+READY_SECONDS = 1.0
 
 
 def livez(worker: WorkerBase) -> Answer:
@@ -35,7 +40,7 @@ def livez(worker: WorkerBase) -> Answer:
     return alive, {"live": alive, "health": worker.health_status.to_dict()}
 
 
-def readyz(worker: WorkerBase) -> Answer:
+def readyz(worker: WorkerBase, check_store: Callable[[], None] | None = None) -> Answer:
     """The worker can take work now."""
     problems: list[str] = []
     if not worker.is_running:
@@ -45,7 +50,7 @@ def readyz(worker: WorkerBase) -> Answer:
     elif not worker.ping(timeout=2.0):
         problems.append("the worker's loop does not advance")
     try:
-        worker.check_store()
+        (check_store or worker.check_store)()
     except CommandBusError as error:
         problems.append(str(error))
     return not problems, {"ready": not problems, "problems": problems}
@@ -56,36 +61,31 @@ def startupz(worker: WorkerBase) -> Answer:
     return worker.is_running, {"started": worker.is_running}
 
 
-_PROBES = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
-
-
 class ProbeServer:
     """Serves the probes of a worker on a port, from threads of its own."""
 
     def __init__(self, worker: WorkerBase, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        class Handler(_Handler):
-            subject = worker
-
         if worker.observer is None:
             worker.observer = CommandFigures()
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="commandbus-probes", daemon=True
-        )
+        checked = _RememberedCheck(worker)
+        routes: dict[str, Callable[[], Response]] = {
+            "/livez": lambda: _response(livez(worker)),
+            "/readyz": lambda: _response(readyz(worker, checked)),
+            "/startupz": lambda: _response(startupz(worker)),
+            "/metrics": lambda: (200, CONTENT_TYPE, render(worker)),
+        }
+        unknown = json.dumps({"error": f"try {', '.join(routes)}"})
+        self._server = SmallServer(host, port, routes, (404, "application/json", unknown))
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -100,31 +100,29 @@ class ProbeServer:
         self.stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    subject: WorkerBase
-    protocol_version = "HTTP/1.1"
+class _RememberedCheck:
+    """The check of the store. Its verdict holds for a moment: requests must not load the store."""
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._send(200, CONTENT_TYPE, render(self.subject))
-        elif path in _PROBES:
-            good, body = _PROBES[path](self.subject)
-            self._send(200 if good else 503, "application/json", json.dumps(body))
-        else:
-            known = ", ".join([*_PROBES, "/metrics"])
-            self._send(404, "application/json", json.dumps({"error": f"try {known}"}))
+    def __init__(self, worker: WorkerBase) -> None:
+        self._worker = worker
+        self._checked_at = -inf
+        self._error: CommandBusError | None = None
 
-    def _send(self, status: int, kind: str, body: str) -> None:
-        content = body.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    def __call__(self) -> None:
+        if time.monotonic() - self._checked_at > READY_SECONDS:
+            self._error = None
+            try:
+                self._worker.check_store()
+            except CommandBusError as error:
+                self._error = error
+            self._checked_at = time.monotonic()
+        if self._error is not None:
+            raise self._error
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        logger.debug(format, *args)
+
+def _response(answer: Answer) -> Response:
+    good, body = answer
+    return 200 if good else 503, "application/json", json.dumps(body)
 
 
 class SignsOfLife:
@@ -168,8 +166,14 @@ class SignsOfLife:
     def _touch(self) -> None:
         if self._file is None:
             return
+        # Not through a symbolic link, which another user could have put there.
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._file.touch()
+            file = os.open(self._file, flags, 0o644)
+            try:
+                os.utime(file)
+            finally:
+                os.close(file)
         except OSError as error:  # a full disk, say; it may pass, and systemd is still to be told
             logger.warning("the heartbeat file %s cannot be touched: %s", self._file, error)
 

@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
+from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
+from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError
 from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
+from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin
 from commandbus.runtimes.base import tracing_module
 from commandbus.runtimes.services import ServiceRunner
@@ -25,8 +28,9 @@ from commandbus.services.cancellations import Cancellations
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import SHUTDOWN_SECONDS
-from commandbus.store.records import CancelRequest, Claimed, ClaimReply, SettleReport
+from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
+from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
@@ -36,6 +40,8 @@ from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
 from commandbus.worker.sizing import Sizer
+
+RECEIVE_MAX = 1_000
 
 
 class RuntimeWorker(WorkerBase):
@@ -117,6 +123,10 @@ class RuntimeWorker(WorkerBase):
     def session(self) -> Any:
         return self._bus.session
 
+    @property
+    def hub(self) -> WakeHub:
+        return self._engine.hub
+
     def _stop_seconds(self, timeout: Duration | None) -> float:
         """How long a stop lets handlers finish."""
         return self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
@@ -130,6 +140,55 @@ class RuntimeWorker(WorkerBase):
         kind = BusWithin if is_async else SyncBusWithin
         return kind(self._bus.scope, session, self._bus.hub)
 
+    def _receive(
+        self,
+        batch_size: int = 1,
+        visibility_timeout: Duration | None = None,
+        *,
+        priority: Priority | None = None,
+        wait: Duration = 0.0,
+    ) -> Flow[list[ReceivedCommand]]:
+        """Take up to `batch_size` commands by hand, for `visibility_timeout` seconds (default: the
+        worker's), the most urgent first or of one `priority` only. With `wait`, an empty queue is
+        waited on for up to so many seconds; a send or a due time ends the wait. An empty list means
+        that nothing is eligible."""
+        as_count(batch_size, "batch_size", highest=RECEIVE_MAX)
+        seconds = self.settings.visibility_timeout
+        if visibility_timeout is not None:
+            seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
+        request = ClaimRequest(
+            self.domains,
+            batch_size,
+            self.name,
+            seconds,
+            tags=self.settings.tags,
+            ageing=self._ageing,
+            priority=None if priority is None else as_priority(priority, self._bus.settings.priorities),
+        )
+        if patience := as_seconds(wait, "wait"):
+            reply = yield from self._claim_waiting(request, patience)
+        else:
+            reply = yield Send(self._engine.store.claim(request))
+        return [self._received(claimed) for claimed in reply.claimed]
+
+    def _claim_waiting(self, request: ClaimRequest, patience: float) -> Flow[ClaimReply]:
+        """Claim until something is found or patience is over."""
+        hub, fallback = self.hub, self.settings.poll_interval
+        # A flow waits for commits; an event for these domains ends its wait as well.
+        waiter = hub.register(self.domains, lambda *_: hub.committed(), self.settings.tags)
+        try:
+            now = yield Await(0)
+            deadline = now + patience
+            while True:
+                hub.arm(waiter)
+                reply: ClaimReply = yield Send(self._engine.store.claim(request))
+                if reply.claimed or now >= deadline:
+                    return reply
+                due_in = fallback if reply.next_due_in is None else reply.next_due_in
+                now = yield Await(min(due_in, fallback, deadline - now))
+        finally:
+            hub.unregister(waiter)
+
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         limit = self._execution.limit(claimed)
         desk = Desk(self._engine.store, self._bus.session, self.name, self._execution.requests)
@@ -139,7 +198,7 @@ class RuntimeWorker(WorkerBase):
 
     def _start_helpers(self) -> None:
         """Everything that runs in threads of its own, whatever the runtime."""
-        self._waiter = self._engine.hub.register(self.domains, self._on_wake)
+        self._waiter = self._engine.hub.register(self.domains, self._on_wake, self.settings.tags)
         self._keeper = LeaseKeeper(
             self._engine.store,
             self._engine.reserved_session,
@@ -178,6 +237,9 @@ class RuntimeWorker(WorkerBase):
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))
 
+    def _take_timer_turn(self, due_at: float, now: float) -> bool:
+        return self._engine.hub.take_timer_turn(self._waiter, due_at, now)
+
     def _on_leases_gone(self, lease_ids: list[int]) -> None:
         self._post_from_anywhere(LeasesGone(lease_ids))
 
@@ -208,6 +270,7 @@ class RuntimeWorker(WorkerBase):
     def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""
         if reply.claimed:
+            self._engine.hub.disarm(self._waiter)
             self._execution.arrived(reply.claimed)
             self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, asked)
 

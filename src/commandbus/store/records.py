@@ -92,6 +92,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     (see `Claimed.chain`); divided evenly among these groups."""
     chain: int = 0
     """Of one group, so many at most."""
+    priority: int | None = None
+    """Only commands of this priority; None means any, the most urgent first."""
 
     def wanted(self, claimed: Sequence[Claimed]) -> int:
         """How many more may be claimed, after these; those that came along do not count."""

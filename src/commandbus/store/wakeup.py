@@ -19,13 +19,20 @@ WakeCallback = Callable[[str, float | None], None]
 Called from any thread; must not block."""
 
 
+TIMER_SPREAD = 0.05
+"""Workers learn of one due time at slightly different moments, so their timers differ by this much."""
+
+
 class Waiter:
-    """A worker's place in the hub."""
+    """A worker's registration with the hub."""
 
-    __slots__ = ("armed", "callback", "domains")
+    __slots__ = ("armed", "callback", "domains", "tags")
 
-    def __init__(self, domains: Iterable[str], callback: WakeCallback) -> None:
+    def __init__(
+        self, domains: Iterable[str], callback: WakeCallback, tags: Iterable[str] = ()
+    ) -> None:
         self.domains = frozenset(domains)
+        self.tags = frozenset(tags)
         self.callback = callback
         self.armed = False
 
@@ -40,9 +47,12 @@ class WakeHub:
         self._subscribers: dict[str, list[Callable[[], object]]] = {}
         self._listened = threading.Event()
         self._interrupted = False
+        self._timer_turns: dict[tuple[frozenset[str], frozenset[str]], tuple[Waiter, float]] = {}
 
-    def register(self, domains: Iterable[str], callback: WakeCallback) -> Waiter:
-        waiter = Waiter(domains, callback)
+    def register(
+        self, domains: Iterable[str], callback: WakeCallback, tags: Iterable[str] = ()
+    ) -> Waiter:
+        waiter = Waiter(domains, callback, tags)
         with self._lock:
             self._waiters.append(waiter)
         return waiter
@@ -51,14 +61,33 @@ class WakeHub:
         """Forget a waiter. If it was woken and leaves without claiming, another one is told."""
         with self._lock:
             self._waiters = [other for other in self._waiters if other is not waiter]
+            self._timer_turns.pop((waiter.domains, waiter.tags), None)
         for domain in sorted(waiter.domains):
             self.wake(domain, None, "chain")
 
     def arm(self, waiter: Waiter) -> None:
-        """The waiter is about to claim and to wait: from now on it wants to be told."""
+        """The waiter is about to claim: from now on it may get events, until it is disarmed."""
         with self._lock:
             waiter.armed = True
         self._listened.set()
+
+    def disarm(self, waiter: Waiter) -> None:
+        """The waiter's claim found work: it claims again without an event, so events go to others."""
+        with self._lock:
+            waiter.armed = False
+            self._check_listened()
+
+    def take_timer_turn(self, waiter: Waiter, due_at: float, now: float) -> bool:
+        """Whether this waiter claims for a timer that has expired. Of the waiters with the same domains
+        and tags the first one does: it goes on until nothing is due, and then keeps the next timer, or
+        its slots are full, and then it wakes the next waiter."""
+        kind = waiter.domains, waiter.tags
+        with self._lock:
+            leader, claimed_at = self._timer_turns.get(kind, (waiter, now))
+            if leader is not waiter and claimed_at >= due_at - TIMER_SPREAD:
+                return False
+            self._timer_turns[kind] = waiter, now
+            return True
 
     def wake(
         self,
@@ -69,26 +98,28 @@ class WakeHub:
         besides: Waiter | None = None,
         everyone: bool = False,
     ) -> bool:
-        """Wake one armed waiter of the domain, or `everyone`, `besides` the one who says so; news of a
-        later due time goes to all of them, since each keeps its own timer. Returns whether anyone
-        was told."""
+        """Wake one armed waiter of the domain, or `everyone`, `besides` the caller. A later due time
+        goes to all waiters, armed or not: idle ones set their timers, busy ones promote in time.
+        Returns whether any waiter was called."""
         if not self._waiters and not self._subscribers:
             return False  # whoever comes now claims first
         chosen: list[Waiter] = []
         with self._lock:
             for position, waiter in enumerate(self._waiters):
-                if not waiter.armed or domain not in waiter.domains or waiter is besides:
+                if domain not in waiter.domains or waiter is besides:
+                    continue
+                if due_in:
+                    chosen.append(waiter)
+                    continue
+                if not waiter.armed:
                     continue
                 chosen.append(waiter)
-                if due_in:
-                    continue
                 waiter.armed = False
                 if not everyone:
                     # The next event goes to another one, so that all share the load.
                     self._waiters.append(self._waiters.pop(position))
                     break
-            if not self._observers and not any(waiter.armed for waiter in self._waiters):
-                self._listened_no_more()
+            self._check_listened()
             subscribers = tuple(self._subscribers.get(domain, ()))
         for waiter in chosen:
             _tell(waiter.callback, source, due_in or None)
@@ -126,14 +157,14 @@ class WakeHub:
         False when it was interrupted instead."""
         self._listened.wait()
         with self._lock:
-            if self._observers or any(waiter.armed for waiter in self._waiters):
-                return True
-            self._listened_no_more()
-            return False
+            return self._check_listened()
 
-    def _listened_no_more(self) -> None:
-        if not self._interrupted:
+    def _check_listened(self) -> bool:
+        """Whether any waiter or observer waits for events; stops the watcher where none does."""
+        listened = bool(self._observers) or any(waiter.armed for waiter in self._waiters)
+        if not listened and not self._interrupted:
             self._listened.clear()
+        return listened
 
     def interrupt(self) -> None:
         """Let a blocked watcher look around, because it is to stop; holds until `allow_watching`."""

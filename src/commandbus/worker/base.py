@@ -14,7 +14,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
-from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.counts import as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.limits import as_required_tags
@@ -60,7 +60,6 @@ from commandbus.worker.middleware import Middleware, check_middleware
 logger = logging.getLogger("commandbus.worker")
 
 Observer = Callable[[Sequence[Settlement]], None]
-RECEIVE_MAX = 1_000
 CUT_GRACE = 1.0
 """At a restart, connections without an answer for this long after the server should have given up are
 broken, so that whoever waits on them can go on."""
@@ -115,7 +114,7 @@ class WorkerBase:
         self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout)
         """How the machinery of this worker is doing."""
-        self._core = WorkerCore(settings)
+        self._core = WorkerCore(settings, take_timer_turn=self._take_timer_turn)
         self._execution = Execution(
             engine,
             self.registry,
@@ -164,6 +163,9 @@ class WorkerBase:
     def _note(self, report: SettleReport) -> None:
         raise AssertionError("a runtime knows what follows a settle")
 
+    def _take_timer_turn(self, due_at: float, now: float) -> bool:
+        raise AssertionError("a runtime knows the other workers of its process")
+
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
         self._execution.wrap_handlers(wrap)
@@ -171,7 +173,9 @@ class WorkerBase:
     def _begin_anew(self) -> None:
         """A fresh core for a new run; counters and what was set at run time stay."""
         before = self._core
-        self._core = WorkerCore(self.settings, metrics=before.metrics)
+        self._core = WorkerCore(
+            self.settings, metrics=before.metrics, take_timer_turn=self._take_timer_turn
+        )
         self._core.concurrency = before.concurrency
         self._core.poll_interval = before.poll_interval
 
@@ -363,22 +367,6 @@ class WorkerBase:
             claim.followers,
             claim.chain,
         )
-
-    def _receive(
-        self,
-        batch_size: int = 1,
-        visibility_timeout: Duration | None = None,
-    ) -> Op[list[ReceivedCommand]]:
-        """Take up to `batch_size` commands by hand, for `visibility_timeout` seconds (default: the
-        worker's). An empty list means that nothing is eligible."""
-        as_count(batch_size, "batch_size", highest=RECEIVE_MAX)
-        seconds = self.settings.visibility_timeout
-        if visibility_timeout is not None:
-            seconds = as_seconds(visibility_timeout, "visibility_timeout", minimum=0.001)
-        tags, ageing = self.settings.tags, self._ageing
-        request = ClaimRequest(self.domains, batch_size, self.name, seconds, tags=tags, ageing=ageing)
-        reply = yield from self._engine.store.claim(request)
-        return [self._received(claimed) for claimed in reply.claimed]
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         raise AssertionError("a runtime knows which context fits its callers")

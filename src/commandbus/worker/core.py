@@ -79,6 +79,7 @@ class WorkerCore:
         *,
         metrics: WorkerMetrics | None = None,
         uniform: Callable[[], float] = random.random,
+        take_timer_turn: Callable[[float, float], bool] = lambda due_at, now: True,
     ) -> None:
         self.metrics = metrics or WorkerMetrics()
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
@@ -86,6 +87,8 @@ class WorkerCore:
         self.poll_interval = settings.poll_interval
         self._settings = settings
         self._uniform = uniform
+        self._take_timer_turn = take_timer_turn
+        """Whether this worker of the process claims for a timer that expired at `due_at`."""
         self.held = 0
         """Commands handed to slots and not finished."""
         self.unsettled: list[Settlement] = []
@@ -196,6 +199,9 @@ class WorkerCore:
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._may_wait = self._woken_meanwhile = True
+                if self._claim_failures == 1:
+                    # Other workers may have left an event or a timer to this one.
+                    effects.append(PassOn())
             case SettleFailed():
                 self._settle_failed(event, now, effects)
             case Withdrawn():
@@ -243,7 +249,7 @@ class WorkerCore:
             self._settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
             effects.append(Settle(self._settling))
-        if not self._may_wait and now >= self._look_at:
+        if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
             idle = self._look_source == "fallback" and self._swept and self.poll_interval >= GLANCE_FROM
             self._sweep_at = now
@@ -263,6 +269,13 @@ class WorkerCore:
             # Only one waiter is told of new work; one that cannot take it passes the news on.
             self._woken_meanwhile = False
             effects.append(PassOn())
+
+    def _is_my_turn(self, now: float) -> bool:
+        """One worker of a process claims when a timer expires; the others go back to waiting."""
+        if self._look_source != "timer" or self._take_timer_turn(self._look_at, now):
+            return True
+        self._look_at, self._look_source = now + self.poll_interval, "fallback"
+        return False
 
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""
@@ -367,14 +380,16 @@ class WorkerCore:
             self._due_meanwhile = min(self._due_meanwhile, due_at)
             self._sweep_at = min(self._sweep_at, due_at)
             return
-        self.metrics.woken(event.source)
+        asleep = not self._may_wait and not self._claiming
+        if asleep:
+            self.metrics.woken(event.source)
         if event.source == RECONNECT:
             # Somebody has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now
-        if not self._may_wait and not self._claiming:
-            # Only who slept hurries: one that is told again and again must not forget the order.
+        if asleep:
+            # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
             self._hurried = event.source != RECONNECT
             self._may_wait = True
             if self._settings.jitter:

@@ -17,7 +17,6 @@ TASKS = {
         "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
         "QUEUES": ["default", "mail"],
         "OPTIONS": {
-            "URL": f"sqlite:///{DATABASE}",
             "DATABASE": "default",
             "RETRY": {"max_attempts": 2, "backoff_schedule": [0]},
         },

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+import msgspec
+
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.priority import LABELS, Priority, as_priority
 from commandbus.engines.memory.heaps import TwoHeaps
@@ -15,6 +17,18 @@ from commandbus.errors import ConfigurationError, InvalidOperationError, QueueFu
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus.queue")
+
+
+class QueueItem(msgspec.Struct, Generic[T], frozen=True):
+    """An item in a queue, and how it was enqueued. Times are seconds of the queue's clock."""
+
+    item: T
+    priority_label: str | None
+    """The label that was given; None where a number was."""
+    priority_value: int
+    enqueued_at: float
+    ready_at: float
+    seq: int
 
 
 class PriorityDelayQueue(Generic[T]):
@@ -36,7 +50,7 @@ class PriorityDelayQueue(Generic[T]):
         for name, bound in (("max_in_memory", max_in_memory), ("warn_depth", warn_depth)):
             if bound is not None and bound < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {bound}.")
-        self._heaps: TwoHeaps[T] = TwoHeaps()
+        self._heaps: TwoHeaps[QueueItem[T]] = TwoHeaps()
         self._ready_heap = self._heaps.ready
         self._scheduled_heap = self._heaps.scheduled
         self._lock = threading.RLock()
@@ -68,7 +82,9 @@ class PriorityDelayQueue(Generic[T]):
                 )
             now = self._clock()
             self._seq += 1
-            self._heaps.push(value, self._seq, item, now + delay, now)
+            label = priority if isinstance(priority, str) else None
+            entry = QueueItem(item, label, value, now, now + delay, self._seq)
+            self._heaps.push(value, self._seq, entry, entry.ready_at, now)
             self._watch_depth()
             self._changed.notify()
             return self._seq
@@ -76,21 +92,35 @@ class PriorityDelayQueue(Generic[T]):
     def dequeue(self, block: bool = True, timeout: float | None = None) -> T | None:
         """The next ready item, or None: at once when not blocking, after `timeout` seconds, or when
         the queue is shut down and everything in it, delayed items included, has been given out."""
+        entry = self.take(block, timeout)
+        return None if entry is None else entry.item
+
+    def take(
+        self,
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        stopping: threading.Event | None = None,
+    ) -> QueueItem[T] | None:
+        """As `dequeue`, with the item's priority, times and sequence number. Also returns None when
+        nothing is ready and `stopping` is set; call `wake` after setting it."""
         with self._lock:
             deadline = None if timeout is None else self._clock() + timeout
             while True:
                 now = self._clock()
                 self._heaps.promote(now)
                 if self._ready_heap:
-                    item = self._heaps.pop()
+                    entry = self._heaps.pop()
                     self._watch_depth()
-                    # Whoever was told about this one may not have been told about the next.
+                    # The consumer that was notified of this item may take another one.
                     if len(self._heaps):
                         self._changed.notify()
                     elif self._shutdown:
                         self._changed.notify_all()
-                    return item
-                if not block or (self._shutdown and not self._scheduled_heap):
+                    return entry
+                if not block or (stopping is not None and stopping.is_set()):
+                    return None
+                if self._shutdown and not self._scheduled_heap:
                     return None
                 wake_at = self._heaps.next_due()
                 if deadline is not None:
@@ -98,6 +128,17 @@ class PriorityDelayQueue(Generic[T]):
                         return None
                     wake_at = deadline if wake_at is None else min(wake_at, deadline)
                 self._changed.wait(None if wake_at is None else wake_at - now)
+
+    def wake(self) -> None:
+        """Let blocked consumers look whether they are to stop."""
+        with self._lock:
+            self._changed.notify_all()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the queue is shut down and empty."""
+        with self._lock:
+            return self._shutdown and not len(self._heaps)
 
     def snapshot(self) -> dict[str, int | bool]:
         """How many items are here, ready and scheduled, and whether the queue is shut down."""

@@ -7,7 +7,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
 
@@ -150,10 +150,19 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
         most = request.wanted(claimed)
-        while len(members) < most and (heap := next(filter(None, heaps), None)):
-            entry = heappop(heap)[2]
-            if domain.waiting.get(entry.seq) is entry:
-                self._take(domain, entry, members, expired, now)
+        for heap in heaps:
+            passed_over = []
+            while heap and len(members) < most:
+                item = heappop(heap)
+                entry = item[2]
+                if domain.waiting.get(entry.seq) is not entry:
+                    continue
+                if request.priority in (None, self._state.commands[entry.seq].command.priority):
+                    self._take(domain, entry, members, expired, now)
+                else:
+                    passed_over.append(item)
+            for item in passed_over:
+                heappush(heap, item)
         followers = request.spare(claimed)
         for leader, gate, share in self._leaders(domain, members, followers, request.chain):
             for entry in self._next_at(domain, gate, share):

@@ -42,6 +42,11 @@ class Ranges(NamedTuple):
 EVERYTHING = Ranges(integers([_LOWEST]), integers([_FIRST]), integers([_HIGHEST]), integers([_LAST]))
 
 
+def only(priority: int) -> Ranges:
+    """Everything of one priority."""
+    return _columns([((priority, _FIRST), (priority + 1, _FIRST))])
+
+
 class Bounds:
     """The bounds of all domains in this process. A race between threads costs one walk, not a row."""
 

@@ -14,7 +14,7 @@ from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
-from commandbus.engines.postgres.bounds import EVERYTHING
+from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
@@ -117,9 +117,11 @@ class PostgresClaiming(PostgresSettling):
         duration = int(request.lease_seconds * SECOND)
         while (wanted := request.wanted(claimed)) > 0:
             began = self._monotonic()
-            ranges = self._bounds.ranges(place, began)
+            ranges = None if request.priority is not None else self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
-            if request.ageing is not None:
+            if request.priority is not None:
+                chosen = only(request.priority)
+            elif request.ageing is not None:
                 aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
                     chosen = self._bounds.ranges_after(place, began, aged)
@@ -128,7 +130,7 @@ class PostgresClaiming(PostgresSettling):
             chained = (duration, domain, max(0, most), request.chain)
             sql = self._sql.claim_apart if request.apart else self._sql.claim
             rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))
-            if ranges is None:
+            if ranges is None and request.priority is None:
                 now = self._monotonic()
                 self._bounds.walked(place, now, now - began)
             if not rows:

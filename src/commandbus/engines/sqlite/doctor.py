@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from commandbus.engines.sqlite import location, schema
 from commandbus.engines.sqlite.engine import SqliteEngine
 from commandbus.engines.sqlite.failures import translate
+from commandbus.engines.sqlite.file import CLOCK_DIFFERENCE_MAX
 from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.store.administration import Finding, Level
 from commandbus.store.sql_files import read_text
@@ -75,10 +77,11 @@ class SqliteAdministration:
         )
 
     def doctor(self) -> list[Finding]:
-        findings = [self._library(), self._filesystem(), *self._sizes(), self._schema()]
+        findings = [self._library(), self._filesystem(), self._rights(), *self._sizes(), self._schema()]
         try:
             with self._connection() as connection:
                 findings += [self._journal(connection), self._durability(), _integrity(connection)]
+            findings.append(self._clock())
         except CommandBusError as error:
             findings.append(Finding("integrity", _ERROR, "not readable", str(error)))
         return findings
@@ -124,6 +127,38 @@ class SqliteAdministration:
         except CommandBusError as error:
             return Finding("location", _ERROR, kind or "unknown", str(error))
         return Finding("location", _OK, f"{self.path.parent} ({kind or 'file system unknown'})")
+
+    def _rights(self) -> Finding:
+        """Payloads are in the file and its log; the lock file can hold up all writers."""
+        open_to_others: list[str] = []
+        for suffix in ("", "-wal", "-shm", ".lock"):
+            path = Path(f"{self.path}{suffix}")
+            if path.exists() and (mode := path.stat().st_mode & 0o777) & 0o007:
+                open_to_others.append(f"{path.name} {mode:04o}")
+        if not open_to_others:
+            return Finding("rights", _OK, "not accessible to other users")
+        return Finding(
+            "rights",
+            _WARNING,
+            ", ".join(open_to_others),
+            "Other users of this machine can read payloads or hold up writers; take these rights away "
+            f"with `chmod o-rwx {self.path}*`.",
+        )
+
+    def _clock(self) -> Finding:
+        """The kernel sets the time of a file that is touched; the bus goes by this process's clock."""
+        lock = Path(f"{self.path}.lock")
+        try:
+            os.utime(lock)
+            ahead = time.time() - lock.stat().st_mtime
+        except OSError as error:
+            return Finding("clock", _WARNING, "unknown", f"Cannot be compared: {error.strerror}.")
+        value = f"{abs(ahead):.1f} s from that of the file system"
+        if abs(ahead) <= CLOCK_DIFFERENCE_MAX:
+            return Finding("clock", _OK, value)
+        return Finding(
+            "clock", _ERROR, value, "All processes of a file must share one clock; correct this one."
+        )
 
     def _sizes(self) -> Iterator[Finding]:
         log = _size(Path(f"{self.path}-wal"))

@@ -11,7 +11,7 @@ from types import CoroutineType
 from typing import Any, TypeVar
 
 from commandbus.domain.moment import Clock, system_clock
-from commandbus.engines.sqlite import location, schema
+from commandbus.engines.sqlite import file, location, schema
 from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.lane import Lane, ReadLane, WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
@@ -52,10 +52,14 @@ class SqliteEngine(Serverless):
             if self._writer is not None:
                 return
             location.check(self.path)
-            self._lock = WriteLock(Path(f"{self.path}.lock"))
+            file.create(self.path)
+            self._lock = WriteLock(Path(f"{self.path}.lock"), self.path)
             try:
                 self._create_schema()
-                self._writer = WriteLane("commandbus-write", self._connect, self._lock, self._told)
+                check = file.OpenFile(self.path, self._clock).check
+                self._writer = WriteLane(
+                    "commandbus-write", self._connect, self._lock, check, self._told
+                )
                 self._reader = ReadLane("commandbus-read", self._connect_readonly)
                 log = Path(f"{self.path}-wal")
                 self._watcher = Watcher(self._connect_readonly, log, self.hub, self._clock)

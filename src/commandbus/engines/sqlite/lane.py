@@ -177,9 +177,11 @@ class WriteLane(Lane):
         name: str,
         connect: Callable[[], sqlite3.Connection],
         lock: WriteLock,
+        check: Callable[[], None],
         committed: Callable[[list[Wake]], None],
     ) -> None:
         self._lock = lock
+        self._check = check
         self._committed = committed
         self._commits = 0
         super().__init__(name, connect)
@@ -196,6 +198,7 @@ class WriteLane(Lane):
                     alone = len(group) == 1
                     done = [order for order in group if self._run_one(order, alone)]
                     self.connection.execute("commit")
+                    self._check()
                 except BaseException:
                     if self.connection.in_transaction:
                         self.connection.execute("rollback")

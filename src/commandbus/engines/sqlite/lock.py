@@ -23,13 +23,20 @@ except ImportError:  # not on this system; SQLite's own lock is correct, only sl
 class WriteLock:
     """Held around each write transaction. The kernel lets go of it when its process dies."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beside: Path) -> None:
+        """A new lock file gets the rights of the file `beside` it: a user who may only read that file
+        must not be able to hold up its writers. A symbolic link is refused."""
+        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+                path.chmod(beside.stat().st_mode & 0o666)
+            except FileExistsError:
+                self._file = os.open(path, flags)
         except OSError as error:
             raise ConfigurationError(
-                f"The lock file {path} cannot be opened ({error.strerror}); the folder of the SQLite "
-                "file must be writable for this user."
+                f"The lock file {path} cannot be opened ({error.strerror}); it must be a plain file, "
+                "no link, that this user may write, in a folder that this user may write."
             ) from error
 
     def take_if_free(self) -> bool:

@@ -250,7 +250,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
     ) -> Op[None]:
         fit: list[Any] = []
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
-            head = yield from self._take_head(place, wanted, request.ageing)
+            head = yield from self._take_head(place, wanted, request)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
             if len(found) == len(head):
@@ -299,21 +299,28 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 fit.append(row)
         return fit
 
-    def _take_head(self, place: str, wanted: int, ageing: int | None) -> Op[Sequence[Any]]:
+    def _take_head(self, place: str, wanted: int, request: ClaimRequest) -> Op[Sequence[Any]]:
         """The first rows of a place, which are not there any more."""
-        if ageing is None:
+        if request.priority is not None:
+            chosen = yield Statement(SQL.head_of_priority, (place, request.priority, wanted))
+        elif request.ageing is not None:
+            chosen = yield from self._aged(place, wanted, request.ageing)
+        else:
             head = yield Statement(SQL.head, (place, wanted))
             if head:
                 yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
             return head
+        if chosen:
+            gone = [(place, row[1], row[0]) for row in chosen]
+            yield Statement(SQL.delete_queue, gone, many=True)
+        return [row[:-1] for row in chosen]
+
+    def _aged(self, place: str, wanted: int, ageing: int) -> Op[Sequence[Any]]:
+        """The first rows by priority and by how long they have waited."""
         rows: list[Any] = []
         for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
             rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
-        aged = nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
-        if aged:
-            gone = [(place, row[1], row[0]) for row in aged]
-            yield Statement(SQL.delete_queue, gone, many=True)
-        return [row[:-1] for row in aged]
+        return nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
 
     def _park_orphan(self, domain: str, row: Any, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a

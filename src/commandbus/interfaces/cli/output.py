@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -225,7 +225,8 @@ def note(message: object) -> None:
     if logs is not None:
         logs.info(text.line(message))
         return
-    print(text.line(message), file=sys.stderr)
+    with suppress(OSError, ValueError):  # the reader is gone, which must not end a worker
+        print(text.line(message), file=sys.stderr)
 
 
 def done(message: object) -> None:
@@ -247,12 +248,13 @@ def _mark(mark: str, style: str, message: object, level: str) -> None:
     if logs is not None:
         getattr(logs, level)(text.line(message))
         return
-    if not is_terminal(sys.stderr):
-        print(f"{mark} {text.line(message)}", file=sys.stderr)
-        return
-    from rich.text import Text
+    with suppress(OSError, ValueError):
+        if not is_terminal(sys.stderr):
+            print(f"{mark} {text.line(message)}", file=sys.stderr)
+            return
+        from rich.text import Text
 
-    console(stderr=True).print(Text.assemble((mark, style), " ", text.line(message)))
+        console(stderr=True).print(Text.assemble((mark, style), " ", text.line(message)))
 
 
 def field_of(name: str) -> Callable[[Any], object]:

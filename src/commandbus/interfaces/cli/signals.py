@@ -63,15 +63,16 @@ class Signals:
         self._count += 1
         match self._count:
             case 1:
-                output.note("draining: running handlers finish (a second signal cancels them)")
                 self._give(None)
+                output.note("draining: running handlers finish (a second signal cancels them)")
             case 2:
-                output.note("canceling: running commands go back (a third signal aborts)")
                 self._give(0.0)
+                output.note("canceling: running commands go back (a third signal aborts)")
             case _:
                 os._exit(Exit.FAILURE)
 
     def _give(self, seconds: float | None) -> None:
+        """Act before anything is printed: the reader of the output may be gone."""
         patience = self._patience if seconds is None else seconds
         self._abort_at = time.monotonic() + patience + ABORT_SECONDS
         self._stop(seconds)

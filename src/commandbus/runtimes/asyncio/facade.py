@@ -66,26 +66,42 @@ def awaiting_flow(
 
     @wraps(build)
     async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        loop, commits = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell() -> None:
-            loop.call_soon_threadsafe(commits.set)
-
-        forget, progress = bus.hub.on_commit(tell), FlowRun(build(bus.scope, *args, **kwargs))
-        try:
-            while not progress.done:
-                with progress.answering():
-                    if progress.pause is None:
-                        progress.answer = await bus.session.run(progress.op, read=progress.read)
-                    else:
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(progress.pause):
-                                await commits.wait()
-                        commits.clear()
-                        progress.answer = time.monotonic()
-        finally:
-            forget()
-            progress.close()
-        return progress.value
+        return await _drive(build(bus.scope, *args, **kwargs), bus)
 
     return run
+
+
+def awaiting_own_flow(
+    build: Callable[Concatenate[Any, P], Flow[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A flow of the object itself as a method to be awaited."""
+
+    @wraps(build)
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _drive(build(self, *args, **kwargs), self)
+
+    return run
+
+
+async def _drive(steps: Flow[T], bus: Host[AsyncSession]) -> T:
+    loop, commits = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(commits.set)
+
+    forget, progress = bus.hub.on_commit(tell), FlowRun(steps)
+    try:
+        while not progress.done:
+            with progress.answering():
+                if progress.pause is None:
+                    progress.answer = await bus.session.run(progress.op, read=progress.read)
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(progress.pause):
+                            await commits.wait()
+                    commits.clear()
+                    progress.answer = time.monotonic()
+    finally:
+        forget()
+        progress.close()
+    return progress.value

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
-from commandbus.runtimes.asyncio.facade import awaiting_own
+from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
@@ -63,7 +63,7 @@ class Worker(RuntimeWorker):
     runtime = "asyncio"
     context_type = HandlerContext
 
-    receive = awaiting_own(RuntimeWorker._receive)
+    receive = awaiting_own_flow(RuntimeWorker._receive)
     complete = awaiting_own(RuntimeWorker._complete)
     fail = awaiting_own(RuntimeWorker._fail)
     release = awaiting_own(RuntimeWorker._release)

@@ -65,19 +65,35 @@ def blocking_flow(
 
     @wraps(build)
     def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        news = threading.Event()
-        stop = host.hub.on_commit(news.set)
-        flow = FlowRun(build(host.scope, *args, **kwargs))
-        try:
-            while not flow.done:
-                with flow.answering():
-                    flow.answer = _perform(flow, host, news)
-        finally:
-            stop()
-            flow.close()
-        return flow.value
+        return _drive(build(host.scope, *args, **kwargs), host)
 
     return call
+
+
+def blocking_own_flow(
+    build: Callable[Concatenate[Any, P], Flow[T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """A flow of the object itself as a method that blocks."""
+
+    @wraps(build)
+    def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _drive(build(own, *args, **kwargs), own)
+
+    return call
+
+
+def _drive(steps: Flow[T], host: Host[Session]) -> T:
+    news = threading.Event()
+    stop = host.hub.on_commit(news.set)
+    flow = FlowRun(steps)
+    try:
+        while not flow.done:
+            with flow.answering():
+                flow.answer = _perform(flow, host, news)
+    finally:
+        stop()
+        flow.close()
+    return flow.value
 
 
 def _perform(flow: FlowRun[Any], host: Host[Session], news: threading.Event) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, assert_never
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import uncontained
-from commandbus.runtimes.threads.facade import blocking_own
+from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
 from commandbus.runtimes.worker import RuntimeWorker
@@ -61,7 +61,7 @@ class SyncWorker(RuntimeWorker):
     runtime = "threads"
     context_type = SyncHandlerContext
 
-    receive = blocking_own(RuntimeWorker._receive)
+    receive = blocking_own_flow(RuntimeWorker._receive)
     complete = blocking_own(RuntimeWorker._complete)
     fail = blocking_own(RuntimeWorker._fail)
     release = blocking_own(RuntimeWorker._release)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from uuid import UUID
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import ConfigurationError, InvalidArgumentError
+from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import about, together
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
 
 
 class ClaimingSuite:
@@ -50,6 +53,47 @@ class ClaimingSuite:
         command_id = bus.send()
         assert bus.take(bus.worker()).attempt == 1
         assert bus.get(command_id).attempts == 1
+
+    def test_one_priority_is_received_alone(self, bus: Harness) -> None:
+        priorities = ["high", "normal", "low", "normal"]
+        ids = [bus.send(priority=priority) for priority in priorities]
+        worker = bus.worker()
+        assert bus.receive(worker, 9, priority=7) == []
+        taken = bus.receive(worker, 9, priority="normal")
+        assert [one.command.command_id for one in taken] == [ids[1], ids[3]]
+        rest = bus.receive(worker, 9)
+        assert [one.command.command_id for one in rest] == [ids[0], ids[2]]
+
+    def test_an_unknown_priority_is_refused(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match="urgent"):
+            bus.receive(bus.worker(), priority="urgent")
+
+    def test_a_receive_that_waits_returns_what_is_sent_meanwhile(self, open_bus: OpenBus) -> None:
+        bus = open_bus(real_time=True)
+        worker, found = bus.worker(), list[UUID]()
+
+        def receive() -> None:
+            found.extend(one.command.command_id for one in bus.receive(worker, wait=20))
+
+        receiving = threading.Thread(target=receive, daemon=True)
+        receiving.start()
+        eventually(lambda: DOMAIN in bus.bus.hub.armed_domains())
+        command_id = bus.send()
+        receiving.join(10)
+        assert found == [command_id]
+
+    def test_a_receive_that_waits_returns_what_falls_due_meanwhile(self, open_bus: OpenBus) -> None:
+        bus = open_bus(real_time=True)
+        command_id = bus.send(delay=0.3)
+        (received,) = bus.receive(bus.worker(), wait=20)
+        assert received.command.command_id == command_id
+
+    def test_a_receive_waits_no_longer_than_asked(self, open_bus: OpenBus) -> None:
+        bus = open_bus(real_time=True)
+        began = time.monotonic()
+        assert bus.receive(bus.worker(), wait=0.2) == []
+        assert 0.2 <= time.monotonic() - began < 10
+        assert bus.bus.hub.armed_domains() == set(), "nothing waits any more"
 
     def test_at_most_the_asked_number_is_received(self, bus: Harness) -> None:
         bus.send_many(SendRequest(DOMAIN, "ship") for _ in range(5))

@@ -91,6 +91,10 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         queues = yield from self._known(domain)
+        if request.priority is not None:
+            queues = [queue for queue in queues if queue.priority == request.priority]
+            if not queues:
+                return
         while request.limit > len(claimed):
             began = self._monotonic()
             bounds = self._bounds.after(domain, began)

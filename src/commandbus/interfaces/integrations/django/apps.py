@@ -1,11 +1,30 @@
-"""The Django app: it has no models, only a management command."""
+"""The Django app: no models, a management command, and the bus's tables as part of `migrate`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class CommandBusConfig(AppConfig):  # type: ignore[misc]
     name = "commandbus.interfaces.integrations.django"
     label = "commandbus"
     verbose_name = "Command Bus"
+
+    def ready(self) -> None:
+        post_migrate.connect(_create_tables, sender=self)
+
+
+def _create_tables(using: str, **_: Any) -> None:
+    """`migrate` of a database brings the bus in it to this version, a test database's, too."""
+    from commandbus.connect import create_administration
+    from commandbus.interfaces.integrations.django import api
+    from commandbus.interfaces.integrations.django.backend import CommandBusBackend
+
+    for alias in api.task_backends.settings:
+        backend = api.task_backends[alias]
+        if isinstance(backend, CommandBusBackend) and backend.database == using:
+            assert backend.url is not None
+            create_administration(backend.url).upgrade()

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
+from django.db.backends.base.creation import BaseDatabaseCreation
 from django.utils import timezone
 
 from commandbus.domain.ids import new_id
@@ -20,20 +21,32 @@ from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.interfaces.integrations.django import api
 from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
+from commandbus.interfaces.integrations.django.location import url_of
 from commandbus.interfaces.integrations.django.results import bus_priority, result_of
 from commandbus.runtimes.threads.bus import SyncCommandBus
 
-OPTIONS = {"URL", "DATABASE", "ON_COMMIT", "RETRY", "BUS"}
+OPTIONS = {"URL", "DATABASE", "PARAMETERS", "ON_COMMIT", "RETRY", "BUS"}
 
 _buses: dict[tuple[int, str], SyncCommandBus] = {}
 _opening = threading.Lock()
+_destroy_test_db = BaseDatabaseCreation.destroy_test_db
+
+
+def _close_then_destroy(creation: Any, *args: Any, **kwargs: Any) -> Any:
+    """PostgreSQL drops no database that has connections."""
+    close_buses()
+    return _destroy_test_db(creation, *args, **kwargs)
+
+
+BaseDatabaseCreation.destroy_test_db = _close_then_destroy
 
 
 class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
-    """OPTIONS: `URL` of the bus; `DATABASE`, the alias of the connection whose database is the bus's,
-    so that a task exists when, and only when, its transaction commits; or `ON_COMMIT`, the alias of a
-    connection after whose commit it is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further
-    settings of the bus. Raises ImproperlyConfigured when they are wrong.
+    """OPTIONS: `DATABASE`, the alias of the Django database in which the bus lives, so that a task
+    exists when, and only when, its transaction commits, with `PARAMETERS` for options of its URL; or
+    the `URL` of a bus elsewhere, with `ON_COMMIT`, the alias of a connection after whose commit a task
+    is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further settings of the bus. Raises
+    ImproperlyConfigured when they are wrong.
     """
 
     supports_defer = True
@@ -47,12 +60,22 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
             raise ImproperlyConfigured(
                 f"TASKS[{alias!r}] has unknown OPTIONS {sorted(unknown)}; known are {sorted(OPTIONS)}."
             )
-        self._database: str | None = self.options.get("DATABASE")
+        self.database: str | None = self.options.get("DATABASE")
         self._on_commit: str | None = self.options.get("ON_COMMIT")
-        if self._database and self._on_commit:
+        if self.database and self._on_commit:
             raise ImproperlyConfigured(
                 f"TASKS[{alias!r}] has DATABASE and ON_COMMIT; a send is either part of a transaction "
                 "or follows it."
+            )
+        if self.database and "URL" in self.options:
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] has DATABASE and URL; DATABASE says where the bus is, so leave URL "
+                "out. Options of the URL go into PARAMETERS."
+            )
+        if not self.database and not self.options.get("URL") and not os.environ.get("COMMANDBUS_URL"):
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] does not say where the bus is: set OPTIONS['DATABASE'] to an alias "
+                "of DATABASES, or OPTIONS['URL']."
             )
         try:
             for queue in self.queues:
@@ -63,10 +86,18 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
             raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from None
 
     @property
+    def url(self) -> str | None:
+        """Where the bus is now: during tests, Django's test database. None means COMMANDBUS_URL."""
+        if self.database:
+            return url_of(self.database, self.options.get("PARAMETERS", {}))
+        given: str | None = self.options.get("URL")
+        return given
+
+    @property
     def bus(self) -> SyncCommandBus:
         """The bus of this process, opened when it is needed first: a process that forks afterwards
         gets one of its own."""
-        url, settings = self.options.get("URL"), self.options.get("BUS", {})
+        url, settings = self.url, self.options.get("BUS", {})
         key = (os.getpid(), f"{url} {sorted(settings.items())}")
         with _opening:
             if key not in _buses:
@@ -97,8 +128,9 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
         )
         if self._on_commit:
             transaction.on_commit(partial(self._send, self.bus, result), using=self._on_commit)
-        elif self._database and connections[self._database].in_atomic_block:
-            self._send(self.bus.within(connections[self._database]), result)
+        elif self.database:
+            with transaction.atomic(using=self.database):
+                self._send(self.bus.within(connections[self.database]), result)
         else:
             self._send(self.bus, result)
         return result
@@ -141,7 +173,8 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
 
 
 @atexit.register
-def _close() -> None:
-    for (process, _), bus in _buses.items():
-        if process == os.getpid():
-            bus.close()
+def close_buses() -> None:
+    """Close the buses of this process; each is opened again when it is needed."""
+    with _opening:
+        for key in [key for key in _buses if key[0] == os.getpid()]:
+            _buses.pop(key).close()

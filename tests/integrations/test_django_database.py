@@ -1,0 +1,169 @@
+"""The bus lives in Django's own database: also in the test database, while tests run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from commandbus.engines.postgres.location import parse
+from commandbus.sync import SyncCommandBus
+from commandbus.testing.postgres import create_database
+from tests.support.django_site import set_up_django
+
+set_up_django()
+
+from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+
+from commandbus.interfaces.integrations.django import location  # noqa: E402
+from commandbus.interfaces.integrations.django.backend import CommandBusBackend  # noqa: E402
+
+SITE = """
+import os, sys
+import django
+from django.conf import settings
+from django.test.utils import get_runner
+
+settings.configure(
+    SECRET_KEY="for tests",
+    USE_TZ=True,
+    INSTALLED_APPS=["commandbus.interfaces.integrations.django"],
+    DATABASES={{"default": {database!r}}},
+    TASKS={{
+        "default": {{
+            "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
+            "OPTIONS": {{"DATABASE": "default"}},
+        }}
+    }},
+)
+django.setup()
+if len(sys.argv) > 1:
+    from django.core.management import call_command
+    call_command(*sys.argv[1:])
+    sys.exit()
+failures = get_runner(settings)(verbosity=1, interactive=False).run_tests(["test_shop"])
+sys.exit(bool(failures))
+"""
+
+TESTS = """
+from django.db import connection, transaction
+from django.test import TransactionTestCase
+
+from commandbus.interfaces.integrations.django.api import task_backends
+from commandbus.interfaces.integrations.django.handling import registry_for
+from commandbus.testing import drain
+
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+done = []
+
+
+@task()
+def ship(order):
+    done.append(order)
+
+
+class ShopTest(TransactionTestCase):
+    def test_tasks_stay_in_the_test_database(self):
+        ship.enqueue(1)
+        with transaction.atomic():
+            ship.enqueue(2)
+        with transaction.atomic():
+            ship.enqueue(3)
+            transaction.set_rollback(True)
+        drain(task_backends["default"].bus, registry_for("default"))
+        self.assertEqual(done, [1, 2])
+"""
+
+
+def run_site(folder: Path, database: dict[str, Any], *arguments: str) -> str:
+    (folder / "site_of_shop.py").write_text(SITE.format(database=database))
+    (folder / "test_shop.py").write_text(TESTS)
+    run = subprocess.run(
+        [sys.executable, "site_of_shop.py", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr
+
+
+def check_that_tests_leave_the_real_store_alone(
+    folder: Path, database: dict[str, Any], url: str
+) -> None:
+    run_site(folder, database, "migrate", "-v", "0")
+    with SyncCommandBus(url) as real:
+        real.send("default", "test_shop.ship", {"task": "test_shop.ship", "args": [7], "kwargs": {}})
+    assert "Ran 1 test" in run_site(folder, database)
+    with SyncCommandBus(url) as real:
+        assert (real.stats("default").ready, real.stats("default").completed) == (1, 0)
+
+
+def test_tests_on_sqlite_leave_the_real_store_alone(tmp_path: Path) -> None:
+    name = str(tmp_path / "shop.sqlite3")
+    test = {"NAME": str(tmp_path / "test.sqlite3")}
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "TEST": test}
+    check_that_tests_leave_the_real_store_alone(tmp_path, database, f"sqlite:///{name}")
+
+
+@pytest.mark.postgres
+def test_tests_on_postgresql_leave_the_real_store_alone(tmp_path: Path) -> None:
+    from tests.postgres.database import server
+
+    url = create_database(server(os.getpid()))
+    parts = urlsplit(url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username or "postgres",
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
+        "PORT": parts.port or parse_qs(parts.query).get("port", [""])[0],
+    }
+    check_that_tests_leave_the_real_store_alone(tmp_path, database, url)
+
+
+def test_a_url_beside_a_database_is_refused() -> None:
+    options = {"DATABASE": "default", "URL": "sqlite:///other.db"}
+    with pytest.raises(ImproperlyConfigured, match="leave URL out"):
+        CommandBusBackend("default", {"OPTIONS": options})
+
+
+def test_a_backend_that_names_no_bus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMMANDBUS_URL", raising=False)
+    with pytest.raises(ImproperlyConfigured, match="where the bus is"):
+        CommandBusBackend("default", {"OPTIONS": {}})
+
+
+def test_a_database_in_memory_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="name a file"):
+        location._sqlite("default", {"NAME": "file:memorydb_default?mode=memory&cache=shared"}, {})
+
+
+def test_the_url_of_a_server_keeps_every_character_of_its_parts() -> None:
+    settings = {
+        "NAME": "shop/1",
+        "USER": "ann@shop",
+        "PASSWORD": "p@ss:w/rd?",
+        "HOST": "/run/my sockets",
+        "PORT": "5433",
+        "OPTIONS": {"sslmode": "require", "isolation_level": 4},
+    }
+    found = parse(location._postgresql(settings, {"pool_size": 7}))
+    assert found.pool_size == 7
+    given = conninfo_to_dict(found.conninfo)
+    assert (given["user"], given["password"]) == ("ann@shop", "p@ss:w/rd?")
+    assert (given["host"], given["port"], given["dbname"]) == ("/run/my sockets", "5433", "shop/1")
+    assert given["sslmode"] == "require"

@@ -1,0 +1,79 @@
+"""Files of an SQLite store: private by default, and no links to other people's files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from commandbus import ConfigurationError
+from commandbus.connect import create_administration
+from commandbus.runtimes.probes import SignsOfLife
+from commandbus.store.administration import Level
+from commandbus.sync import SyncCommandBus
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights of files are POSIX's")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def modes(path: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+
+
+def test_all_files_of_a_new_store_are_its_owners_alone(path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with SyncCommandBus(f"sqlite:///{path}") as bus:
+            bus.send("orders", "ship", {"card": "4111"})
+            assert modes(path) == {
+                "jobs.db": 0o600,
+                "jobs.db-wal": 0o600,
+                "jobs.db-shm": 0o600,
+                "jobs.db.lock": 0o600,
+            }
+    finally:
+        os.umask(old)
+
+
+def test_a_store_that_is_shared_on_purpose_stays_shared(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+        assert set(modes(path).values()) == {0o660}
+
+
+def test_a_lock_file_that_is_a_link_is_refused(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "somebody-elses"
+    target.touch()
+    Path(f"{path}.lock").symlink_to(target)
+    with pytest.raises(ConfigurationError, match="no link"):
+        SyncCommandBus(f"sqlite:///{path}").open()
+
+
+def test_the_doctor_reports_files_that_others_can_read(path: Path) -> None:
+    with SyncCommandBus(f"sqlite:///{path}"):
+        administration = create_administration(f"sqlite:///{path}")
+        assert [f.level for f in administration.doctor() if f.subject == "rights"] == [Level.OK]
+        path.chmod(0o644)
+        (finding,) = [f for f in administration.doctor() if f.subject == "rights"]
+    assert (finding.level, finding.value) == (Level.WARNING, "jobs.db 0644")
+    assert "chmod o-rwx" in finding.advice
+
+
+def test_a_heartbeat_does_not_follow_a_link(tmp_path: Path) -> None:
+    target, heartbeat = tmp_path / "target", tmp_path / "heartbeat"
+    target.touch()
+    os.utime(target, (0, 0))
+    heartbeat.symlink_to(target)
+    SignsOfLife(None, file=heartbeat)._touch()  # type: ignore[arg-type]
+    assert target.stat().st_mtime == 0
+    heartbeat.unlink()
+    SignsOfLife(None, file=heartbeat)._touch()  # type: ignore[arg-type]
+    assert heartbeat.is_file()

@@ -1,0 +1,105 @@
+"""The probe port under attack: half requests, floods and odd requests hold up no orchestrator."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from commandbus import HandlerRegistry, ProbeServer
+from commandbus.runtimes import small_http
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.waiting import eventually
+
+HALF_OPEN = 1_000
+
+
+@pytest.fixture
+def probes() -> Iterator[ProbeServer]:
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with SyncCommandBus("memory://") as bus:
+        worker = SyncWorker(bus, "orders", registry)
+        running = threading.Thread(target=worker.run, daemon=True)
+        running.start()
+        eventually(lambda: worker.is_running)
+        try:
+            with ProbeServer(worker) as server:
+                yield server
+        finally:
+            worker.stop()
+            running.join(10)
+
+
+def get(server: ProbeServer, path: str, method: str = "GET") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def test_a_thousand_half_requests_hold_up_no_probe_and_take_no_threads(probes: ProbeServer) -> None:
+    with ExitStack() as attack:
+        for _ in range(HALF_OPEN):
+            half = attack.enter_context(socket.create_connection(("127.0.0.1", probes.port), 10))
+            half.sendall(b"GET /livez HTTP/1.1\r\nHost: ")
+        assert get(probes, "/livez") == 200
+        assert get(probes, "/readyz") == 200
+        threads = [one.name for one in threading.enumerate() if "probe" in one.name]
+        assert len(threads) == 6, "one that reads, and one for each path"
+        assert len(probes._server._requests) <= small_http.CONNECTIONS_MAX
+
+
+def test_a_half_request_is_closed_after_its_time(
+    probes: ProbeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_http, "REQUEST_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", probes.port), 10) as half:
+        half.sendall(b"GET /livez")
+        assert half.recv(1) == b"", "the server closed it"
+
+
+def test_an_endless_request_is_closed(probes: ProbeServer) -> None:
+    def send_without_end() -> None:
+        with socket.create_connection(("127.0.0.1", probes.port), 10) as endless:
+            while True:
+                endless.sendall(b"X-More: of this\r\n" * 100)
+
+    with pytest.raises(OSError, match=r"(?i)broken pipe|reset"):
+        send_without_end()
+    assert get(probes, "/livez") == 200
+
+
+def test_a_body_is_not_taken_for_the_next_request(probes: ProbeServer) -> None:
+    with socket.create_connection(("127.0.0.1", probes.port), 10) as smuggling:
+        smuggling.sendall(
+            b"GET /startupz HTTP/1.1\r\nContent-Length: 31\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n\r\n\r\n"
+        )
+        answer = b""
+        while received := smuggling.recv(65_536):
+            answer += received
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+def test_only_get_is_served(probes: ProbeServer, method: str) -> None:
+    assert get(probes, "/livez", method) == 405
+
+
+def test_many_requests_for_readiness_ask_the_store_once(
+    probes: ProbeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(SyncWorker, "check_store", lambda worker: asked.append(None))
+    monkeypatch.setattr("commandbus.runtimes.probes.READY_SECONDS", 60)
+    assert [get(probes, "/readyz") for _ in range(20)] == [200] * 20
+    assert len(asked) <= 1 + 1  # the verdict of before may have been a second old

@@ -1,0 +1,74 @@
+"""An SQLite file under a running program: deleted, replaced, and compared with the clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from commandbus import HandlerRegistry, SendRequest, StoreUnavailable
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.waiting import eventually
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_file_that_was_deleted_is_noticed_before_a_send_is_acknowledged(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / "jobs.db"
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+        Path(f"{path}{suffix}").unlink()
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            bus.send("orders", "ship")
+
+
+def test_a_file_that_was_replaced_is_noticed_before_a_send_is_acknowledged(tmp_path: Path) -> None:
+    path, other = tmp_path / "jobs.db", tmp_path / "other.db"
+    with SyncCommandBus(f"sqlite:///{other}") as bus:
+        bus.send("orders", "ship")
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+        other.replace(path)
+        with pytest.raises(StoreUnavailable, match="start again"):
+            bus.send_many([SendRequest("orders", "ship")] * 3)
+
+
+def test_a_worker_on_a_file_that_was_deleted_says_so(tmp_path: Path) -> None:
+    path, registry = tmp_path / "jobs.db", HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+        worker = SyncWorker(bus, "orders", registry, poll_interval=0.1)
+        running = threading.Thread(target=worker.run, daemon=True)
+        running.start()
+        try:
+            eventually(lambda: bus.stats("orders").completed == 1)
+            path.unlink()
+            eventually(lambda: worker.metrics.claim_failures >= 1)
+            assert "deleted or replaced" in str(worker.health_status.report().last_error)
+        finally:
+            worker.stop(0)
+            running.join(10)
+
+
+@pytest.mark.parametrize(("hours", "words"), [(1, "3600 s ahead of"), (-1, "3600 s behind")])
+def test_a_process_whose_clock_is_wrong_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hours: int,
+    words: str,
+) -> None:
+    real = time.time_ns
+    with SyncCommandBus(f"sqlite:///{tmp_path / 'jobs.db'}") as bus:
+        bus.send("orders", "ship")
+        assert not [record for record in caplog.records if "clock" in record.message]
+        monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)
+        for _ in range(3):
+            bus.send("orders", "ship")
+    (record,) = [record for record in caplog.records if "clock" in record.message]
+    assert words in record.message
+    assert record.levelname == "ERROR"
