@@ -239,7 +239,9 @@ class PostgresClaiming(PostgresSettling):
                 if most == 1:
                     after = leases[0][0]
                     logger.error(  # noqa: TRY400 - the server's words say it all
-                        "lease %d cannot be taken back, so its commands wait: %s", after, error
+                        "lease %d cannot be taken back, so its commands wait; all else goes on: %s",
+                        after,
+                        error,
                     )
                 most = 1
             else:

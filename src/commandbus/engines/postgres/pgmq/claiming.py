@@ -151,13 +151,27 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             except CommandBusError as error:
                 if not _is_about_a_value(error):
                     raise
-                if seq is None:
-                    row = {QUEUE: queue_id, MESSAGE_ID: msg_id, READ_COUNT: read_count - 1}
-                    yield from self._refuse(domain, queues, [(row, f"{UNREADABLE}: {error}")])
-                else:
-                    yield from self._park_unreadable(domain, seq, read_count, error)
+                place = {QUEUE: queue_id, MESSAGE_ID: msg_id, READ_COUNT: read_count - 1}
+                yield from self._set_aside(domain, queues, place, seq, error)
             else:
                 yield from self._receive(domain, request, queues, found, claimed)
+
+    def _set_aside(
+        self,
+        domain: str,
+        queues: Sequence[Queue],
+        place: Mapping[int, int],
+        seq: int | None,
+        error: CommandBusError,
+    ) -> Op[None]:
+        """Archive a message that cannot be claimed, or park the command that it carries."""
+        try:
+            if seq is None:
+                yield from self._refuse(domain, queues, [(place, f"{UNREADABLE}: {error}")])
+            else:
+                yield from self._park_unreadable(domain, seq, place[READ_COUNT] + 1, error)
+        except CommandBusError as failure:  # by another worker meanwhile, or with the next claim
+            logger.warning("message %d is not set aside yet: %s", place[MESSAGE_ID], failure)
 
     def _park_unreadable(self, domain: str, seq: int, attempts: int, error: Exception) -> Op[None]:
         """A command of the bus itself is for an operator, who can look at it and retry it."""

@@ -8,7 +8,7 @@ old one is refused. A completed command's message is deleted; that of any other 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -155,8 +155,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         """Send again what has no message any more and no outcome, with the read count that it had, so
         that it belongs to its lease as before. What was read again belongs to its new reader."""
         by_seq = {member.seq: member for member in members}
-        statement = self._texts("gone", self._queues.all())
-        gone = yield Statement(statement, (integers(by_seq), lease_id))
+        gone = yield self._gone(by_seq, lease_id)
         state = []
         for seq, until, command_id, domain, _, _ in gone:
             member = by_seq[seq]
@@ -173,6 +172,12 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             kinds = {tuple(row[3:]) for row in gone}
             yield from self._put(kinds, *(numbers(row[n] for row in state) for n in range(5)))
         return {row[0] for row in gone}
+
+    def _gone(self, seqs: Iterable[int], lease_id: int) -> Statement:
+        """Which of these commands have no message any more and no outcome, under this lease or none."""
+        queues = self._queues.all()
+        params = integers(seqs), lease_id, integers(queue.queue_id for queue in queues)
+        return Statement(self._texts("gone", queues), params)
 
     def _as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
         """Those of commands whose messages have been read so many times, and not once more."""

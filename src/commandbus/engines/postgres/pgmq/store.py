@@ -88,8 +88,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             return row
         # Locked first: a claim that took it before has its lease on record by now.
         found = yield Statement(self._texts.of_one("standing", queue), (place[1],))
-        gone = Statement(self._texts("gone", self._queues.all()), (integers([seq]), UNPROVED))
-        if not found and (yield gone):
+        if not found and (yield self._gone([seq], UNPROVED)):
             return (*row[:8], 0, 0, True, *row[11:])  # another program removed it while it waited
         leased = yield Statement(self._plain.is_leased, (seq,))
         if not found or leased[0][0]:

@@ -395,7 +395,8 @@ select seq from held_@queue@
 
 -- name: gone
 -- Open commands that wait nowhere, run under no lease but this one and have no message: all asked of
--- one snapshot, because an outcome and the end of its message are written together.
+-- one snapshot, because an outcome and the end of its message are written together. Queues beside $3
+-- are not looked into, and count as having it.
 select c.seq, (select l.until from commandbus.lease l where l.lease_id = $2::bigint), c.command_id,
     c.domain, c.priority, c.command_type
 from unnest($1::text::bigint[]) as w (seq)
@@ -407,6 +408,9 @@ where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
     and not exists (select 1 from commandbus.queue q
         where q.domain = c.domain and q.priority = c.priority and q.seq = w.seq)
     and not exists (select 1 from commandbus.scheduled s where s.seq = w.seq)
+    and not exists (select 1 from commandbus.pgmq_queue p
+        where p.queue_id = m.queue_id and p.queue_id <> all ($3::text::integer[])
+            and to_regclass(format('pgmq.%I', lower('q_' || p.queue))) is not null)
     @all gone_from@
 
 -- name: gone_from
