@@ -11,6 +11,7 @@ import pytest
 
 from commandbus import CommandStatus
 from commandbus.domain.outcome import Succeeded
+from commandbus.engines.postgres.pgmq.rounds import INTERVAL_SECONDS, PIECE, WHOLE_EVERY, Rounds
 from commandbus.engines.postgres.pgmq.store import PgmqStore
 from commandbus.store.op import Statement
 from commandbus.store.records import Settlement
@@ -223,3 +224,59 @@ def test_a_command_whose_message_was_removed_while_it_waited_can_be_canceled(
     remove(message_ids())
     bus.cancel(command_id)
     assert bus.get(command_id).status is CommandStatus.CANCELED
+
+
+@REMOVALS
+def test_a_command_whose_message_was_removed_while_it_waited_is_parked(
+    bus: Harness, remove: Callable[[list[int]], None]
+) -> None:
+    removed, running, waiting = bus.send(data=1), bus.send(data=2), bus.send(data=3)
+    late = bus.send(data=4, delay=60)
+    remove(message_ids()[:1])
+    bus.store._rounds = Rounds()
+    worker = bus.worker()
+    assert bus.take(worker).command.command_id == running
+    record = bus.get(removed)
+    assert (record.status, record.reason) == (CommandStatus.IN_TROUBLESHOOTING_QUEUE, "MESSAGE_GONE")
+    assert record.error is not None
+    assert "removed it while the command waited" in record.error.message
+    statuses = [bus.get(command_id).status for command_id in (running, waiting, late)]
+    assert statuses == [CommandStatus.IN_PROGRESS, CommandStatus.PENDING, CommandStatus.PENDING]
+    bus.operator_retry(removed)
+    received = bus.receive(worker, batch_size=10)
+    assert sorted(each.command.data for each in received) == [1, 3]
+
+
+def test_commands_of_domains_without_a_worker_of_the_bus_are_left_to_other_programs(
+    bus: Harness,
+) -> None:
+    command_id = bus.send()
+    delete(message_ids())
+    bus.store._rounds = Rounds()
+    bus.receive(bus.worker("billing"))
+    assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
+
+
+def test_rounds_go_on_where_commands_are_open() -> None:
+    rounds, now = Rounds(), 0.0
+
+    def look(last: int | None, first_open: int | None) -> int:
+        nonlocal now
+        now += INTERVAL_SECONDS
+        piece = rounds.piece(now)
+        assert piece is not None
+        assert piece[1] == PIECE
+        assert rounds.piece(now) is None
+        rounds.looked(last, first_open)
+        return piece[0]
+
+    assert look(1_000, None) == 0
+    assert look(1_500, 1_200) == 1_000
+    assert look(None, None) == 1_500
+    assert look(1_500, None) == 1_199
+    assert look(None, None) == 1_500
+    assert look(None, None) == 1_500
+    assert 0 in [look(None, None) for _ in range(WHOLE_EVERY)]
+    idle = rounds.piece(now + 3 * INTERVAL_SECONDS)
+    assert idle is not None
+    assert idle[1] == 3 * PIECE

@@ -19,8 +19,9 @@ from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
 from commandbus.engines.postgres.pgmq.queues import Queue
-from commandbus.engines.postgres.pgmq.settling import PgmqSettling, with_places
-from commandbus.engines.postgres.settling import Known
+from commandbus.engines.postgres.pgmq.rounds import Rounds
+from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, PgmqSettling, with_places
+from commandbus.engines.postgres.settling import UNPROVED, Known
 from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.errors import CommandBusError, SchemaOutdated
 from commandbus.store.op import Op, Statement
@@ -39,6 +40,10 @@ READ_COUNT = 4
 UNREADABLE = "UNREADABLE"
 ATTEMPTS_MAX = 32_767
 _LAST = 2**63 - 1
+_REMOVED = (
+    "Its message is gone from its queue: another program removed it while the command waited. Complete "
+    "the command if that program has done its work, else retry or cancel it."
+)
 
 _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
 
@@ -46,6 +51,11 @@ _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
     listen_also: Callable[[Mapping[str, Other]], None] | None = None
     """How to hear channels of PGMQ, while this process listens."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._rounds = Rounds()
+        self._served: set[str] = set()
 
     def _glance_will_do(self, request: ClaimRequest) -> bool:
         return False  # other programs may have made queues that are not known here
@@ -62,7 +72,26 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             logger.warning("messages are sent without payload, which other readers miss: %s", error)
             yield from self._take_over(request.domains, with_payload=False)
             yield Boundary()
+        yield from self._look_for_removed(request.domains)
         return rescued
+
+    def _look_for_removed(self, domains: Sequence[str]) -> Op[None]:
+        """Park commands whose messages another program removed while they waited, from a piece of all
+        commands: it may have done the work or not, which an operator has to find out."""
+        self._served.update(domains)
+        piece = self._rounds.piece(self._monotonic())
+        if piece is None:
+            return
+        params = *piece, texts(sorted(self._served))
+        last, first_open, seqs = (yield Atomic(self._plain.open_piece, params))[0]
+        self._rounds.looked(last, first_open)
+        gone = (yield self._gone(seqs, UNPROVED)) if seqs else ()
+        for row in gone:
+            failure = Failure(FailureKind.PERMANENT, MESSAGE_GONE, _REMOVED)
+            try:
+                yield from self._park(row[3], row[0], 0, failure)
+            except CommandBusError as error:  # by another process meanwhile, or in the next round
+                logger.debug("command %s is not parked: %s", row[2], error)
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """The look that follows must not miss a queue that was created before senders knew of us."""
@@ -169,20 +198,21 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             if seq is None:
                 yield from self._refuse(domain, queues, [(place, f"{UNREADABLE}: {error}")])
             else:
-                yield from self._park_unreadable(domain, seq, place[READ_COUNT] + 1, error)
-        except CommandBusError as failure:  # by another worker meanwhile, or with the next claim
-            logger.warning("message %d is not set aside yet: %s", place[MESSAGE_ID], failure)
+                words = f"Its message cannot be claimed: {error}"
+                failure = Failure(FailureKind.PERMANENT, UNREADABLE, words)
+                yield from self._park(domain, seq, place[READ_COUNT] + 1, failure)
+        except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
+            logger.warning("message %d is not set aside yet: %s", place[MESSAGE_ID], refusal)
 
-    def _park_unreadable(self, domain: str, seq: int, attempts: int, error: Exception) -> Op[None]:
+    def _park(self, domain: str, seq: int, attempts: int, failure: Failure) -> Op[None]:
         """A command of the bus itself is for an operator, who can look at it and retry it."""
-        logger.error("the message of command %d breaks claims, so it is parked: %s", seq, error)
-        failure = Failure(FailureKind.PERMANENT, UNREADABLE, f"Its message cannot be claimed: {error}")
+        logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
         parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
         attempts = min(max(attempts, 0), ATTEMPTS_MAX)
         outcome = OutcomeRow(
-            seq, parked, attempts, 0, None, None, ran=0, error=failure, reason=UNREADABLE
+            seq, parked, attempts, 0, None, None, ran=0, error=failure, reason=failure.code
         )
-        details = {"error": failure, "reason": UNREADABLE}
+        details = {"error": failure, "reason": failure.code}
         note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
         columns = yield Statement(self._sql.columns_of, (integers([seq]),))
         known = Known({}, {seq}, {row[0]: row[2] for row in columns})

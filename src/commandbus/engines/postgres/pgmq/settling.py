@@ -173,11 +173,11 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             yield from self._put(kinds, *(numbers(row[n] for row in state) for n in range(5)))
         return {row[0] for row in gone}
 
-    def _gone(self, seqs: Iterable[int], lease_id: int) -> Statement:
+    def _gone(self, seqs: Iterable[int], lease_id: int) -> Atomic:
         """Which of these commands have no message any more and no outcome, under this lease or none."""
         queues = self._queues.all()
         params = integers(seqs), lease_id, integers(queue.queue_id for queue in queues)
-        return Statement(self._texts("gone", queues), params)
+        return Atomic(self._texts("gone", queues), params)
 
     def _as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
         """Those of commands whose messages have been read so many times, and not once more."""

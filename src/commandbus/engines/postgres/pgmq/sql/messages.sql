@@ -403,8 +403,8 @@ from unnest($1::text::bigint[]) as w (seq)
 cross join lateral (select * from commandbus.command c where c.seq = w.seq limit 1) c
 left join commandbus.pgmq_message m on m.seq = w.seq
 where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
-    and not exists (select 1 from commandbus.lease l
-        where w.seq = any (l.seqs) and l.lease_id <> $2::bigint)
+    and w.seq not in (
+        select unnest(l.seqs) from commandbus.lease l where l.lease_id <> $2::bigint)
     and not exists (select 1 from commandbus.queue q
         where q.domain = c.domain and q.priority = c.priority and q.seq = w.seq)
     and not exists (select 1 from commandbus.scheduled s where s.seq = w.seq)
@@ -415,6 +415,19 @@ where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
 
 -- name: gone_from
 and not exists (select 1 from @table@ q where m.queue_id = @queue@ and q.msg_id = m.msg_id)
+
+-- name: open_piece
+-- Of a piece of all commands, in order of sequence: the last, the first that is open, and the open ones
+-- of these domains.
+with piece as materialized (
+    select m.seq from commandbus.pgmq_message m where m.seq > $1::bigint order by m.seq limit $2::bigint),
+unended as materialized (
+    select p.seq from piece p
+    where not exists (select 1 from commandbus.outcome o where o.seq = p.seq))
+select (select max(seq) from piece), (select min(seq) from unended), array(
+    select u.seq from unended u cross join lateral (
+        select c.domain from commandbus.command c where c.seq = u.seq limit 1) c
+    where c.domain = any ($3::text::text[]) order by u.seq)
 
 -- name: is_leased
 select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
