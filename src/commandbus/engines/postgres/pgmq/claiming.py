@@ -206,7 +206,6 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
 
     def _park(self, domain: str, seq: int, attempts: int, failure: Failure) -> Op[None]:
         """A command of the bus itself is for an operator, who can look at it and retry it."""
-        logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
         parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
         attempts = min(max(attempts, 0), ATTEMPTS_MAX)
         outcome = OutcomeRow(
@@ -218,6 +217,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         known = Known({}, {seq}, {row[0]: row[2] for row in columns})
         yield from self._write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
         yield Boundary()
+        logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
 
     def _receive(
         self,
