@@ -198,7 +198,8 @@ def test_no_time_of_expiry_makes_a_record_unreadable(bus: Harness, moment: str) 
     bus.send(data="first")
     send(ENVELOPE | {"expires_at": moment})
     bus.receive(bus.worker(), batch_size=10)
-    assert readable(bus) == 2
+    assert readable(bus) == 2 - len(refusals())
+    assert len(refusals()) == (not moment.endswith("Z"))
 
 
 RESERVED = [REPLY_TYPE, "commandbus.signal", "commandbus.control", "commandbus.new"]
