@@ -263,9 +263,9 @@ def test_functions_with_their_owners_rights_look_names_up_in_a_fixed_path(owner:
     assert rows == [("pgmq_bind", path), ("pgmq_tell", path)]
 
 
-def test_a_sender_cannot_bind_a_queue_of_others(as_role: dict[str, str]) -> None:
+def test_a_role_cannot_bind_a_queue_of_others(as_role: dict[str, str]) -> None:
     """The name of the queue is made from the domain, and a bad domain is refused."""
-    with psycopg.connect(as_role["sender"], autocommit=True) as connection:
+    with psycopg.connect(as_role["worker"], autocommit=True) as connection:
         for domain in ("x'; drop table commandbus.queue; --", "", "a b", "d" * 64):
             with pytest.raises(psycopg.errors.InvalidParameterValue):
                 connection.execute("select commandbus.pgmq_bind(%s, 5, false)", [domain])
