@@ -254,7 +254,7 @@ async def measure(url: str, count: int) -> int:
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             await client.get("/")
             for path in pages(count, f"/batches/orders/{batch.batch_id}"):

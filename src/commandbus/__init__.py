@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
     from commandbus.domain.limits import Limit
     from commandbus.domain.mapping import QueueMapping
+    from commandbus.domain.payload import Unreadable
     from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerRestart
     from commandbus.domain.process.declaration import END, Process, StartProcess, WaitFor, step
     from commandbus.domain.process.values import (
@@ -100,6 +101,7 @@ _HOMES = {
     "commandbus.domain.command": "Command CommandRecord SendRequest SendResult",
     "commandbus.domain.failure": "Failure FailureKind",
     "commandbus.domain.lifecycle": "CommandStatus ReplyOutcome",
+    "commandbus.domain.payload": "Unreadable",
     "commandbus.domain.limits": "Limit",
     "commandbus.domain.mapping": "QueueMapping",
     "commandbus.domain.presence": "Reason Why WorkerInfo WorkerRestart",
@@ -258,5 +260,6 @@ __all__ = [
     "Limit",
     "RateLimited",
     "Unique",
+    "Unreadable",
     "UniqueKeyHeld",
 ]

@@ -23,6 +23,7 @@ VERSION = "0.1.0"
 DEFAULT_URL = "sqlite:///commandbus.db"
 STATEMENT_SECONDS = 25.0
 """The statement timeout where leases leave room for it."""
+LEDGER_KEY_LENGTH_MIN = 32
 SHUTDOWN_SECONDS = 25.0
 """What a stop leaves running handlers: orchestrators kill after 30 s, and an end takes a moment."""
 
@@ -55,6 +56,11 @@ class BusSettings:
     """OpenTelemetry: "link" links the span of a handler to that of the send, "child" puts it below."""
     retention: Mapping[str, Duration] | None = None
     """How long workers keep commands that ended, by status, such as {"COMPLETED": 7 * 86_400}."""
+    ledger_key: str | None = field(
+        default_factory=lambda: os.environ.get("COMMANDBUS_LEDGER_KEY") or None, repr=False
+    )
+    """Seals the chain over what operators did (see `verify_audit`); at least 32 characters that are not
+    in the store. Every program in which operators act needs the same one."""
     escalate_after: Duration | None = None
     """After so long a parked command that nobody has decided is put on record and logged, once."""
     escalate_to: str | None = None
@@ -66,6 +72,10 @@ class BusSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 problems.append(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.ledger_key is not None and not (
+            isinstance(self.ledger_key, str) and len(self.ledger_key) >= LEDGER_KEY_LENGTH_MIN
+        ):
+            problems.append(f"ledger_key must be a text of at least {LEDGER_KEY_LENGTH_MIN} characters")
         if self.tracing not in (None, "link", "child"):
             problems.append(f'tracing must be None, "link" or "child", not {self.tracing!r}')
         for status, seconds in (self.retention or {}).items():

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from commandbus.interfaces.web import Role
 from commandbus.interfaces.web.accounts import read_accounts
-from commandbus.interfaces.web.auth import Role, hash_secret
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import eventually
 from tests.cli.helpers import PROGRAM, Cli, clean_environment
@@ -54,8 +55,21 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
             process.wait(30)
 
 
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+def signed_in(log: Path) -> urllib.request.OpenerDirector:
+    """A browser that opened the link of the terminal."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    link = eventually(lambda: re.findall(r"http://\S+/sign-in\?token=\S+", log.read_text()), 30)[-1]
+    with browser.open(link, timeout=20) as answer:
+        assert answer.status == 200
+    return browser
+
+
+def open_url(url: str) -> Any:
+    return urllib.request.urlopen(url, timeout=20)
+
+
+def get(browser: urllib.request.OpenerDirector, url: str) -> Any:
+    with browser.open(url, timeout=20) as answer:
         return json.loads(answer.read())
 
 
@@ -69,19 +83,25 @@ def test_a_store_that_is_not_there_is_told_before_anybody_is_served(cli: Cli, tm
     assert "There is no file" in cli("dashboard", "--url", f"sqlite:///{tmp_path}/no.db", code=4).err
 
 
-def test_a_secret_is_hashed(cli: Cli) -> None:
-    ran = cli("dashboard", "--hash-secret", stdin="long-enough\n")
-    assert (ran.out[:7], ran.err) == ("scrypt$", "")
-    assert "8 characters" in cli("dashboard", "--hash-secret", stdin="short\n", code=2).err
-
-
-def test_accounts_are_read_from_a_file(tmp_path: Path, cli: Cli) -> None:
+def test_a_secret_is_hashed_into_an_entry_of_the_file(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("dashboard", "--hash-secret", "ana", stdin="correct horse battery\n")
+    assert ran.err == ""
     file = tmp_path / "accounts.toml"
-    file.write_text(
-        f'[[account]]\nname = "ana"\nrole = "operator"\nsecret = "{hash_secret("12345678")}"\n'
-    )
+    file.write_text(ran.out)
+    file.chmod(0o600)
     (ana,) = read_accounts(file)
-    assert (ana.name, ana.role) == ("ana", Role.OPERATOR)
+    assert (ana.name, ana.role) == ("ana", Role.VIEWER)
+    assert ana.secret.startswith("scrypt$ln=17,r=8,p=1$")
+    fips = ("dashboard", "--algorithm", "pbkdf2", "--hash-secret", "ana")
+    assert "pbkdf2-sha256$i=600000$" in cli(*fips, stdin="correct horse battery\n").out
+    for weak in ("short", "password1234", "ana-ana-ana-ana"):
+        refused = cli("dashboard", "--hash-secret", "ana", stdin=f"{weak}\n", code=2)
+        assert "characters" in refused.err or "easy to guess" in refused.err
+
+
+def test_a_file_without_accounts_is_refused(tmp_path: Path, cli: Cli) -> None:
+    file = tmp_path / "accounts.toml"
+    file.touch(0o600)
     for text in ("", "account = []", '[[account]]\nname = "x"\nrole = "king"\n', "not toml ["):
         file.write_text(text)
         ran = cli("dashboard", "--accounts", str(file), "--url", f"sqlite:///{tmp_path}/b.db", code=2)
@@ -91,8 +111,11 @@ def test_accounts_are_read_from_a_file(tmp_path: Path, cli: Cli) -> None:
 def test_it_serves_a_store(tmp_path: Path) -> None:
     with SyncCommandBus(f"sqlite:///{tmp_path}/bus.db") as bus:
         bus.send("orders", "ship")
-    with running(tmp_path, "dashboard", "--url", "sqlite:///bus.db") as (process, address, _):
-        assert get(f"{address}/api/v1/overview")["domains"][0]["domain"] == "orders"
+    with running(tmp_path, "dashboard", "--url", "sqlite:///bus.db") as (process, address, log):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            open_url(f"{address}/api/v1/overview")
+        browser = signed_in(log)
+        assert get(browser, f"{address}/api/v1/overview")["domains"][0]["domain"] == "orders"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
 
@@ -109,7 +132,8 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
             bad = bus.send("orders", "ship", {"order": 2, "city": "Bergen"}).command_id
             assert bus.wait(good, timeout=30).result == {"parcel": "P-1"}
             assert bus.wait(bad, timeout=30).error_code == "NO_SUCH_CITY"
-        overview = get(f"{address}/api/v1/overview")
+        browser = signed_in(log)
+        overview = get(browser, f"{address}/api/v1/overview")
         assert overview["attention"][0]["text"] == "orders: 1 command waits for a person"
 
         file.write_text(shop().replace('"Graz"}', '"Graz", "Bergen"}'))
@@ -120,7 +144,7 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
             data=json.dumps({"reason": "mended"}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with browser.open(request, timeout=20) as answer:
             assert answer.status == 200
         with SyncCommandBus(f"sqlite:///{tmp_path}/commandbus.db") as bus:
             ended = eventually(lambda: (r := bus.wait(bad, timeout=30)).result and r, 30)

@@ -38,12 +38,14 @@ def test_doctor_finds_a_healthy_store_healthy(cli: Cli, bus: SyncCommandBus) -> 
     assert set(found) == {
         "library",
         "location",
+        "rights",
         "size",
         "disk",
         "schema",
         "journal",
         "durability",
         "integrity",
+        "clock",
     }
     assert set(found.values()) <= {"ok", "warning"}
     assert {row[0] for row in cli("db", "doctor").rows} == set(found)

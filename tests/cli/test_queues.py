@@ -114,7 +114,7 @@ def test_what_destroys_is_kept_with_who_and_why(cli: Cli, bus: SyncCommandBus) -
     cli("db", "prune", "--completed", "7d", *by)
     told = bus.list_actions().actions
     assert [(action.action, action.subject) for action in told] == [
-        ("prune", "completed older than 7d"),
+        ("prune", "completed older than 604800 s"),
         ("delete_schedule", "nightly"),
         ("purge", "shop"),
     ]

@@ -28,7 +28,9 @@ class Site:
         self.bus = CommandBus("memory://")
         self.run(self.bus.open())
         self.run(self.bus.send("orders", "ship", {"n": 1}))
-        transport = httpx.ASGITransport(create_dashboard(self.bus), raise_app_exceptions=True)
+        transport = httpx.ASGITransport(
+            create_dashboard(self.bus, open_to_this_machine=True), raise_app_exceptions=True
+        )
         self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def run(self, coroutine: Any) -> Any:

@@ -30,6 +30,7 @@ def empty_url() -> str:
         names.append(sql.SQL("commandbus.pgmq_message"))
         names += [sql.SQL("pgmq.{}").format(sql.Identifier(name)) for name in filled(connection)]
         connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
+        connection.execute("update commandbus.ledger_mark set number = 0")
     return url
 
 

@@ -58,6 +58,7 @@ def empty_url() -> str:
         connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
         names = ", ".join(f"commandbus.{name.strip()}" for name in TABLES.split(","))
         connection.execute(f"truncate {names} restart identity")
+        connection.execute("update commandbus.ledger_mark set number = 0")
     return url
 
 

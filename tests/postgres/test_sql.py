@@ -29,6 +29,11 @@ def connection() -> Any:
 PREPARABLE = {
     name: sql for name, sql in vars(queries("commandbus")).items() if not sql.startswith("copy")
 }
+PREPARABLE |= {
+    f"limited {name}": sql
+    for name, sql in vars(queries("commandbus", limited=True)).items()
+    if sql != PREPARABLE.get(name, sql)
+}
 
 
 @pytest.mark.parametrize("name", sorted(PREPARABLE))

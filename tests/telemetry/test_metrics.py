@@ -65,7 +65,7 @@ async def exposed() -> str:
         for data in ("good", "good", "permanent", "transient", "good"):
             await bus.send("orders", "ship", data)
         await worker.run()
-        server._server.server_close()
+        server.stop()
         await bus.send_many([SendRequest("mail", "welcome")] * 4)
         await bus.open_breaker("bank", 60)
         await saga.drive(bus)
@@ -75,7 +75,7 @@ async def exposed() -> str:
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answer = await client.get("/metrics")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -110,9 +110,13 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
         await work(bus)
 
 
-async def work(bus: CommandBus, domains: tuple[str, ...] = ("orders", "payments", "mail")) -> None:
+async def work(
+    bus: CommandBus,
+    domains: tuple[str, ...] = ("orders", "payments", "mail"),
+    handlers: HandlerRegistry = registry,
+) -> None:
     """Carry out what waits."""
-    worker = Worker(bus, list(domains), registry, concurrency=8)
+    worker = Worker(bus, list(domains), handlers, concurrency=8)
     running = asyncio.create_task(worker.run())
     while True:
         stats = [await bus.stats(domain) for domain in domains]

@@ -14,6 +14,7 @@ from commandbus import CommandBus
 from commandbus.domain import failure
 from tests.web import saga, scene
 from tests.web.browser import CHROMIUM, browser
+from tests.web.people import OTTO
 from tests.web.server import Served, served
 
 ROOT = Path(__file__).parents[2]
@@ -75,14 +76,19 @@ def links(place: Served) -> dict[str, str]:
     return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
 
 
-def take(place: Served, opened: Any, folder: Path, only: set[str]) -> None:
-    pages = PAGES | links(place)
+async def nothing(bus: CommandBus) -> None:
+    """The sign-in page shows no commands."""
+
+
+def take(place: Served, opened: Any, folder: Path, pages: dict[str, str], only: set[str]) -> None:
     for theme in ("light", "dark"):
         for size, (width, height) in SIZES.items():
             context = opened.new_context(
                 viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
             )
             page = context.new_page()
+            if place.link:
+                page.goto(place.link)
             for name, path in pages.items():
                 if only and name not in only:
                     continue
@@ -138,9 +144,12 @@ def main(arguments: list[str]) -> int:
         store = f"sqlite:///{folder}/scene.db?synchronous=off"
         with served(store, fill, registry=scene.registry) as place, browser() as opened:
             page = opened.new_page()
-            page.goto(place.url)
+            page.goto(place.link)
             place.run(some_load(place.bus, 20), 120)
-            take(place, opened, FOLDER, set(arguments))
+            take(place, opened, FOLDER, PAGES | links(place), set(arguments))
+        store = f"sqlite:///{folder}/accounts.db?synchronous=off"
+        with served(store, nothing, accounts=[OTTO]) as place, browser() as opened:
+            take(place, opened, FOLDER, {"sign-in": "/sign-in"}, set(arguments))
     return 0
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 
 from commandbus import BatchCommand, CommandBus, Schedule
-from commandbus.interfaces.web import Account, Role, create_dashboard, hash_secret
+from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.table import ENDPOINTS
 from tests.web import saga, scene
+from tests.web.people import AS_OTTO, OTTO
 
-OTTO = Account("otto", Role.OPERATOR, hash_secret("operator-secret"))
 WHY = {"reason": "because"}
 
 
@@ -57,7 +57,7 @@ async def test_every_action_is_kept_with_its_actor() -> None:
     async with CommandBus("memory://") as bus:
         asked = await requests(bus)
         transport = httpx.ASGITransport(app=create_dashboard(bus, accounts=[OTTO]))
-        headers = {"authorization": "Bearer operator-secret"}
+        headers = AS_OTTO
         base = f"https://bus.example{PREFIX}"
         async with httpx.AsyncClient(transport=transport, base_url=base, headers=headers) as api:
             for endpoint in ENDPOINTS:

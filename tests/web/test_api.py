@@ -42,7 +42,7 @@ async def bus(store: str) -> AsyncIterator[CommandBus]:
 
 @pytest.fixture
 async def api(bus: CommandBus) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_dashboard(bus, registry=scene.registry)
+    app = create_dashboard(bus, open_to_this_machine=True, registry=scene.registry)
     base = f"http://localhost{PREFIX}"
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=base) as client:
         yield client

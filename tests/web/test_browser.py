@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from commandbus import CommandBus, SendRequest
 from commandbus.testing import eventually
 from tests.web import scene
 from tests.web.browser import CHROMIUM, browser
+from tests.web.people import OTTO
 from tests.web.server import Served, served
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +49,7 @@ def page(opened: Any, place: Served) -> Iterator[Any]:
     problems: list[str] = []
     found.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     found.on("pageerror", lambda error: problems.append(str(error)))
+    found.goto(place.link)
     yield found
     context.close()
     assert problems == []
@@ -174,7 +177,7 @@ def test_what_somebody_types_and_chooses_survives_a_refresh(page: Any, place: Se
 def test_pages_are_complete_without_a_script(opened: Any, place: Served) -> None:
     context = opened.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{place.url}/")
+    page.goto(place.link)
     assert page.locator("figure svg").count() == 4
     page.click("nav >> text=Commands")
     page.fill("#filter", "status:completed domain:payments")
@@ -186,6 +189,7 @@ def test_pages_are_complete_without_a_script(opened: Any, place: Served) -> None
 def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
     context = opened.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
+    page.goto(place.link)
     parked = place.run(place.bus.query_commands(limit=1))[0]
     detail = f"/commands/{parked.domain}/{parked.command_id}"
     paths = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/schedules", "/workers",
@@ -194,3 +198,26 @@ def test_nothing_sticks_out_of_a_phone(opened: Any, place: Served) -> None:
         page.goto(place.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     context.close()
+
+
+def test_a_person_signs_in_and_out(opened: Any, tmp_path: Path) -> None:
+    async def nothing(bus: CommandBus) -> None:
+        await bus.send("orders", "ship")
+
+    with served(f"sqlite:///{tmp_path}/bus.db", nothing, prefix="/ops", accounts=[OTTO]) as place:
+        context = opened.new_context()
+        page = context.new_page()
+        page.goto(f"{place.url}/commands?q=status:pending")
+        page.fill("input[name=name]", "otto")
+        page.fill("input[name=password]", "wrong-secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".problem")
+        page.fill("input[name=password]", "operator-secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#commands")
+        assert page.url == f"{place.url}/commands?q=status:pending"
+        page.click("text=Sign out")
+        page.wait_for_selector("input[name=password]")
+        page.goto(f"{place.url}/")
+        assert page.locator("input[name=password]").count() == 1
+        context.close()

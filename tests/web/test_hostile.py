@@ -16,7 +16,6 @@ from commandbus import (
     CommandBus,
     PermanentCommandError,
     Schedule,
-    SendRequest,
     TroubleshootingQueue,
     Worker,
 )
@@ -35,7 +34,7 @@ CORPUS = [
     "javascript:alert(1)",
     "\u202egnp.exe\u2066",
     "\x1b[31mred\x1b]0;owned\x07",
-    "&lt;b&gt; &amp; %00 %0d%0aset-cookie: a=b",
+    "&lt;b&gt; &amp; %00 %0d%0ax-evil: a=b",
     "line\nbreak\r\ttab",
 ]
 PAGES = ["/", "/domains", "/commands", "/troubleshooting", "/batches", "/processes",
@@ -73,7 +72,7 @@ async def test_a_page_shows_it_as_text(text: str) -> None:
     async with CommandBus("memory://") as bus:
         detail = await fill(bus, text)
         await scene.present(bus)
-        app = create_dashboard(bus)
+        app = create_dashboard(bus, open_to_this_machine=True)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             shown = 0
@@ -128,7 +127,7 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
         await bus.put_schedule(
             Schedule(name="often", domain="mail", command_type="x", cron="* * * * *", data=data)
         )
-        app = create_dashboard(bus)
+        app = create_dashboard(bus, open_to_this_machine=True)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             place = f"/commands/mail/{sent.command_id}"
@@ -147,14 +146,3 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
         assert record is not None
         assert record.data == data | {"user": "eva"}
         assert await TroubleshootingQueue(bus).count() == 0
-
-
-async def test_other_keys_can_be_hidden() -> None:
-    async with CommandBus("memory://") as bus:
-        await bus.send_many([SendRequest("orders", "ship", {"shoe_size": 43, "password": "p-1"})])
-        app = create_dashboard(bus, redact=["shoe size"])
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            told = (await client.get(f"{PREFIX}/commands")).json()["commands"][0]["data"]
-            assert told["shoe_size"] != 43
-            assert told["password"] == "p-1"

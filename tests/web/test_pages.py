@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import httpx
-
 from commandbus import CommandBus, TroubleshootingQueue, WorkerInfo
-from commandbus.interfaces.web import create_dashboard
 from commandbus.operations.insight import report_worker
 from tests.web import saga, scene
-
-
-def visitor(bus: CommandBus, **settings: object) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=create_dashboard(bus, **settings))  # type: ignore[arg-type]
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+from tests.web.visitor import visitor
 
 
 async def test_every_page_tells_beside_the_menu_how_many_wait_for_a_person() -> None:

@@ -209,9 +209,12 @@ async def test_who_comes_as_the_last_listener_leaves_is_told_of_changes() -> Non
             await asyncio.sleep(0)
             return {}
 
+    async def allow() -> bool:
+        return True
+
     figures: Any = Figures()
     stream = Stream(figures)
-    first, second = stream.events(), stream.events()
+    first, second = stream.events("a", allow), stream.events("b", allow)
     await anext(first)
     await asyncio.sleep(0)
     await first.aclose()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from tests.web import saga
 async def test_processes_are_listed_drawn_and_acted_upon() -> None:
     async with CommandBus("memory://") as bus:
         ids = await saga.drive(bus)
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             listed = (await client.get(f"{PREFIX}/processes")).json()["processes"]
             assert {p["process_id"]: p["status"] for p in listed} == {
@@ -49,7 +49,7 @@ async def test_processes_are_listed_drawn_and_acted_upon() -> None:
 async def test_a_process_is_offered_only_what_helps_it() -> None:
     async with CommandBus("memory://") as bus:
         ids = await saga.drive(bus, unsold=saga.Order("piano", 20_000))
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             pages = {name: await client.get(f"/processes/{one}") for name, one in ids.items()}
             acts = re.compile(r'action="/processes/[^/]+/(\w+)"')

@@ -19,15 +19,13 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from commandbus import CommandBus
-from commandbus.interfaces.web import Account, Role, hash_secret
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.table import ENDPOINTS
 from tests.fuzz.fuzzing import EXAMPLES, SEED
 from tests.web import saga, scene
+from tests.web.people import AS_OTTO, OTTO
 from tests.web.server import Served, served
 
-OPERATOR = Account("otto", Role.OPERATOR, hash_secret("operator-secret"))
-HEADERS = {"Authorization": "Bearer operator-secret"}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -41,7 +39,7 @@ class Site:
 
     def __init__(self, place: Served) -> None:
         self.document = schemathesis.openapi.from_url(
-            f"{place.url}{PREFIX}/openapi.json", headers=HEADERS
+            f"{place.url}{PREFIX}/openapi.json", headers=AS_OTTO
         )
         self.document.config.generation.modes = list(GenerationMode)
         commands = place.run(place.bus.query_commands(limit=50))
@@ -65,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
     folder = tmp_path_factory.mktemp("schema")
     store = f"sqlite:///{folder}/bus.db?synchronous=off"
-    with served(store, fill, accounts=[OPERATOR], registry=scene.registry) as place:
+    with served(store, fill, accounts=[OTTO], registry=scene.registry) as place:
         yield Site(place)
 
 
@@ -89,6 +87,6 @@ def test_every_answer_is_described(site: Site, endpoint: Any) -> None:
         if data.draw(st.booleans()):
             for name in case.path_parameters:
                 case.path_parameters[name] = data.draw(st.sampled_from(site.known[name]))
-        case.call_and_validate(headers=HEADERS, checks=CHECKS)
+        case.call_and_validate(headers=AS_OTTO, checks=CHECKS)
 
     check_answers()

@@ -108,6 +108,9 @@ class CommandRecord(msgspec.Struct, frozen=True):
     batch_id: UUID | None = None
     group_key: str | None = None
     requires: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    """What of the stored command cannot be read, and why. `data` and `result` are then `Unreadable`,
+    `headers` and `tags` empty; a moment out of range is the first or the last that there is."""
 
     @property
     def error_code(self) -> str | None:

@@ -16,6 +16,8 @@ Duration = float | timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The moments that a datetime can hold, in microseconds."""
 LONGEST = 100 * 366 * 86_400
 """No delay is longer than a century: a larger number is a unit mixed up."""
 
@@ -25,7 +27,11 @@ def system_clock() -> int:
 
 
 def as_datetime(microseconds: int) -> datetime:
-    return EPOCH + timedelta(microseconds=microseconds)
+    """The moment; one that no datetime can hold is the first or the last that it can."""
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return EPOCH + timedelta(microseconds=FIRST if microseconds < 0 else LAST)
 
 
 def as_optional_datetime(microseconds: int | None) -> datetime | None:
@@ -42,7 +48,12 @@ def as_microseconds(moment: datetime, name: str) -> int:
             "datetime.now(timezone.utc)."
         )
     delta = moment - EPOCH
-    return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+    microseconds = (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+    if not FIRST <= microseconds <= LAST:
+        raise InvalidArgumentError(
+            f"{name}={moment.isoformat()} is not in the years 1 to 9999 of UTC; it could not be read."
+        )
+    return microseconds
 
 
 def as_seconds(duration: Duration, name: str, *, minimum: float = 0.0) -> float:

@@ -8,6 +8,7 @@ nesting deeper than 64 and documents larger than the limit.
 from __future__ import annotations
 
 import math
+import re
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -33,6 +34,8 @@ _Path = Any
 it is built for every value and read only for the wrong one."""
 
 _encoder = msgspec.json.Encoder()
+_decode = msgspec.json.Decoder().decode
+_LONG_NUMBER = re.compile(r"\d{19}").search
 
 
 def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
@@ -55,9 +58,31 @@ def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_
     return encoded.decode()
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """Stands in a record for a value that the store holds and that cannot be read, or that no program
+    could send: something else wrote it. As JSON it is `{"unreadable": reason}`."""
+
+    reason: str = msgspec.field(name="unreadable")
+
+
+def read(text: str | bytes) -> Any:
+    """JSON text of the store as plain Python values, or an Unreadable. Depth and range of numbers are
+    looked at only where the text leaves room for doubt."""
+    try:
+        value = _decode(text)
+        written = text if isinstance(text, str) else text.decode()
+        if written.count("[") + written.count("{") > DEPTH_MAX or _LONG_NUMBER(written):
+            _check(value, "it", DEPTH_MAX)
+    except RecursionError:
+        return Unreadable(f"it is nested deeper than {DEPTH_MAX} levels")
+    except (ValueError, TypeError, PayloadError) as error:
+        return Unreadable(str(error))
+    return value
+
+
 def decode(text: str | bytes) -> Any:
     """JSON text as plain Python values."""
-    return msgspec.json.decode(text)
+    return _decode(text)
 
 
 def _altered(value: object, where: str) -> PayloadError:
@@ -73,7 +98,10 @@ def _as_plain(value: object, what: str) -> object:
         try:
             return dump(mode="json")
         except Exception as error:  # a model's serializers are the user's own code
-            raise PayloadError(f"{what} of type {type(value).__name__} refuses: {error}.") from error
+            raise PayloadError(
+                f"{what} of type {type(value).__name__} cannot be written as JSON: its model_dump "
+                f"raised {type(error).__name__}."
+            ) from error
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SEARCH_SECONDS = 0.12
 """A search that has not filled its page by then says how far it looked."""
 SCAN_FIRST, SCAN_MAX = 2_000, 100_000
+STEP = 50
+"""So many records are read at a time: each may have a large payload."""
 
 QUALIFIERS = {
     "status": "pending, running, completed, failed, canceled or parked",
@@ -54,20 +56,29 @@ STATUSES = {
 
 
 class Search(msgspec.Struct, frozen=True):
-    """Conditions, as arguments of `query_commands`; or one command's id."""
+    """Conditions, as arguments of `query_commands`; or one command's id. `shown` are values that are
+    compared with what is shown of a payload: the store would compare with what is hidden."""
 
     conditions: dict[str, Any]
     command_id: UUID | None = None
+    shown: dict[str, str] = {}
 
 
 class Look:
     """Looks further and further back until a page is full or the time is up. Whoever can ask the store
     passes `asked()` to `query_commands` and hands in the answer, until there is nothing to ask."""
 
-    def __init__(self, conditions: dict[str, Any], limit: int, after: str | None) -> None:
+    def __init__(
+        self,
+        conditions: dict[str, Any],
+        limit: int,
+        after: str | None,
+        keep: Callable[[CommandRecord], bool] | None = None,
+    ) -> None:
+        """`keep` chooses among the records that meet the conditions."""
         self.found: list[CommandRecord] = []
         self.next = after
-        self._conditions, self._limit = conditions, limit
+        self._conditions, self._limit, self._keep = conditions, limit, keep
         self._scan, self._began, self._over = SCAN_FIRST, time.monotonic(), False
 
     @property
@@ -78,14 +89,17 @@ class Look:
     def asked(self) -> dict[str, Any] | None:
         if self._over:
             return None
-        left = self._limit - len(self.found)
-        return self._conditions | {"after": self.next, "limit": left, "scan": self._scan}
+        step = STEP if self._keep else min(STEP, self._limit - len(self.found))
+        return self._conditions | {"after": self.next, "limit": step, "scan": self._scan}
 
     def add(self, page: CommandPage) -> None:
-        self.found += page.commands
-        self.next = page.next
+        kept = page.commands if self._keep is None else list(filter(self._keep, page.commands))
+        left = self._limit - len(self.found)
+        self.found += kept[:left]
+        self.next = str(kept[left - 1].sequence) if len(kept) > left else page.next
         spent = time.monotonic() - self._began
-        self._over = self.exhausted or spent > SEARCH_SECONDS
+        is_full = self._keep is None and len(page.commands) >= STEP  # reading, rather than searching
+        self._over = self.exhausted or (spent > SEARCH_SECONDS and not is_full)
         # What fits into the time that is left, by the speed so far.
         faster = int(self._scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001)))
         self._scan = min(SCAN_MAX, 4 * self._scan, faster)
@@ -93,11 +107,13 @@ class Look:
 
 def parse_search(
     text: str,
-    is_secret: Callable[[str], bool] = lambda key: False,
+    is_secret: Callable[[str], bool] | None = None,
     now: datetime | None = None,
 ) -> Search:
-    """What a filter asks for. Raises InvalidArgumentError that says what was not understood."""
+    """What a filter asks for. Raises InvalidArgumentError that says what was not understood. With
+    `is_secret`, values under such keys cannot be searched."""
     conditions: dict[str, Any] = {}
+    shown: dict[str, str] = {}
     wanted: UUID | None = None
     for word in _words(text):
         key, colon, value = word.partition(":")
@@ -108,10 +124,16 @@ def parse_search(
         if key == "id":
             wanted = _as_uuid(value, key)
         elif key.startswith("data."):
-            conditions.setdefault("data", {}).update(_data(key.removeprefix("data."), value, is_secret))
+            path = key.removeprefix("data.")
+            if is_secret is not None and _check_shown(path, value, is_secret):
+                shown[path] = value
+            else:
+                conditions.setdefault("data", {})[path] = value
+        elif key == "tag" and is_secret and any(map(is_secret, re.split("[:=]", value)[:-1])):
+            raise InvalidArgumentError("The tag names a secret, so it cannot be searched.")
         else:
             conditions |= _condition(key, value, now or datetime.now(UTC))
-    return Search(conditions, wanted)
+    return Search(conditions, wanted, shown)
 
 
 def _words(text: str) -> list[str]:
@@ -151,10 +173,32 @@ def _condition(key: str, value: str, now: datetime) -> dict[str, Any]:
             raise InvalidArgumentError(f"{key!r} is not something to filter by; use {known}.")
 
 
-def _data(path: str, value: str, is_secret: Callable[[str], bool]) -> dict[str, str]:
-    if any(is_secret(part) for part in path.split(".")):
+def _check_shown(path: str, value: str, is_secret: Callable[[str], bool]) -> bool:
+    """Whether a value has to be compared with what is shown: the value of a pair may be hidden by the
+    name beside it. Raises InvalidArgumentError where the answer could confirm a hidden value."""
+    parts = path.split(".")
+    if any(map(is_secret, parts)):
         raise InvalidArgumentError(f"data.{path} is a secret, so it cannot be searched.")
-    return {path: value}
+    if value.lstrip()[:1] in ("{", "["):
+        raise InvalidArgumentError(
+            f"data.{path} can be searched for a text, a number, true or false, and not for an object "
+            "or a list: name one value in it, such as data.customer.id:42."
+        )
+    return any(part.lower() in ("value", "val") or part.isdecimal() for part in parts)
+
+
+def is_at(document: Any, path: str, text: str) -> bool:
+    """Whether a document has a value at a path, as `query_commands` compares it."""
+    for key in path.split("."):
+        if isinstance(document, dict):
+            document = document.get(key)
+        elif isinstance(document, list) and key.isdecimal() and int(key) < len(document):
+            document = document[int(key)]
+        else:
+            return False
+    if document is None or isinstance(document, dict | list):
+        return False
+    return text == (document if isinstance(document, str) else msgspec.json.encode(document).decode())
 
 
 def _age(value: str, now: datetime) -> dict[str, Any]:

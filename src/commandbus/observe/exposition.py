@@ -10,6 +10,7 @@ from commandbus.operations.scope import Scope
 from commandbus.settings import VERSION
 from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse
+from commandbus.store.wakeup import WAKEUP_SOURCES
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.health import Cause, HealthReport, HealthState
 from commandbus.worker.metrics import CLAIM_BOUNDS, WorkerMetrics
@@ -78,7 +79,7 @@ def _write_work(out: Exposition, metrics: WorkerMetrics) -> None:
     }
     for name, (text, value) in counters.items():
         out.add(name, "counter", text, ({}, value))
-    wakeups = sorted(metrics.wakeups.items())
+    wakeups = sorted((dict.fromkeys(WAKEUP_SOURCES, 0) | metrics.wakeups).items())
     samples = [({"source": source}, count) for source, count in wakeups]
     out.add("wakeups_total", "counter", "Wake-ups by source.", *samples)
     out.add(

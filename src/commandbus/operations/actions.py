@@ -20,6 +20,9 @@ from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import AuditEntry, AuditFilter
 
+PROGRAM = "program"
+"""Who acts where no person is named."""
+
 
 class ActionRecord(msgspec.Struct, frozen=True):
     """Somebody did something to something, for a reason."""

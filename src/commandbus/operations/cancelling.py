@@ -17,6 +17,8 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.names import as_name, as_text
 from commandbus.errors import InvalidOperationError
 from commandbus.operations import commands
+from commandbus.operations.actions import record_action
+from commandbus.operations.ledger import CANCEL
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -61,9 +63,13 @@ def cancel(
     else:
         return CommandStatus.CANCELED
     body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, actor))).decode()
+    yield TOGETHER
     # Of several requests the first one counts.
-    yield from scope.store.put_document(Document(KIND, _key(domain, wanted), 0, "asked", None, body))
+    request = Document(KIND, _key(domain, wanted), 0, "asked", None, body)
+    asked = yield from scope.store.put_document(request)
     yield from scope.store.announce(TOPIC)
+    if asked and actor is not None:
+        yield from record_action(scope, actor, CANCEL, f"{domain} {wanted}", checked)
     return CommandStatus.IN_PROGRESS
 
 

@@ -14,19 +14,20 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, SendRequest
+from commandbus.domain.command import CommandRecord
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_actor, as_name, as_text
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
-from commandbus.operations.commands import LIMIT_MAX, send_many
+from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
-from commandbus.store.records import Overdue
+from commandbus.store.records import Capacity, NewCommand, Overdue
+from commandbus.store.replies import follow_up
 
 KIND = "case"
 ESCALATION = "commandbus.escalation"
@@ -146,7 +147,8 @@ def escalate(
     if not (yield from scope.store.put_document(following)):
         return [], pause
     if send_to is not None and overdue:
-        yield from send_many(scope, [_report(send_to, command) for command in overdue])
+        reports = [_report(scope, send_to, command) for command in overdue]
+        yield from scope.insert(reports, Capacity(scope.settings.max_pending))
     for command in overdue:
         details = {"after": seconds} | ({"sent_to": send_to} if send_to else {})
         kind = AuditEventType.ESCALATED
@@ -180,7 +182,7 @@ def forget_case(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     yield from scope.store.delete_document(KIND, case_key(domain, command_id))
 
 
-def _report(send_to: str, command: Overdue) -> SendRequest:
+def _report(scope: Scope, send_to: str, command: Overdue) -> NewCommand:
     data = {
         "domain": command.domain,
         "command_id": str(command.command_id),
@@ -188,7 +190,9 @@ def _report(send_to: str, command: Overdue) -> SendRequest:
         "parked_at": as_datetime(command.parked_at).isoformat(),
         "error_code": command.error_code,
     }
-    return SendRequest(send_to, ESCALATION, data, causation_id=command.command_id)
+    key, text = scope.new_id(), payload.encode(data)
+    domain = as_name(send_to, "escalate_to")
+    return follow_up(domain, ESCALATION, text, key, command.command_id, command_id=key)
 
 
 def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case], Case]) -> Op[None]:

@@ -13,6 +13,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.counts import as_count
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.names import as_name
+from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidArgumentError, PayloadError
 from commandbus.operations.commands import query_commands
 from commandbus.operations.scope import Flow, Scope
@@ -93,6 +94,8 @@ def check_payloads(
 def _problem(registry: Handlers, known: set[tuple[str, str]], record: CommandRecord) -> str | None:
     if (record.domain, record.command_type) not in known:
         return "there is no handler for this type"
+    if isinstance(record.data, Unreadable):
+        return f"its data cannot be read: {record.data.reason}"
     try:
         registry.check_payload(record.domain, record.command_type, payload.encode(record.data))
     except PayloadError as error:

@@ -18,7 +18,7 @@ from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
-from commandbus.domain.names import as_actor, as_name, as_tags, as_text
+from commandbus.domain.names import as_actor, as_command_type, as_name, as_tags, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.reply import Reply, reply_outcome
 from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, check_max_attempts, header_of
@@ -208,7 +208,7 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.
     return NewCommand(
         as_name(request.domain, "domain"),
-        as_name(request.command_type, "command_type"),
+        as_command_type(request.command_type),
         command_id,
         payload.encode(request.data, bytes_max=settings.payload_bytes_max),
         command_id if correlation_id is None else as_id(correlation_id, "correlation_id"),

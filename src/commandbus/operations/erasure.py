@@ -24,6 +24,7 @@ from commandbus.operations.commands import cancel, query_commands
 from commandbus.operations.ledger import Link, link, unsalt, written
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel
+from commandbus.operations.uniqueness import forget_window
 from commandbus.store.op import TOGETHER, Op
 
 PIECE = 100
@@ -181,6 +182,7 @@ def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, 
         yield from scope.store.note(*place, AuditEventType.ERASED, details)
         yield from unsalt(scope, *place)
         yield from forget_case(scope, *place)
+        yield from forget_window(scope, *place, by_sequence[sequence].unique_key)
         links.append((yield from written(scope, *place, AuditEventType.ERASED, details)))
     yield from link(scope, links)
     return len(erased)

@@ -1,16 +1,19 @@
 """The ledger: a chain over what operators did, in which every link carries the hash of the one before.
 
 A link names an entry of a command's trail, or of the list of actions, and a salted digest of it. Links
-outlive the entries: what retention forgets leaves its link, and erasure takes the salt away, after
-which the digest tells nothing. `verify_audit` finds out who changes, removes or adds an entry or a
-link, unless all later links are made anew; against that, keep a hash elsewhere and give it as `expect`.
-Only operators' actions are linked: settles never touch the one document that all links go through,
-nor do the transactions of callers.
+outlive the entries: retention leaves them and is on record itself, and erasure removes the salt, after
+which the digest reveals nothing. `verify_audit` finds entries and links that were changed, removed or
+added. A writer of the tables could compute all later links again; with `ledger_key`, hashes are HMACs
+by a key that is not in the store. A cut tail is found by the store's own mark of the last number, where
+roles keep that out of reach, or by a hash from the log given as `expect`. Only operators' actions are
+linked: settles never touch the one document that all links go through, nor do callers' transactions.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -21,7 +24,7 @@ import msgspec
 
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.moment import as_datetime
-from commandbus.errors import InvalidArgumentError
+from commandbus.errors import ConfigurationError, InvalidArgumentError
 from commandbus.operations.scope import Flow, Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import TOGETHER, Op
@@ -33,12 +36,20 @@ ACTION = "action"
 PAGE = 500
 EVERYTHING = 2**62
 PROBLEMS_MAX = 1_000
+CANCEL = "cancel"
+"""The action of asking a running command to stop; a worker may then cancel it in that name."""
+REMOVALS = frozenset({"prune", "purge", "promote"})
+"""Actions after which entries may be missing."""
+UNSEALED = ""
+
+logger = logging.getLogger("commandbus.ledger")
 
 LINKED = frozenset(
     {
         AuditEventType.OPERATOR_RETRY,
         AuditEventType.OPERATOR_CANCEL,
         AuditEventType.OPERATOR_COMPLETE,
+        AuditEventType.OPERATOR_CONTROL,
         AuditEventType.COMMENTED,
         AuditEventType.ASSIGNED,
         AuditEventType.ERASED,
@@ -60,6 +71,8 @@ class Link(msgspec.Struct, frozen=True):
     hash: str
     salt: str
     """Empty once what the digest is of was erased; not part of the hash."""
+    seal: str = UNSEALED
+    """Which key the hash was made with, as the beginning of its own hash; empty for none."""
 
 
 class LedgerProblem(msgspec.Struct, frozen=True):
@@ -139,32 +152,49 @@ def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
             yield from scope.store.put_document(_document(OPEN, str(scope.new_id()), one))
         yield from scope.store.announce(TOPIC)
         return
+    key = scope.settings.ledger_key
     while links:
         head = yield from scope.store.get_document(HEAD, "head")
         last = _links.decode(head.body) if head else None
+        if last is not None and last.seal not in (UNSEALED, seal_of(key)):
+            raise ConfigurationError(
+                "What operators do here is sealed with a key, and this program has none or another: "
+                "give it ledger_key, or set COMMANDBUS_LEDGER_KEY. Nothing was done."
+            )
         chained: list[Link] = []
         for one in links:
-            last = _after(last, one)
+            last = _after(last, one, key)
             chained.append(last)
         bare = msgspec.json.encode(msgspec.structs.replace(chained[-1], salt="")).decode()
         version = head.version if head else 0
         if (yield from scope.store.put_document(Document(HEAD, "head", version, "", None, bare))):
             for one in chained:
                 yield from scope.store.put_document(_document(KIND, _key(one), one))
+            # An anchor outside the store: with `expect`, it shows whether the chain was cut or redone.
+            logger.info("link %d: %s", chained[-1].number, chained[-1].hash)
             return
 
 
-def _after(last: Link | None, link: Link) -> Link:
+def _after(last: Link | None, link: Link, key: str | None) -> Link:
     number, previous = (last.number + 1, last.hash) if last else (1, "")
-    sealed = _hash(number, link.at, link.kind, link.subject, link.digest, previous)
-    return msgspec.structs.replace(link, number=number, previous=previous, hash=sealed)
+    placed = msgspec.structs.replace(link, number=number, previous=previous, seal=seal_of(key))
+    return msgspec.structs.replace(placed, hash=_hash(placed, key))
+
+
+def seal_of(key: str | None) -> str:
+    """A name for a key that does not reveal it."""
+    return UNSEALED if key is None else hashlib.sha256(b"seal\n" + key.encode()).hexdigest()[:16]
 
 
 def link_open(scope: Scope) -> Op[int]:
     """Link some of what callers' transactions have left; returns how many were found."""
     page = yield from scope.store.list_documents(OPEN, limit=PAGE)
-    if page:
-        yield TOGETHER
+    if not page:
+        return 0
+    head = _decoded((yield from scope.store.get_document(HEAD, "head")))
+    if head is not None and head.seal not in (UNSEALED, seal_of(scope.settings.ledger_key)):
+        return 0  # a program that has the key links them
+    yield TOGETHER
     taken: list[Link] = []
     for document in page:
         # Guarded by its version, which a delete is not: others link, too, or erase what it is of.
@@ -173,6 +203,22 @@ def link_open(scope: Scope) -> Op[int]:
             taken.append(_links.decode(document.body))
     yield from link(scope, taken)
     return len(page)
+
+
+def is_linked(scope: Scope, event: AuditEvent) -> Op[bool]:
+    """Whether an entry of a command's trail has its link, in the chain or on its way there. What a
+    worker takes from beside the chain meanwhile is found in it."""
+    for kind in (OPEN, KIND):
+        page = yield from scope.store.list_documents(kind, status=str(event.command_id), limit=1_000)
+        for link in (_decoded(document) for document in page):
+            if link is not None and _names(link, event):
+                return True
+    return False
+
+
+def _names(link: Link, event: AuditEvent) -> bool:
+    named = (link.kind, link.subject) == (str(event.event_type), _subject(event))
+    return named and link.digest == _digest(link.salt, _content(event))
 
 
 def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
@@ -193,7 +239,7 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
     entry that it names, and no entry is without a link. With `expect`, a hash that was told before must
     still be in the chain. Reads everything that was ever linked, a page at a time; operators may go on
     meanwhile."""
-    check = _Check(expect)
+    check = _Check(expect, scope.settings.ledger_key)
     yield from _read_chain(scope, check)
     before: int | None = None
     while entries := (
@@ -206,7 +252,8 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
     # What was done since the first reading is in these lists, and has its link by now: beside the
     # chain, or in it when somebody took it from there.
     yield from _show_all(scope, OPEN, check.count_open)
-    check.finish((yield from _read_chain(scope, check)))
+    mark = yield scope.store.ledger_mark()
+    check.finish((yield from _read_chain(scope, check)), mark)
     return check.report()
 
 
@@ -248,13 +295,21 @@ def _compare(scope: Scope, check: _Check, link: Link) -> Flow[None]:
 class _Check:
     """A verification on its way: it is shown everything in order, and remembers what is wrong."""
 
-    def __init__(self, expect: str | None) -> None:
+    def __init__(self, expect: str | None, key: str | None) -> None:
         if expect is not None and not (isinstance(expect, str) and len(expect) == 64):
             raise InvalidArgumentError("expect must be a hash that a verification told before.")
         self._expected = expect
         self._found = expect is None
         self._number, self._hash = 0, ""
-        self._begin: datetime | None = None
+        self._key = key
+        self._sealed = False
+        self._removed_at: datetime | None = None
+        """When entries were last removed by an action that is on record."""
+        self._missing: list[tuple[Link, str]] = []
+        self._asked: set[tuple[str, str]] = set()
+        """Running commands that were asked to stop, and by whom."""
+        self._canceled: dict[tuple[str, str, datetime], str] = {}
+        """Cancellations by a worker or an operator, and in whose name."""
         self._named: Counter[tuple[str, str, datetime]] = Counter()
         self._erasures: set[str] = set()
         self._doubtful: list[tuple[Link, str]] = []
@@ -272,14 +327,20 @@ class _Check:
             return None
         for missing in range(self._number + 1, found.number)[:PROBLEMS_MAX]:
             self._problem("removed", f"link {missing}", missing)
-        sealed = _hash(found.number, found.at, found.kind, found.subject, found.digest, found.previous)
-        is_whole = sealed == found.hash and document.key == _key(found)
+        if found.seal not in (UNSEALED, seal_of(self._key)):
+            raise ConfigurationError(
+                f"Link {found.number} is sealed with a key that this program does not have: give it "
+                "ledger_key, or set COMMANDBUS_LEDGER_KEY."
+            )
+        sealed = _hash(found, self._key if found.seal else None)
+        is_whole = hmac.compare_digest(sealed, found.hash) and document.key == _key(found)
+        is_whole = is_whole and (bool(found.seal) or not self._sealed)
+        self._sealed = self._sealed or bool(found.seal)
         if not is_whole:
             self._problem("changed", f"link {found.number}", found.number)
         elif found.number == self._number + 1 and found.previous != self._hash:
             self._problem("changed", f"link {found.number - 1}", found.number - 1)
         self._number, self._hash = found.number, found.hash
-        self._begin = self._begin or found.at
         self._found = self._found or found.hash == self._expected
         if not is_whole:
             return None
@@ -291,7 +352,7 @@ class _Check:
     def compare_event(self, link: Link, trail: list[AuditEvent]) -> None:
         entry = f"{link.kind} of {link.subject} at {link.at.isoformat()}"
         if not trail:
-            self._forgotten += 1
+            self._missing.append((link, entry))
             return
         same = [e for e in trail if str(e.event_type) == link.kind and e.timestamp == link.at]
         if not same:
@@ -311,16 +372,25 @@ class _Check:
             self._problem("removed", f"action {link.subject}", link.number)
         elif _digest(link.salt, action.body.encode()) != link.digest:
             self._problem("changed", f"action {link.subject}", link.number)
+        elif action.status in REMOVALS:
+            self._removed_at = max(link.at, self._removed_at or link.at)
+        elif action.status == CANCEL:
+            said = msgspec.json.decode(action.body)
+            self._asked.add((said["subject"], said["actor"]))
 
-    def finish(self, head: Document | None) -> None:
+    def finish(self, head: Document | None, mark: int | None) -> None:
         """After the last link: what the head remembers, and what only an erasure, or a link that came
         later, explains."""
         last = _links.decode(head.body) if head else None
-        if last is not None and last.number > self._number:
-            for missing in range(self._number + 1, last.number + 1)[:PROBLEMS_MAX]:
+        newest = max(last.number if last else 0, mark or 0)
+        if newest > self._number:
+            for missing in range(self._number + 1, newest + 1)[:PROBLEMS_MAX]:
                 self._problem("removed", f"link {missing}", missing)
         elif (last.hash if last else "") != self._hash:
             self._problem("changed", f"link {self._number}", self._number)
+        if self._key is not None and self._number and not self._sealed:
+            # Links from before there was a key are covered by the first sealed one after them.
+            self._problem("changed", f"link {self._number}, which no key has sealed", self._number)
         if not self._found:
             self._problem("changed", f"the chain: it does not contain {self._expected}", None)
         for link, entry in self._doubtful:
@@ -328,21 +398,31 @@ class _Check:
                 self._erased += 1
             else:
                 self._problem("changed", entry, link.number)
+        for link, entry in self._missing:
+            if self._removed_at is not None and link.at <= self._removed_at:
+                self._forgotten += 1
+            else:
+                self._problem("removed", entry, link.number)
         for (kind, subject, at), count in self._named.items():
+            if (subject, self._canceled.get((kind, subject, at))) in self._asked:
+                continue
             for _ in range(-count):
                 self._problem("inserted", f"{kind} of {subject} at {at.isoformat()}", None)
 
     def expect_event(self, event: AuditEvent) -> None:
+        entry = (str(event.event_type), _subject(event), event.timestamp)
         if event.event_type in LINKED:
-            self._expect(str(event.event_type), _subject(event), event.timestamp)
+            self._expect(*entry)
+        elif event.event_type is AuditEventType.CANCELED and event.details.get("actor"):
+            self._canceled[entry] = str(event.details["actor"])
+            self._expect(*entry)
 
     def expect_action(self, document: Document) -> None:
         self._expect(ACTION, document.key, _moment_of(document.key))
 
     def _expect(self, kind: str, subject: str, at: datetime) -> None:
-        """An entry of an operator must have its link, unless it is older than the chain."""
-        if self._begin is not None and at >= self._begin:
-            self._named[kind, subject, at] -= 1
+        """An entry of an operator must have its link."""
+        self._named[kind, subject, at] -= 1
 
     def count_open(self, document: Document) -> None:
         self._open += 1
@@ -389,9 +469,12 @@ def _digest(salt: str, content: bytes) -> str:
     return hashlib.sha256(salt.encode() + b"\n" + content).hexdigest()
 
 
-def _hash(number: int, at: datetime, kind: str, subject: str, digest: str, previous: str) -> str:
-    parts = [number, at.isoformat(), kind, subject, digest, previous]
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+def _hash(link: Link, key: str | None) -> str:
+    parts = [link.number, link.at.isoformat(), link.kind, link.subject, link.digest, link.previous]
+    content = msgspec.json.encode([*parts, link.seal])
+    if key is None:
+        return hashlib.sha256(content).hexdigest()
+    return hmac.new(key.encode(), content, hashlib.sha256).hexdigest()
 
 
 def _moment_of(key: str) -> datetime:

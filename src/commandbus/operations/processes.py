@@ -45,7 +45,8 @@ from commandbus.errors import (
 )
 from commandbus.operations.batches import open_batch
 from commandbus.operations.cancelling import withdraw
-from commandbus.operations.ledger import Link, link, written
+from commandbus.operations.evidence import control_details
+from commandbus.operations.ledger import Link, link, link_event, written
 from commandbus.operations.membership import grow_batch, require_open
 from commandbus.operations.saga_writing import (
     SIGNAL_TYPE,
@@ -58,6 +59,7 @@ from commandbus.operations.saga_writing import (
 from commandbus.operations.scope import Await, Flow, Scope
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
+from commandbus.store.reading import read_details
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
 
@@ -272,7 +274,7 @@ def get_process_audit(scope: Scope, process_id: UUID | str) -> Op[list[ProcessEv
     compensated, and what was ignored. Empty when there is no such process."""
     key = as_id(process_id, "process_id")
     events = [
-        ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, payload.decode(e.details))
+        ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, read_details(e.details))
         for e in (yield from scope.store.process_events(key))
     ]
     row = yield from scope.store.get_process(key)
@@ -380,8 +382,7 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
         yield from link(scope, links)
         return
     _require_stuck(row)
-    command = control(row.reply_to, row.process_id, "retry", None, operator)
-    yield from scope.insert([command], Capacity())
+    yield from _control(scope, row, "retry", None, operator)
 
 
 def skip_compensation(
@@ -399,8 +400,7 @@ def skip_compensation(
         raise InvalidOperationError(
             f"No compensation of process {row.process_id} has failed; retry_process lets it go on."
         )
-    command = control(row.reply_to, row.process_id, "skip", checked, operator)
-    yield from scope.insert([command], Capacity())
+    yield from _control(scope, row, "skip", checked, operator)
 
 
 def _compensation_failed(row: ProcessRow) -> bool:
@@ -418,8 +418,18 @@ def _require_stuck(row: ProcessRow) -> None:
 def _ask(scope: Scope, process_id: UUID | str, action: str, reason: str, actor: str | None) -> Op[None]:
     yield TOGETHER
     row = yield from _require_going(scope, process_id, action)
+    yield from _control(scope, row, action, reason, actor)
+
+
+def _control(
+    scope: Scope, row: ProcessRow, action: str, reason: str | None, actor: str | None
+) -> Op[None]:
+    """Ask a process something, and put on record that an operator did: routers look for the link."""
     command = control(row.reply_to, row.process_id, action, reason, actor)
     yield from scope.insert([command], Capacity())
+    domain, key, kind = command.domain, command.command_id, AuditEventType.OPERATOR_CONTROL
+    yield from scope.store.note(domain, key, kind, control_details(action, reason, actor))
+    yield from link_event(scope, domain, key, kind)
 
 
 def _require_going(scope: Scope, process_id: UUID | str, action: str) -> Op[ProcessRow]:
@@ -455,7 +465,7 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         row.process_id,
         row.process_type,
         shown_status(row),
-        payload.decode(row.state),
+        payload.read(row.state),
         steps,
         decode_error(row),
         row.reply_to,

@@ -8,7 +8,7 @@ from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
-from commandbus.operations.actions import check_actor, record_action
+from commandbus.operations.actions import PROGRAM, check_actor, record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.port import AdoptingStore
@@ -75,6 +75,14 @@ def list_domains(scope: Scope) -> Op[list[str]]:
     return (yield from scope.store.domains())
 
 
-def purge(scope: Scope, domain: str | None = None) -> Op[int]:
-    """Forget a domain, or everything, without a trace: for tests. Returns how many commands."""
-    return (yield from scope.store.purge(None if domain is None else as_name(domain, "domain")))
+def purge(
+    scope: Scope, domain: str | None = None, *, actor: str = PROGRAM, reason: str | None = None
+) -> Op[int]:
+    """Forget a domain, or everything, with all trails: for tests. Returns how many commands. It
+    is on record as an action of `actor`."""
+    chosen = None if domain is None else as_name(domain, "domain")
+    check_actor(actor, reason)
+    yield TOGETHER
+    count = yield from scope.store.purge(chosen)
+    yield from record_action(scope, actor, "purge", chosen or "everything", reason)
+    return count

@@ -9,12 +9,15 @@ import msgspec
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.errors import InvalidArgumentError
+from commandbus.operations.actions import PROGRAM, record_action
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.store.op import Op
+from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Pruned
 
 PIECE = 500
 """Outcomes looked at in one transaction."""
+RETENTION = "retention"
+"""Who forgets by the settings alone."""
 
 
 class PruneReport(msgspec.Struct, frozen=True):
@@ -47,12 +50,30 @@ def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Prune
     return (yield from scope.store.prune(cutoffs, after, PIECE))
 
 
+def retain(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
+    """One small step by the settings, with its record: trails that are missing without one were removed
+    by other means."""
+    yield TOGETHER
+    pruned = yield from prune_piece(scope, keep, after)
+    if pruned.gone:
+        yield from record_action(scope, RETENTION, "prune", f"{pruned.gone} ended commands")
+    return pruned
+
+
 def prune(
-    scope: Scope, keep: Mapping[CommandStatus | str, Duration], *, limit: int | None = None
+    scope: Scope,
+    keep: Mapping[CommandStatus | str, Duration],
+    *,
+    limit: int | None = None,
+    actor: str = PROGRAM,
+    reason: str | None = None,
 ) -> Flow[PruneReport]:
     """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
-    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands."""
+    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands. What
+    was forgotten is on record as an action of `actor`."""
     seconds = check_retention({str(status): duration for status, duration in keep.items()})
+    said = ", ".join(f"{status.lower()} older than {kept:g} s" for status, kept in seconds.items())
+    yield Send(record_action(scope, actor, "prune", said, reason))
     gone, after = 0, 0
     while True:
         step: Pruned = yield Send(prune_piece(scope, seconds, after))

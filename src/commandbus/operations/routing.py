@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -21,13 +20,20 @@ from commandbus.domain.lifecycle import FINAL, PARKED
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
 from commandbus.domain.process.decisions import Decision
-from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
-from commandbus.domain.reply import REPLY_TYPE, Reply
+from commandbus.domain.reply import Reply
 from commandbus.operations.commands import LIMIT_MAX
+from commandbus.operations.evidence import (
+    Control,
+    Declarations,
+    Event,
+    Signal,
+    Undecodable,
+    Unproven,
+    confirmed,
+)
 from commandbus.operations.saga_writing import (
-    CONTROL_TYPE,
     SIGNAL_TYPE,
     Work,
     decide,
@@ -41,26 +47,6 @@ from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import Claimed, CommandFilter, Settlement
 
 logger = logging.getLogger("commandbus.processes")
-
-Declarations = Mapping[str, type[Process[Any]]]
-
-
-class _Signal(msgspec.Struct, frozen=True):
-    signal: str
-    data: Any = None
-
-
-class _Control(msgspec.Struct, frozen=True):
-    action: str
-    reason: str | None = None
-    actor: str | None = None
-
-
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    REPLY_TYPE: msgspec.json.Decoder(Reply),
-    SIGNAL_TYPE: msgspec.json.Decoder(_Signal),
-    CONTROL_TYPE: msgspec.json.Decoder(_Control),
-}
 
 
 class RouteReport(msgspec.Struct, frozen=True):
@@ -76,7 +62,8 @@ def route(
     yield TOGETHER
     ids = sorted({command.correlation_id for command in claimed})
     rows = {row.process_id: row for row in (yield from scope.store.lock_processes(ids))}
-    work, outcomes = _decide_all(scope, declarations, claimed, rows)
+    events = yield from confirmed(scope, declarations, claimed, rows)
+    work, outcomes = _decide_all(scope, declarations, claimed, rows, events)
     settlements = [
         Settlement(command.seq, command.lease_id, command.attempt, outcome)
         for command, outcome in zip(claimed, outcomes, strict=True)
@@ -85,7 +72,7 @@ def route(
     if lost:
         # Their lease ran out, and somebody else has them: as if we had never seen them.
         claimed = [command for command in claimed if command.seq not in lost]
-        work, _ = _decide_all(scope, declarations, claimed, rows)
+        work, _ = _decide_all(scope, declarations, claimed, rows, events)
     yield from write(scope, work, worker)
     return RouteReport(len(claimed), tuple(work.batches))
 
@@ -102,29 +89,28 @@ def _decide_all(
     declarations: Declarations,
     claimed: Iterable[Claimed],
     rows: Mapping[UUID, ProcessRow],
+    events: Mapping[int, Event],
 ) -> tuple[Work, list[Outcome]]:
     work, outcomes = Work(), []
     for command in claimed:
         # Several may belong to one process: each sees what the one before has led to.
         row = work.changed.get(command.correlation_id) or rows.get(command.correlation_id)
-        led, outcome = _decide_one(scope, declarations, command, row)
+        led, outcome = _decide_one(scope, declarations, command, row, events[command.seq])
         work.add(led)
         outcomes.append(outcome)
     return work, outcomes
 
 
 def _decide_one(
-    scope: Scope, declarations: Declarations, command: Claimed, row: ProcessRow | None
+    scope: Scope,
+    declarations: Declarations,
+    command: Claimed,
+    row: ProcessRow | None,
+    event: Event,
 ) -> tuple[Work, Outcome]:
     """What one command of a reply queue leads to, and what becomes of it."""
-    decoder = _DECODERS.get(command.command_type)
-    try:
-        if decoder is None:
-            raise msgspec.ValidationError(f"{command.command_type!r} is nothing that routers know")
-        event = decoder.decode(command.data)
-    except msgspec.DecodeError as error:
-        message = f"It came to a reply queue, but {error}."
-        failure = Failure(FailureKind.PERMANENT, "UNDECODABLE", message)
+    if isinstance(event, Undecodable):
+        failure = Failure(FailureKind.PERMANENT, "UNDECODABLE", event.message)
         return Work(), Parked(failure, "UNDECODABLE")
     if row is None:
         return _unknown_process(command), Succeeded()
@@ -134,24 +120,30 @@ def _decide_one(
         return Work(), decide_unknown_handler(command.domain, row.process_type, command.releases)
     try:
         decision = decide(row, declaration)
-        _tell(decision, event)
+        _tell(decision, command, event)
         return follow(scope, decision, row), Succeeded()
     except DecisionError as error:
         return _halted(row, error), _parked(row, error)
 
 
-def _tell(decision: Decision, event: Reply | _Signal | _Control) -> None:
+def _tell(decision: Decision, command: Claimed, event: Reply | Signal | Control | Unproven) -> None:
     match event:
         case Reply():
             decision.replied(event)
-        case _Signal(signal, data):
+        case Signal(signal, data):
             decision.signaled(signal, data)
-        case _Control("retry", _, actor):
+        case Control("retry", _, actor):
             decision.retry(actor)
-        case _Control("skip", reason, actor):
+        case Control("skip", reason, actor):
             decision.skip(reason or "", actor)
-        case _Control(_, reason, actor):
+        case Control(_, reason, actor):
             decision.cancel(reason or "", actor)
+        case Unproven(reason, said):
+            logger.warning(
+                "%s %s to process %s is ignored: %s",
+                command.command_type, command.command_id, command.correlation_id, reason,
+            )  # fmt: skip
+            decision.ignored(reason, said, command.causation_id)
 
 
 def _unknown_process(command: Claimed) -> Work:
@@ -229,5 +221,7 @@ def _answers(scope: Scope, row: ProcessRow) -> Op[list[CommandRecord]]:
 
 def _answers_to(answer: CommandRecord, run: StepRun) -> bool:
     if answer.command_type == SIGNAL_TYPE:
-        return run.kind is StepKind.SIGNAL and answer.data.get("signal") == run.target
+        return run.kind is StepKind.SIGNAL and (
+            isinstance(answer.data, dict) and answer.data.get("signal") == run.target
+        )
     return answer.causation_id == run.id

@@ -14,6 +14,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import PARKED, ReplyOutcome
+from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process, StartProcess, require_declaration
 from commandbus.domain.process.values import (
@@ -73,8 +74,8 @@ def decide(row: ProcessRow, declaration: type[Process[Any]]) -> Decision:
         state = declaration.decode_state(row.state)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise DecisionError(
-            "state", "UNDECODABLE", f"The state does not fit its type: {error}"
-        ) from error
+            "state", "UNDECODABLE", f"The state does not fit its type: {describe_misfit(error)}"
+        ) from None
     return Decision(
         declaration,
         row.process_id,

@@ -10,6 +10,8 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.payload import Unreadable
+from commandbus.errors import InvalidOperationError
 from commandbus.operations.cancelling import withdraw
 from commandbus.operations.commands import query_commands, reply_to_sender
 from commandbus.operations.ledger import link_event
@@ -56,7 +58,7 @@ def operator_retry(
     when the queue was made with the handlers' registry.
 
     Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more): of two
-    operators who act at once, one succeeds.
+    operators who act at once, one succeeds. Data that cannot be read must be replaced.
     """
     who, edited = as_actor(operator, "operator"), None
     if data is not UNCHANGED:
@@ -65,9 +67,20 @@ def operator_retry(
     action = OperatorAction("retry", who, _reason(reason), data=edited)
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
+    if edited is None:
+        yield from _require_readable(scope, as_name(domain, "domain"), wanted)
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
     yield from withdraw(scope, domain, wanted)
     yield from link_event(scope, domain, wanted, AuditEventType.OPERATOR_RETRY)
+
+
+def _require_readable(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
+    for record in (yield from scope.store.find(command_id, domain)):
+        if isinstance(record.data, Unreadable):
+            raise InvalidOperationError(
+                f"Command {command_id} cannot be retried as it is: its data cannot be read "
+                f"({record.data.reason}). Retry it with new data, or complete or cancel it."
+            )
 
 
 def _check_edited(scope: Scope, domain: str, command_id: UUID | str, data: str) -> Op[None]:

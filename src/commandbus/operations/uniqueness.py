@@ -141,3 +141,11 @@ def forget_windows(scope: Scope) -> Op[int]:
     for document in over:
         yield from scope.store.delete_document(KIND, document.key)
     return len(over)
+
+
+def forget_window(scope: Scope, domain: str, command_id: UUID, unique_key: str | None) -> Op[None]:
+    """Drop the window that a command opened: its key names what is being erased."""
+    key = f"{domain} {unique_key}"
+    document = yield from scope.store.get_document(KIND, key)
+    if document is not None and document.body == f'"{command_id}"':
+        yield from scope.store.delete_document(KIND, key)

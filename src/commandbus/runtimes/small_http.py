@@ -58,8 +58,11 @@ class SmallServer:
 
     def close(self) -> None:
         self._closing = True
-        self._bell.send(b"x")
-        self._thread.join()
+        if self._thread.is_alive():
+            self._bell.send(b"x")
+            self._thread.join()
+        else:
+            self._let_go()
 
     def _run(self) -> None:
         try:
@@ -74,13 +77,16 @@ class SmallServer:
                     elif isinstance(key.fileobj, socket.socket) and key.fileobj is not self._door:
                         self._read(key.fileobj)
         finally:
-            for connection in [*self._requests]:
-                self._forget(connection).close()
-            for answering in (*self._answering.values(), self._otherwise):
-                answering.put(None)
-            for each in (self._listening, self._door, self._bell):
-                each.close()
-            self._selector.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for connection in [*self._requests]:
+            self._forget(connection).close()
+        for answering in (*self._answering.values(), self._otherwise):
+            answering.put(None)
+        for each in (self._listening, self._door, self._bell):
+            each.close()
+        self._selector.close()
 
     def _accept(self) -> None:
         try:

@@ -15,7 +15,8 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.errors import ConfigurationError, StoreUnavailable
 from commandbus.operations.batches import close_batches, close_open_batches
-from commandbus.operations.routing import Declarations, RouteReport, fire_timers, park_reply, route
+from commandbus.operations.evidence import Declarations
+from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence

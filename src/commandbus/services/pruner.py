@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commandbus.operations.retention import prune_piece
+from commandbus.operations.retention import retain
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -20,6 +20,6 @@ class Pruner:
         self._after = 0
 
     def work(self, scope: Scope) -> Op[float]:
-        step = yield from prune_piece(scope, self._keep, self._after)
+        step = yield from retain(scope, self._keep, self._after)
         self._after = step.last or 0
         return BETWEEN_PASSES if step.last is None else BETWEEN_PIECES

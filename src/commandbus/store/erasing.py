@@ -6,8 +6,8 @@ or exceptions said about it, does not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -31,7 +31,24 @@ _KEPT = frozenset(
         "sent_to",
     }
 )
-_is_code = re.compile(r"[A-Z_]+\Z").match
+REASONS = frozenset(
+    {
+        "EXPIRED",
+        "REPLACED",
+        "PERMANENT",
+        "EXHAUSTED",
+        "BACKOFF_FAILED",
+        "RETRY_WINDOW",
+        "TOTAL_TIMEOUT",
+        "HANDLER_NOT_FOUND",
+        "WORKER_LOST",
+        "UNDECODABLE",
+        "BROKEN_OUTCOME",
+        "NOT_ROUTED",
+        "DECISION_FAILED",
+    }
+)
+"""What the bus itself gives as a reason."""
 
 
 def erased_failure(failure: Failure) -> Failure:
@@ -40,8 +57,8 @@ def erased_failure(failure: Failure) -> Failure:
 
 
 def erased_reason(reason: str | None) -> str | None:
-    """A reason that the bus gives is a code and stays; what a person wrote does not."""
-    return reason if reason is None or _is_code(reason) else ERASED
+    """A reason that the bus gives stays; what a person wrote does not, in capitals either."""
+    return reason if reason is None or reason in REASONS else ERASED
 
 
 def erased_details(details: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,6 +69,7 @@ def erased_details(details: Mapping[str, Any]) -> dict[str, Any]:
     if "reason" in details:
         kept["reason"] = erased_reason(details["reason"])
     if details.get("error") is not None:
-        failure = msgspec.convert(details["error"], Failure)
-        kept["error"] = msgspec.to_builtins(erased_failure(failure))
+        with suppress(msgspec.ValidationError):  # what is no error is erased with the rest
+            failure = msgspec.convert(details["error"], Failure)
+            kept["error"] = msgspec.to_builtins(erased_failure(failure))
     return kept if kept == details else kept | {ERASED: True}

@@ -28,10 +28,12 @@ from commandbus.store.records import (
     ClaimReply,
     ClaimRequest,
     CommandFilter,
+    Ended,
     Inserted,
     NewCommand,
     OperatorAction,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -121,6 +123,10 @@ class ReadStore(Protocol):
         """The command with this id, one per domain that has it, oldest first."""
         ...
 
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        """How commands ended, by id and domain; those that have not, or are parked, are left out."""
+        ...
+
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         """Commands newest first, at most `limit`."""
         ...
@@ -146,6 +152,11 @@ class ReadStore(Protocol):
 
     def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
         """What happened to commands besides the ordinary, newest first, at most `limit`."""
+        ...
+
+    def ledger_mark(self) -> Op[int | None]:
+        """The number of the last link over what operators did, as the store itself counts them; None
+        where a writer of the links could change that number, too."""
         ...
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:

@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
 
@@ -147,6 +148,19 @@ class ClaimReply(msgspec.Struct, frozen=True):
     next_due_in: float | None = None
     rescued: int = 0
     """Commands taken back from expired leases by this claim."""
+
+
+Place = tuple[UUID, str]
+"""The id of a command and its domain."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a command ended, as far as its reply says it. `result` is JSON text."""
+
+    status: CommandStatus
+    result: str | None
+    error: Failure | None
+    reason: str | None
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -321,7 +335,7 @@ class OperatorAction(msgspec.Struct, frozen=True):
         if self.reason is not None:
             kept["reason"] = self.reason
         if self.data is not None:
-            kept["original_data"] = payload.decode(original)
+            kept["original_data"] = payload.read(original)
             kept["edited_data"] = payload.decode(self.data)
         if self.result is not None:
             kept["result"] = payload.decode(self.result)

@@ -7,6 +7,9 @@ from typing import Any
 
 from commandbus.store.records import Pruned
 
+NEVER = 2**63 - 1
+"""The moment at which an outcome ended that is not to be pruned yet: a process may still ask for it."""
+
 
 def escaped_like(text: str) -> str:
     """Text for LIKE with a backslash as its escape character, meaning itself."""

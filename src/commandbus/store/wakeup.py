@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 logger = logging.getLogger("commandbus")
 
+WAKEUP_SOURCES = ("notify", "watch", "chain", "timer", "fallback", "lost", "reconnect")
 RECONNECT = "reconnect"
 """The source of a wake-up that follows when the store is reached again."""
 WakeCallback = Callable[[str, float | None], None]

@@ -19,6 +19,7 @@ from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import ReplyOutcome
+from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.outcome import (
     Canceled,
@@ -205,7 +206,8 @@ class Execution:
             data = handler.decode(claimed.data)
         except Exception as error:  # a payload type may raise anything in its validation
             refused = PermanentCommandError(
-                "UNDECODABLE", f"The payload does not fit {handler.payload_name}: {error}"
+                "UNDECODABLE",
+                f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}",
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
         # Last, because whoever is let through has to tell how it went.
@@ -250,7 +252,9 @@ class Execution:
                 return _command(claimed, handler.decode(claimed.data))
             except Exception as error:  # a payload type may raise anything; plain values must do then
                 logger.warning(
-                    "the payload of %s does not fit its handler: %s", claimed.command_id, error
+                    "the payload of %s does not fit its handler: %s",
+                    claimed.command_id,
+                    describe_misfit(error),
                 )
         return _command(claimed, payload.decode(claimed.data))
 

@@ -14,6 +14,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.command import Command
+from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.retry import RetryPolicy
@@ -159,8 +160,8 @@ class HandlerRegistry:
         except Exception as error:  # a payload type may raise anything in its validation
             raise PayloadError(
                 f"The payload does not fit {found.payload_name} of the handler for {command_type!r} "
-                f"in domain {domain!r}: {error}"
-            ) from error
+                f"in domain {domain!r}: {describe_misfit(error)}"
+            ) from None  # the cause may quote the payload, and tracebacks are kept
 
     def register(
         self,

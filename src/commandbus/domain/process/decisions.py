@@ -70,6 +70,11 @@ class Decision(WorkingCopy):
             self._refused(run, reply)
         self._go_on()
 
+    def ignored(self, reason: str, said: dict[str, Any], command_id: UUID | None) -> None:
+        """Something came that nothing in the store confirms."""
+        details = {"reason": reason} | said
+        self._note(ProcessEventType.REPLY_IGNORED, details=details, command_id=command_id)
+
     def signaled(self, name: str, data: Any) -> None:
         """Somebody signals the process; a signal that nobody waits for yet is kept."""
         if self.status in ENDED or self.progress.ending is not None:
@@ -107,7 +112,7 @@ class Decision(WorkingCopy):
                 # It undoes what it did and tells of its end, which is then the end of the step.
                 run.due = None
                 self._note(ProcessEventType.STEP_TIMED_OUT, run)
-                self.cancels.append(run)
+                self._call_off(run)
             else:
                 self._give_up(run)
                 self._refused(run, self._timeout_reply(run))
@@ -257,9 +262,13 @@ class Decision(WorkingCopy):
             if run.kind is StepKind.SIGNAL:
                 run.status = StepStatus.CANCELED
             elif run.kind is StepKind.PROCESS:
-                self.cancels.append(run)
+                self._call_off(run)
         details = {"code": error.code, "message": error.message}
         self._note(ProcessEventType.COMPENSATING, step=error.step, details=details)
+
+    def _call_off(self, run: StepRun) -> None:
+        run.called_off = True
+        self.cancels.append(run)
 
     def _give_up(self, run: StepRun) -> None:
         """Nobody waits for a step any more. Whether its command took effect is not known, so it is

@@ -16,6 +16,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import SendRequest
+from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.errors import CommandBusError, ConfigurationError, InvalidArgumentError
@@ -190,7 +191,8 @@ class Process(Generic[S]):
             if isinstance(error, CommandBusError):
                 raise
             raise InvalidArgumentError(
-                f"The state of process {cls.process_type!r} does not fit {cls.state_type!r}: {error}."
+                f"The state of process {cls.process_type!r} does not fit {cls.state_type!r}: "
+                f"{describe_misfit(error)}."
             ) from None
 
     @classmethod

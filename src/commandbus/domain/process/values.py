@@ -111,6 +111,8 @@ class StepRun(msgspec.Struct, omit_defaults=True):
     timeout: int | None = None
     undoes: int | None = None
     rank: int = 0
+    called_off: bool = False
+    """Whether the process that the step runs was asked to end: it looks here before it does."""
 
 
 class Parent(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
@@ -17,17 +16,21 @@ from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_dat
 from commandbus.engines.memory.state import State, Stored
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op
+from commandbus.store.reading import Columns, read_columns
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
+    NewCommand,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
     operator_actions,
 )
-from commandbus.store.searching import matches_error, pruned, value_at
+from commandbus.store.searching import NEVER, matches_error, pruned, value_at
 from commandbus.store.trail import Facts, compose, shown
 
 
@@ -39,6 +42,16 @@ class MemoryReads:
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         yield from ()
         return [self._record(stored) for stored in self._stored(command_id, domain)]
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        yield from ()
+        found: dict[Place, Ended] = {}
+        for place in commands:
+            for stored in self._stored(*place):
+                outcome = stored.outcome
+                if outcome is not None and outcome.status in FINAL:
+                    found[place] = Ended(outcome.status, outcome.result, outcome.error, outcome.reason)
+        return found
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         yield from ()
@@ -62,15 +75,18 @@ class MemoryReads:
             and (wanted.correlation_id is None or command.correlation_id == wanted.correlation_id)
             and (wanted.created_after is None or stored.created_at >= wanted.created_after)
             and (wanted.created_before is None or stored.created_at < wanted.created_before)
-            and (wanted.tag is None or wanted.tag in payload.decode(command.tags or "[]"))
+            and (wanted.tag is None or wanted.tag in self._columns(stored).tags)
             and (wanted.status is None or self._status(stored) is wanted.status)
             and (wanted.error is None or self._failed_with(stored, wanted.error))
-            and all(value_at(payload.decode(stored.data), path) == text for path, text in wanted.data)
+            and all(value_at(self._columns(stored).data, path) == text for path, text in wanted.data)
             and all(
-                value_at(payload.decode(command.headers or "{}"), path) == text
-                for path, text in wanted.headers
+                value_at(self._columns(stored).headers, path) == text for path, text in wanted.headers
             )
         )
+
+    def _columns(self, stored: Stored) -> Columns:
+        command, result = stored.command, stored.outcome.result if stored.outcome else None
+        return read_columns(stored.data, result, command.tags, command.headers)
 
     def _failed_with(self, stored: Stored, wanted: str) -> bool:
         error = stored.outcome.error if stored.outcome else None
@@ -123,7 +139,12 @@ class MemoryReads:
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         yield from ()
         rows = [
-            (seq, str(stored.outcome.status), stored.finished_at, stored.created_at)
+            (
+                seq,
+                str(stored.outcome.status),
+                NEVER if self._is_awaited(stored.command) else stored.finished_at,
+                stored.created_at,
+            )
             for seq, stored in self._state.commands.items()
             if seq > after and stored.outcome is not None
         ][:limit]
@@ -135,6 +156,13 @@ class MemoryReads:
                 if not known:
                     del self._state.by_id[command.command_id]
         return pruned(rows, cutoffs, limit)
+
+    def _is_awaited(self, command: NewCommand) -> bool:
+        """Whether a process that has not ended may still ask how it ended."""
+        process = (
+            None if command.reply_to is None else self._state.processes.get(command.correlation_id)
+        )
+        return process is not None and not process.ended
 
     def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
         yield from ()
@@ -274,7 +302,7 @@ class MemoryReads:
             command.causation_id,
             command.reply_to,
             command.priority,
-            payload.decode(command.headers) if command.headers else {},
+            self._columns(stored).headers,
             completed,
             running,
         )
@@ -298,12 +326,13 @@ class MemoryReads:
         started = lease.claimed_at if lease else None
         if outcome is not None and outcome.lease_id is not None:
             started = stored.finished_at - outcome.ran
+        columns = self._columns(stored)
         return CommandRecord(
             domain=command.domain,
             command_type=command.command_type,
             command_id=command.command_id,
             status=self._status(stored),
-            data=payload.decode(stored.data),
+            data=columns.data,
             correlation_id=command.correlation_id,
             causation_id=command.causation_id,
             reply_to=command.reply_to,
@@ -317,15 +346,16 @@ class MemoryReads:
             started_at=as_optional_datetime(started),
             finished_at=as_datetime(stored.finished_at) if outcome else None,
             worker=outcome.worker if outcome else (lease.worker if lease else None),
-            result=payload.decode(outcome.result) if outcome and outcome.result else None,
+            result=columns.result,
             error=error,
             reason=outcome.reason if outcome else None,
             unique_key=command.unique_key,
-            tags=tuple(payload.decode(command.tags)) if command.tags else (),
-            headers=payload.decode(command.headers) if command.headers else {},
+            tags=columns.tags,
+            headers=columns.headers,
             progress=stored.progress,
             sequence=stored.seq,
             batch_id=command.batch_id,
             group_key=command.group_key,
             requires=tuple(command.requires.split(",")) if command.requires else (),
+            unreadable=columns.unreadable,
         )

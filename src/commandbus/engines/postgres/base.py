@@ -24,6 +24,7 @@ class PostgresBase:
     ) -> None:
         self._schema = location.schema
         self._sql = queries(location.schema)
+        self._limited = False
         self._notify = location.notify
         self._hub = hub
         self._process = process
@@ -33,3 +34,8 @@ class PostgresBase:
         self._gated: frozenset[str] = frozenset()
         """Domains that have gates, as far as this process knows."""
         self.sleepers = Sleepers()
+
+    def limit(self, limited: bool) -> None:
+        """Whether the role of this bus has no rights on tables, and sends by functions that have."""
+        self._limited = limited
+        self._sql = queries(self._schema, limited=limited)

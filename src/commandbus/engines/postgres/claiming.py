@@ -170,7 +170,7 @@ class PostgresClaiming(PostgresSettling):
             if chain:
                 chains[seq] = chain
             if expired or command_type is None:
-                refused.append((row, "EXPIRED" if expired else "ORPHAN"))
+                refused.append((row, _reason(row)))
                 continue
             if correlation_id is None:
                 correlation_id = command_id
@@ -187,8 +187,9 @@ class PostgresClaiming(PostgresSettling):
     def _end_unclaimable(
         self, domain: str, worker: str, lease_id: int, refused: list[tuple[Any, str]]
     ) -> Op[None]:
-        """End expired commands as CANCELED. A queue row without a command is only noted, for
-        operators: the tables were changed by hand, and it must not be in a worker's way."""
+        """End expired commands as CANCELED. A queue row without a command, or of one that has ended, is
+        only noted, for operators: the tables were changed by hand, and it must not be in a worker's
+        way."""
         writes = Writes()
         for row, reason in refused:
             seq, attempts, crashes = row[0], row[4], row[5]
@@ -198,6 +199,11 @@ class PostgresClaiming(PostgresSettling):
                     OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.EXPIRED, {"reason": reason}))
+            elif reason == "ENDED":
+                logger.warning(
+                    "queue row %d of domain %s was dropped: its command has ended, and only another "
+                    "program can have put it back; see who may write the tables", seq, domain,
+                )  # fmt: skip
             else:
                 failure = Failure(
                     FailureKind.PERMANENT,
@@ -207,7 +213,8 @@ class PostgresClaiming(PostgresSettling):
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
         held = self._leases.get(lease_id)
         assert held is not None
-        replies = [_reply_to_expired(domain, row) for row, _ in refused if row[13] is not None]
+        expired = [row for row, reason in refused if reason == "EXPIRED" and row[13] is not None]
+        replies = [_reply_to_expired(domain, row) for row in expired]
         try:
             batches = {row[0]: row[18] for row, _ in refused}
             yield from self._write_under(held, batches, writes, replies)
@@ -314,6 +321,15 @@ def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:
     if row[_LEADER]:
         return True, row[3], row[0]
     return False, rank(row[3], -(row[_AGE] or 0), ageing), row[0]
+
+
+def _reason(row: Any) -> str:
+    """Why a row of the query `claim` is not to be run."""
+    command_type, command_id, expired = row[8], row[9], row[19]
+    if command_type is None:
+        return "ORPHAN" if command_id is None else "ENDED"
+    assert expired
+    return "EXPIRED"
 
 
 def _reply_to_expired(domain: str, row: Any) -> NewCommand:

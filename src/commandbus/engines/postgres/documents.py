@@ -16,6 +16,10 @@ class PostgresDocuments(PostgresBase):
         rows = yield Atomic(self._sql.now)
         return int(rows[0][0])
 
+    def ledger_mark(self) -> Op[int | None]:
+        rows = yield Atomic(self._sql.ledger_mark)
+        return int(rows[0][0]) if rows else None
+
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Atomic(self._sql.get_document, (kind, key))
         return Document(*rows[0]) if rows else None

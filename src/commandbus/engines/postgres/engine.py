@@ -87,7 +87,7 @@ class PostgresEngine:
         if self._migrate:
             schema.upgrade(self.url)
         else:
-            schema.verify(self.url)
+            self.store.limit(not schema.verify_rights(self.url))
 
     def _start(self) -> None:
         self._pid = os.getpid()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commandbus.domain import payload
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.base import PostgresBase
-from commandbus.engines.postgres.rows import as_failure
 from commandbus.engines.postgres.settling import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
+from commandbus.store.reading import read_details, read_failure
 
 
 class PostgresErasing(PostgresBase):
@@ -19,13 +18,13 @@ class PostgresErasing(PostgresBase):
         if not rows:
             return []
         chosen = [row[0] for row in rows]
-        failures = [as_failure(row[1]) for row in rows]
+        failures = [read_failure(row[1]) for row in rows]
         errors = texts(None if f is None else as_json(erased_failure(f)) for f in failures)
         reasons = texts(erased_reason(row[2]) for row in rows)
         yield Statement(self._sql.erase_outcomes, (integers(chosen), errors, reasons, MARKER))
         yield Statement(self._sql.erase_commands, (integers(chosen), MARKER))
         kept = yield Statement(self._sql.audit_of, (integers(chosen),))
-        details = texts(as_json(erased_details(payload.decode(text))) for _, text in kept)
+        details = texts(as_json(erased_details(read_details(text))) for _, text in kept)
         yield Statement(self._sql.erase_audit, (integers(row[0] for row in kept), details))
         yield Statement(self._sql.erase_rest, (integers(chosen),))
         return chosen

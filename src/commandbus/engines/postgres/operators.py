@@ -10,12 +10,12 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
-from commandbus.engines.postgres.rows import as_failure
 from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 
@@ -70,7 +70,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
                     None,
                     ran=0,
                     result=action.result,
-                    error=as_failure(row[7]),
+                    error=read_failure(row[7]),
                     reason=action.reason,
                 )
             )

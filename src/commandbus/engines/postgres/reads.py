@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +11,20 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
-from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
 from commandbus.engines.postgres.statements import Atomic, in_schema
 from commandbus.store.op import Op
+from commandbus.store.reading import read_details, read_failure
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -42,6 +45,14 @@ class PostgresReads(PostgresBase):
 
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         return (yield from self._records(_BY_ID, (command_id, domain)))
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        params = numbers(place[0] for place in commands), texts(place[1] for place in commands)
+        rows = yield Atomic(self._sql.endings, params)
+        return {
+            (row[0], row[1]): Ended(CommandStatus(row[2]), row[3], read_failure(row[4]), row[5])
+            for row in rows
+        }
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         conditions, params = _conditions(wanted, self._is_waiting)
@@ -107,7 +118,7 @@ class PostgresReads(PostgresBase):
             kept = yield Atomic(self._sql.audit, (row[0],))
             events += compose(
                 as_facts(row, running),
-                [Kept(AuditEventType(kind), at, payload.decode(text)) for kind, at, text in kept],
+                [Kept(AuditEventType(kind), at, read_details(text)) for kind, at, text in kept],
             )
         return events
 
@@ -129,7 +140,7 @@ class PostgresReads(PostgresBase):
                     row[3],
                     AuditEventType(row[4]),
                     as_datetime(row[5]),
-                    shown(payload.decode(row[6])),
+                    shown(read_details(row[6])),
                 ),
             )
             for row in rows
@@ -207,20 +218,21 @@ def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list
     add("c.batch_id = $::uuid", wanted.batch_id)
     add("c.created_at >= $::bigint", wanted.created_after)
     add("c.created_at < $::bigint", wanted.created_before)
-    add("c.tags::jsonb ? $::text", wanted.tag)
+    add("commandbus.as_jsonb(c.tags) ? $::text", wanted.tag)
     if wanted.status is CommandStatus.PENDING:
         conditions.append(is_waiting)
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
         # In the text, not as a parameter: the index of what did not complete is a partial one.
         conditions.append(f"o.status = '{wanted.status.value}'")
     add(
-        "(o.error::jsonb ->> 'code' = $::text or o.error::jsonb ->> 'exception' = $::text"
-        " or right(o.error::jsonb ->> 'exception', length($::text) + 1) = '.' || $::text)",
+        "exists (select 1 from commandbus.as_jsonb(o.error) as e where e ->> 'code' = $::text"
+        " or e ->> 'exception' = $::text"
+        " or right(e ->> 'exception', length($::text) + 1) = '.' || $::text)",
         wanted.error,
     )
     found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
     for column, path, text in found:
         params += [path, text]
         place = f"string_to_array(${len(params) - 1}::text, '.')"
-        conditions.append(f"c.{column}::jsonb #>> {place} = ${len(params)}::text")
+        conditions.append(f"commandbus.as_jsonb(c.{column}) #>> {place} = ${len(params)}::text")
     return conditions, params

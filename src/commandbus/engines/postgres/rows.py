@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from commandbus.domain import payload
 from commandbus.domain.command import CommandRecord, Progress
-from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
+from commandbus.store.reading import noted_failure, read_columns, read_details, read_failure
 from commandbus.store.settling import Member
 from commandbus.store.trail import Facts
 
 Running = dict[int, tuple[str, int, Member]]
 """Worker, time of the claim and member of each command under lease, by sequence."""
-
-_failure = msgspec.json.Decoder(Failure)
-
-
-def as_failure(packed: str | None) -> Failure | None:
-    return None if packed is None else _failure.decode(packed)
 
 
 def is_running(row: Any) -> bool:
@@ -44,15 +35,13 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         status = CommandStatus.IN_PROGRESS
         worker, started_at, member = running.get(seq, (None, None, None))
         attempts, crashes = (member.attempt, member.crashes) if member else (0, 0)
-    failure = as_failure(error)
-    if failure is None and last_note is not None:
-        failure = _noted_failure(last_note)
+    columns = read_columns(data, result, tags, headers)
     return CommandRecord(
         domain=domain,
         command_type=command_type,
         command_id=command_id,
         status=CommandStatus(status),
-        data=payload.decode(data),
+        data=columns.data,
         correlation_id=correlation_id,
         causation_id=causation_id,
         reply_to=reply_to,
@@ -66,17 +55,18 @@ def as_record(row: Any, running: Running) -> CommandRecord:
         started_at=as_optional_datetime(started_at),
         finished_at=as_optional_datetime(finished_at),
         worker=worker,
-        result=None if result is None else payload.decode(result),
-        error=failure,
+        result=columns.result,
+        error=read_failure(error) or noted_failure(last_note),
         reason=reason,
         unique_key=unique_key,
-        tags=tuple(payload.decode(tags)) if tags else (),
-        headers=payload.decode(headers) if headers else {},
+        tags=columns.tags,
+        headers=columns.headers,
         progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
         sequence=seq,
         batch_id=batch_id,
         group_key=group_key,
         requires=tuple(requires.split(",")) if requires else (),
+        unreadable=columns.unreadable,
     )
 
 
@@ -100,12 +90,7 @@ def as_facts(row: Any, running: Running) -> Facts:
         causation_id=row[6],
         reply_to=row[7],
         priority=row[8],
-        headers=payload.decode(row[15]) if row[15] else {},
+        headers=read_details(row[15]) if row[15] else {},
         completed=completed,
         running=now_running,
     )
-
-
-def _noted_failure(details: str) -> Failure | None:
-    noted = payload.decode(details).get("error")
-    return None if noted is None else msgspec.convert(noted, Failure)

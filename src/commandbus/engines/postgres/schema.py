@@ -24,6 +24,8 @@ MIGRATIONS = (
     "0004_ageing.sql",
     "0005_plain_sends.sql",
     "0006_many_groups.sql",
+    "0009_sql_door.sql",
+    "0010_ledger.sql",
 )
 
 _REGISTER = """
@@ -42,6 +44,8 @@ _APPLIED = """
 select version, name, checksum, (to_jsonb(m) ->> 'compatible_from')::integer
 from commandbus.migration m order by 1
 """
+
+_MAY_WRITE = "select has_table_privilege(to_regclass('commandbus.queue'), 'insert')"
 
 _CURE = "run `commandbus db upgrade`, or open the bus with migrate=True"
 
@@ -93,7 +97,19 @@ def verify(dsn: str, schema: str | None = None) -> list[Applied]:
     those of this version, and newer ones that are compatible with it."""
     place = _located(dsn, schema)
     with connect(place) as connection:
-        applied = _applied(connection, place.schema)
+        return _verified(connection, place.schema)
+
+
+def verify_rights(dsn: str) -> bool:
+    """As `verify`; whether the role may write the tables."""
+    place = _located(dsn, None)
+    with connect(place) as connection:
+        _verified(connection, place.schema)
+        return bool(connection.execute(_script(_MAY_WRITE, place.schema)).fetchall()[0][0])
+
+
+def _verified(connection: psycopg.Connection[Any], schema: str) -> list[Applied]:
+    applied = _applied(connection, schema)
     _check(applied, complete=True)
     return list(applied.values())
 

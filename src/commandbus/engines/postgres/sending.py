@@ -96,7 +96,7 @@ class PostgresSending(PostgresGates):
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
         """Add commands whose keys are free; says of each whether it was added."""
-        if len(commands) >= COPY_MIN:
+        if len(commands) >= COPY_MIN and not self._limited:
             return (yield from self._copy(commands))
         try:
             rows = yield self._insert_statement(commands, self._notify, kind)
@@ -122,7 +122,7 @@ class PostgresSending(PostgresGates):
 
     def _insert_sql(self, commands: Sequence[NewCommand]) -> tuple[str, str | None]:
         """The statement for any number of commands, and a quicker one for a single one, if any."""
-        return self._sql.insert_commands, self._sql.insert_command
+        return self._sql.insert_commands, None if self._limited else self._sql.insert_command
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""

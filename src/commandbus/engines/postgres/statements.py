@@ -99,8 +99,8 @@ def channel_of(schema: str) -> str:
 
 
 @cache
-def queries(schema: str) -> SimpleNamespace:
-    """All queries of the engine, by name."""
+def queries(schema: str, *, limited: bool = False) -> SimpleNamespace:
+    """All queries of the engine, by name; with `limited`, sends call functions in place of tables."""
     found: dict[str, str] = {}
     for file in (
         "commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql", "processes.sql",
@@ -108,6 +108,8 @@ def queries(schema: str) -> SimpleNamespace:
     ):  # fmt: skip
         found |= vars(load(PACKAGE, file))
     found["claim_apart"] = _apart(found["claim"])
+    if limited:
+        found |= vars(load(PACKAGE, "limited.sql"))
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 
 

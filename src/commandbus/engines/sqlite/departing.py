@@ -9,9 +9,10 @@ from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.limits import place_of
 from commandbus.engines.sqlite.operators import SQL as COMMANDS
 from commandbus.engines.sqlite.operators import SqliteOperators
-from commandbus.engines.sqlite.rows import as_failure, as_id, as_json, as_optional_id
+from commandbus.engines.sqlite.rows import as_id, as_json, as_optional_id
 from commandbus.store.moving import KIND, Departure, Moving, Parking, Survey
 from commandbus.store.op import Op, Statement
+from commandbus.store.reading import read_failure
 from commandbus.store.records import NewCommand
 from commandbus.store.settling import AuditRow, OutcomeRow
 from commandbus.store.sql_files import load
@@ -46,7 +47,7 @@ class SqliteDeparting(SqliteOperators):
         else:
             yield Statement(COMMANDS.delete_outcome, (seq,))
             yield Statement(COMMANDS.add_tally, (domain, PARKED, -1))
-            error = as_failure(moving.parking.error)
+            error = read_failure(moving.parking.error)
         yield from self._audit([AuditRow(seq, AuditEventType.MOVED, {"reason": reason})], now)
         counts = (moving.attempts, moving.crashes)
         canceled = CommandStatus.CANCELED

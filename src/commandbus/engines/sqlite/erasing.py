@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commandbus.domain import payload
-from commandbus.engines.sqlite.rows import as_failure, as_json
+from commandbus.engines.sqlite.rows import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
+from commandbus.store.reading import read_details, read_failure
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "erasing.sql")
@@ -24,7 +24,7 @@ class SqliteErasing:
         yield Statement(SQL.erase_commands, (MARKER, as_json(chosen)))
         kept = yield Statement(SQL.audit_of, (as_json(chosen),))
         if kept:
-            erased = [(as_json(erased_details(payload.decode(text))), number) for number, text in kept]
+            erased = [(as_json(erased_details(read_details(text))), number) for number, text in kept]
             yield Statement(SQL.erase_audit, erased, many=True)
         yield Statement(SQL.erase_steps, (as_json(chosen),))
         yield Statement(SQL.erase_progress, (as_json(chosen),))
@@ -32,5 +32,5 @@ class SqliteErasing:
 
 
 def _erased(error: str | None) -> str | None:
-    failure = as_failure(error)
+    failure = read_failure(error)
     return None if failure is None else as_json(erased_failure(failure))

@@ -12,9 +12,10 @@ from commandbus.domain.limits import place_of
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
-from commandbus.engines.sqlite.rows import as_failure, as_json, outcome_params
+from commandbus.engines.sqlite.rows import as_json, outcome_params
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow
 from commandbus.store.sql_files import load
@@ -70,7 +71,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
             None,
             ran=0,
             result=action.result,
-            error=as_failure(row[6]),
+            error=read_failure(row[6]),
             reason=action.reason,
         )
         yield from self._end_one(domain, outcome, now)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
-from commandbus.engines.sqlite.rows import as_id, as_json, as_members, as_optional_id, as_record
+from commandbus.engines.sqlite.rows import (
+    as_id,
+    as_json,
+    as_members,
+    as_optional_id,
+    as_record,
+)
 from commandbus.store.op import Op, Statement
+from commandbus.store.reading import read_details, read_failure
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
     CommandFilter,
+    Ended,
     Overdue,
+    Place,
     Pruned,
     QueueStats,
     Run,
@@ -56,6 +64,15 @@ class SqliteReads:
                 {"id": command_id.bytes, "domain": domain},
             )
         )
+
+    def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
+        found: dict[Place, Ended] = {}
+        for command_id, domain in commands:
+            for row in (yield Statement(SQL.ending, (command_id.bytes, domain))):
+                status, result, error, reason = row
+                ended = Ended(CommandStatus(status), result, read_failure(error), reason)
+                found[command_id, domain] = ended
+        return found
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         conditions, params = _conditions(wanted)
@@ -115,7 +132,7 @@ class SqliteReads:
             kept = yield Statement(SQL.audit, (row[0],))
             events += compose(
                 _facts(row, running),
-                [Kept(AuditEventType(kind), at, payload.decode(text)) for kind, at, text in kept],
+                [Kept(AuditEventType(kind), at, read_details(text)) for kind, at, text in kept],
             )
         return events
 
@@ -134,7 +151,7 @@ class SqliteReads:
                     as_id(row[3]),
                     AuditEventType(row[4]),
                     as_datetime(row[5]),
-                    shown(payload.decode(row[6])),
+                    shown(read_details(row[6])),
                 ),
             )
             for row in rows
@@ -205,7 +222,10 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     add("c.batch_id = ?", wanted.batch_id and wanted.batch_id.bytes)
     add("c.created_at >= ?", wanted.created_after)
     add("c.created_at < ?", wanted.created_before)
-    add("exists (select 1 from json_each(c.tags) t where t.value = ?)", wanted.tag)
+    add(
+        "exists (select 1 from json_each(iif(json_valid(c.tags), c.tags, '[]')) t where t.value = ?)",
+        wanted.tag,
+    )
     if wanted.status is CommandStatus.PENDING:
         conditions.append("o.seq is null and coalesce(q.seq, s.seq, h.seq) is not null")
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
@@ -213,16 +233,18 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
         conditions.append(f"o.status = '{wanted.status.value}'")
     if wanted.error is not None:
         conditions.append(
-            "(json_extract(o.error, '$.code') = ? or json_extract(o.error, '$.exception') = ?"
-            " or json_extract(o.error, '$.exception') like ? escape '\\')"
+            "case when json_valid(o.error) then json_extract(o.error, '$.code') = ?"
+            " or json_extract(o.error, '$.exception') = ?"
+            " or json_extract(o.error, '$.exception') like ? escape '\\' end"
         )
         params += [wanted.error, wanted.error, "%." + escaped_like(wanted.error)]
     found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
     for column, path, text in found:
         place = "$" + "".join(f'."{key}"' for key in path.split("."))
         conditions.append(
-            f"case json_type(c.{column}, ?) when 'true' then 'true' when 'false' then 'false'"
-            f" else cast(json_extract(c.{column}, ?) as text) end = ?"
+            f"case when json_valid(c.{column}) then case json_type(c.{column}, ?)"
+            " when 'true' then 'true' when 'false' then 'false'"
+            f" else cast(json_extract(c.{column}, ?) as text) end end = ?"
         )
         params += [place, place, text]
     return conditions, params
@@ -248,7 +270,7 @@ def _facts(row: Any, running: Running) -> Facts:
         causation_id=as_optional_id(row[6]),
         reply_to=row[7],
         priority=row[8],
-        headers=payload.decode(row[15]) if row[15] else {},
+        headers=read_details(row[15]) if row[15] else {},
         completed=completed,
         running=now_running,
     )

@@ -7,17 +7,17 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain import payload
 from commandbus.domain.command import CommandRecord, Progress
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
+from commandbus.domain.payload import Unreadable
+from commandbus.store.reading import noted_failure, read_columns, read_failure
 from commandbus.store.records import Claimed, NewCommand
 from commandbus.store.settling import Member, OutcomeRow
 
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(list[Member])
-_failure = msgspec.json.Decoder(Failure)
 _uuid = msgspec.msgpack.Decoder(UUID).decode
 
 
@@ -36,10 +36,6 @@ def as_optional_id(raw: bytes | None) -> UUID | None:
 
 def as_members(packed: str) -> dict[int, Member]:
     return {member.seq: member for member in _members.decode(packed)}
-
-
-def as_failure(packed: str | None) -> Failure | None:
-    return None if packed is None else _failure.decode(packed)
 
 
 def as_claimed(domain: str, lease_id: int, row: Any, now: int, member: Member) -> Claimed:
@@ -131,7 +127,7 @@ def _damaged_record(row: Any, error: Exception) -> CommandRecord:
         command_type=str(command_type),
         command_id=_id_or_number(row[3], seq),
         status=CommandStatus(status) if known else CommandStatus.IN_TROUBLESHOOTING_QUEUE,
-        data=None,
+        data=Unreadable(message),
         correlation_id=_id_or_number(row[5], seq),
         causation_id=None,
         reply_to=None,
@@ -153,6 +149,7 @@ def _damaged_record(row: Any, error: Exception) -> CommandRecord:
         headers={},
         progress=None,
         sequence=seq,
+        unreadable=(message,),
     )
 
 
@@ -176,15 +173,13 @@ def _record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRec
         status = CommandStatus.IN_PROGRESS
         worker, started_at, member = running.get(seq, (None, None, None))
         attempts, crashes = (member.attempt, member.crashes) if member else (0, 0)
-    failure = as_failure(error)
-    if failure is None and last_note is not None:
-        failure = _noted_failure(last_note)
+    columns = read_columns(data, result, tags, headers)
     return CommandRecord(
         domain=domain,
         command_type=command_type,
         command_id=as_id(command_id),
         status=CommandStatus(status),
-        data=payload.decode(data),
+        data=columns.data,
         correlation_id=as_id(correlation_id),
         causation_id=as_optional_id(causation_id),
         reply_to=reply_to,
@@ -198,20 +193,16 @@ def _record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRec
         started_at=as_optional_datetime(started_at),
         finished_at=as_optional_datetime(finished_at),
         worker=worker,
-        result=None if result is None else payload.decode(result),
-        error=failure,
+        result=columns.result,
+        error=read_failure(error) or noted_failure(last_note),
         reason=reason,
         unique_key=unique_key,
-        tags=tuple(payload.decode(tags)) if tags else (),
-        headers=payload.decode(headers) if headers else {},
+        tags=columns.tags,
+        headers=columns.headers,
         progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
         sequence=seq,
         batch_id=as_optional_id(batch_id),
         group_key=group_key,
         requires=tuple(requires.split(",")) if requires else (),
+        unreadable=columns.unreadable,
     )
-
-
-def _noted_failure(details: str) -> Failure | None:
-    noted = payload.decode(details).get("error")
-    return None if noted is None else msgspec.convert(noted, Failure)

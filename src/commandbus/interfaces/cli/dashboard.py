@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import sys
 from contextlib import suppress
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +19,14 @@ from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.exits import CliError, Exit
 
 if TYPE_CHECKING:
+    from commandbus.interfaces.web.local import OneTimeLinks
     from commandbus.worker.handlers import HandlerRegistry
+
+
+class Algorithm(StrEnum):
+    SCRYPT = "scrypt"
+    PBKDF2 = "pbkdf2"
+
 
 Host = Annotated[str, typer.Option("--host", help="Where to listen.")]
 Port = Annotated[int, typer.Option("--port", "-p", min=0, max=65_535, help="0 means any free port.")]
@@ -27,7 +37,7 @@ def dashboard(
     port: Port = 8_080,
     accounts: Annotated[
         Path | None,
-        typer.Option("--accounts", metavar="FILE", help="Who may log in: a TOML file of accounts."),
+        typer.Option("--accounts", metavar="FILE", help="Who may sign in: a TOML file of accounts."),
     ] = None,
     app: Annotated[
         str | None, typer.Option("--app", help="module:registry, to send commands from forms.")
@@ -39,48 +49,82 @@ def dashboard(
         str, typer.Option("--root-path", help="The prefix that a proxy in front takes away.")
     ] = "",
     hash_secret: Annotated[
-        bool, typer.Option("--hash-secret", help="Ask for a password or token, print what to keep.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--hash-secret",
+            metavar="NAME",
+            help="Ask for a password or token of an account, and print its entry for the file.",
+        ),
+    ] = None,
+    algorithm: Annotated[
+        Algorithm, typer.Option("--algorithm", help="With --hash-secret: pbkdf2 where FIPS counts.")
+    ] = Algorithm.SCRYPT,
     url: options.Url = None,
 ) -> None:
     """Serve the web dashboard and its JSON API.
 
-    Without --accounts it answers to this machine only.
+    Without --accounts it answers to this machine only, and to a browser that opens the link which is
+    printed.
     """
     need_web()
     from commandbus.interfaces.web import create_dashboard
     from commandbus.interfaces.web import hash_secret as hashed
-    from commandbus.interfaces.web.accounts import read_accounts
-    from commandbus.interfaces.web.redaction import DEFAULT_KEYS
-    from commandbus.interfaces.web.serving import bind, check_host, create_server
+    from commandbus.interfaces.web.accounts import AccountsFile
+    from commandbus.interfaces.web.serving import bind, check_host, create_server, serve
 
     try:
-        if hash_secret:
-            output.write(hashed(_secret()))
+        if hash_secret is not None:
+            kept = hashed(_secret(), name=hash_secret, algorithm=algorithm.value)
+            output.write(_entry(hash_secret, kept))
             return
         check_host(host, has_accounts=accounts is not None)
-        known = [] if accounts is None else read_accounts(accounts)
+        if accounts is not None:
+            AccountsFile(accounts)  # errors of the file are told first
         store = target.find_url(url)
-        with target.opened(store):  # errors of the store are told before anybody is served
+        with target.opened(store):  # errors of the store are told before the first request
             pass
+        listener = bind(host, port)
+        address = address_of(host, listener)
         board = create_dashboard(
             store,
-            accounts=known,
+            accounts=accounts or (),
+            links=None if accounts else terminal_links("dashboard at", address),
             registry=registry_of(app),
-            redact=[*DEFAULT_KEYS, *(redact or [])],
+            redact=redact or [],
         )
-        listener = bind(host, port)
     except ConfigurationError as error:
         raise CliError(str(error), Exit.USAGE) from error
-    shown = f"[{host}]" if ":" in host else host
-    output.done(f"dashboard at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C ends it)")
-    server = create_server(board, root_path=root_path)
+    if accounts:
+        output.done(f"dashboard at {address}/ (Ctrl-C ends it)")
     with suppress(KeyboardInterrupt):  # the ordinary end
-        asyncio.run(server.serve(sockets=[listener]))
+        asyncio.run(serve(create_server(board, root_path=root_path), listener))
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def terminal_links(words: str, address: str) -> OneTimeLinks:
+    """Links that are printed here, each of which signs one browser in."""
+    from commandbus.interfaces.web.local import OneTimeLinks
+
+    def announce(token: str) -> None:
+        nonlocal words
+        output.done(f"{words} {address}/sign-in?token={token}")
+        words = "a link for the next browser:"
+
+    return OneTimeLinks(announce)
+
+
+def _entry(name: str, kept: str) -> str:
+    """An account as a file of accounts has it. JSON text is TOML text, too."""
+    quoted = json.dumps(name)
+    return f'[[account]]\nname = {quoted}\nrole = "viewer"    # or "operator"\nsecret = "{kept}"'
 
 
 def _secret() -> str:
-    """Asked for twice where somebody types it; in a pipe, the first line of it."""
+    """Asked for twice at a terminal; in a pipe, its first line."""
     if sys.stdin.isatty():
         typed: str = typer.prompt("Secret", hide_input=True, confirmation_prompt=True)
         return typed

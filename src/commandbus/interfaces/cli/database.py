@@ -136,8 +136,7 @@ def prune(
         return
     options.confirm(f"Forget what is {told}?", yes=yes)
     with target.opened(url) as bus:
-        bus.record_action(options.acting(operator), "prune", told, reason)
-        report = bus.prune(keep)
+        report = bus.prune(keep, actor=options.acting(operator), reason=reason)
     if json:
         output.json_document(report)
     else:

@@ -87,6 +87,8 @@ def _facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
     if record.finished_at is not None:
         ran = "" if record.started_at is None else _ran(record.started_at, record.finished_at)
         yield "finished", ago(record.finished_at) + ran
+    for problem in record.unreadable:
+        yield "unreadable", problem
     for label, value in (
         ("worker", record.worker),
         ("reason", record.reason),

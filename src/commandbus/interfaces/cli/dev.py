@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from commandbus.interfaces.cli import options, output, target
-from commandbus.interfaces.cli.dashboard import Host, Port, need_web
+from commandbus.interfaces.cli.dashboard import Host, Port, address_of, need_web, terminal_links
 from commandbus.interfaces.cli.reloading import LOOK_SECONDS, Follower, WorkerProcess
 
 
@@ -42,7 +43,7 @@ def dev(
     from commandbus.interfaces.cli.apps import load_registry
     from commandbus.interfaces.cli.exits import CliError, Exit
     from commandbus.interfaces.web import create_dashboard
-    from commandbus.interfaces.web.serving import bind, check_host, create_server
+    from commandbus.interfaces.web.serving import bind, check_host, create_server, serve
 
     name, store = target.find_app(app), target.find_url(url)
     registry = load_registry(name)
@@ -55,18 +56,18 @@ def dev(
         raise CliError(str(error), Exit.USAGE) from error
     arguments = ["worker", name, "--concurrency", str(concurrency)]
     output.done(f"store      {target.shown_url(store)}")
-    output.done(f"dashboard  http://{host}:{listener.getsockname()[1]}/")
-    board = create_dashboard(store, registry=registry)
+    links = terminal_links("dashboard ", address_of(host, listener))
+    serving = serve(create_server(create_dashboard(store, links=links, registry=registry)), listener)
     with suppress(KeyboardInterrupt):  # the ordinary end
-        asyncio.run(_serve(create_server(board), listener, WorkerProcess(arguments, store), reload))
+        asyncio.run(_serve(serving, WorkerProcess(arguments, store), reload))
 
 
-async def _serve(server: object, listener: object, worker: WorkerProcess, reload: bool) -> None:
+async def _serve(serving: Coroutine[Any, Any, None], worker: WorkerProcess, reload: bool) -> None:
     """The dashboard here, the worker in a process of its own, until Ctrl-C."""
     worker.start()
     minding = asyncio.create_task(_mind(worker, reload))
     try:
-        await server.serve(sockets=[listener])  # type: ignore[attr-defined]
+        await serving
     finally:
         minding.cancel()
         await asyncio.to_thread(worker.stop)

@@ -139,6 +139,5 @@ def purge(
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what} for ever?", yes=yes)
-        bus.record_action(options.acting(operator), "purge", domain, reason)
-        count = bus.purge(domain)
+        count = bus.purge(domain, actor=options.acting(operator), reason=reason)
     output.done(f"forgot {text.plural(count, 'command')} of {domain}")

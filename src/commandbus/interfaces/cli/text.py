@@ -28,6 +28,7 @@ _EVENTS = {
     "OPERATOR_RETRY": "retried by hand",
     "OPERATOR_CANCEL": "canceled by hand",
     "OPERATOR_COMPLETE": "completed by hand",
+    "OPERATOR_CONTROL": "asked by an operator",
     "COMMENTED": "comment",
 }
 

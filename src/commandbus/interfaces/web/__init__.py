@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commandbus.interfaces.web.app import create_dashboard
-from commandbus.interfaces.web.auth import Account, Role, hash_secret
+from commandbus.interfaces.web.hashing import hash_secret
+from commandbus.interfaces.web.identity import Account, Role
 
 __all__ = ["Account", "Role", "create_dashboard", "hash_secret"]

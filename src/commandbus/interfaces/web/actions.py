@@ -10,9 +10,10 @@ from commandbus.domain import payload
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.auth import Account
+from commandbus.interfaces.web.identity import Account
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
+from commandbus.interfaces.web.redaction import without_masks
 from commandbus.operations.troubleshooting import UNCHANGED
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 
@@ -34,7 +35,7 @@ class Desk(Reads):
 
     async def send(self, body: v.SendBody, who: Account) -> v.Sent:
         bus = await self.stores.acting()
-        self.payloads.check(body.domain, body.command_type, body.data)
+        self.payloads.check(body.domain, body.command_type, without_masks(body.data))
         result = await bus.send(
             body.domain,
             body.command_type,
@@ -84,7 +85,11 @@ class Desk(Reads):
     ) -> v.Done:
         queue = TroubleshootingQueue(await self.stores.acting())
         await queue.operator_complete(
-            domain, command_id, body.result, operator=who.name, reason=body.reason or None
+            domain,
+            command_id,
+            without_masks(body.result, "result"),
+            operator=who.name,
+            reason=body.reason or None,
         )
         return self._done("completed")
 

@@ -12,11 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Doorkeeper, Refused, Role
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.forgery import check_origin
 from commandbus.interfaces.web.gate import admit, body_of
+from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.openapi import PREFIX, document
 from commandbus.interfaces.web.problems import HANDLED, headers_of, problem_of, status_of
+from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.table import ENDPOINTS, PATH_TYPES, Ask, Endpoint
 
 JSON = "application/json"
@@ -29,24 +31,24 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(written, status, headers, JSON)
 
 
-def api_routes(desk: Desk, doorkeeper: Doorkeeper) -> list[Route]:
+def api_routes(desk: Desk, authenticator: Authenticator) -> list[Route]:
     """One route per endpoint, and the document that describes them."""
 
     async def described(request: Request) -> Response:
-        await admit(doorkeeper, request, Role.VIEWER)
+        await admit(authenticator, request, Role.VIEWER)
         return json_response(document(request.scope.get("root_path", "")))
 
     by_path: dict[str, list[Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, []).append(endpoint)
-    routes = [Route(f"{PREFIX}/openapi.json", answering(described, doorkeeper), methods=["GET"])]
+    routes = [Route(f"{PREFIX}/openapi.json", answering(described), methods=["GET"])]
     for path, endpoints in by_path.items():
         for endpoint in endpoints:
-            serve = answering(_serving(endpoint, desk, doorkeeper), doorkeeper)
+            serve = answering(_serving(endpoint, desk, authenticator))
             routes.append(Route(f"{PREFIX}{path}", serve, methods=[endpoint.method]))
 
     async def nowhere(request: Request) -> Response:
-        await admit(doorkeeper, request, Role.VIEWER)
+        await admit(authenticator, request, Role.VIEWER)
         known = [e.method for e in ENDPOINTS if _fits(e.path, request.path_params["rest"])]
         if known:
             raise Refused(405, f"Use {' or '.join(known)}.")
@@ -54,7 +56,7 @@ def api_routes(desk: Desk, doorkeeper: Doorkeeper) -> list[Route]:
         raise Refused(404, f"There is nothing at {request.url.path[:200]}; see {place}.")
 
     every = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
-    routes.append(Route(PREFIX + "{rest:path}", answering(nowhere, doorkeeper), methods=every))
+    routes.append(Route(PREFIX + "{rest:path}", answering(nowhere), methods=every))
     return routes
 
 
@@ -63,25 +65,21 @@ def _fits(path: str, asked: str) -> bool:
     return re.fullmatch(pattern, asked.removeprefix("/")) is not None
 
 
-def answering(serve: Answer, doorkeeper: Doorkeeper) -> Answer:
+def answering(serve: Answer) -> Answer:
     """Errors that users can meet become documents with a status."""
 
     async def answer(request: Request) -> Response:
         try:
             return await serve(request)
         except HANDLED as error:
-            status = status_of(error)
-            headers = headers_of(error)
-            if status == 401:
-                headers["WWW-Authenticate"] = doorkeeper.challenge
-            return json_response(problem_of(error), status, headers)
+            return json_response(problem_of(error), status_of(error), headers_of(error))
 
     return answer
 
 
-def _serving(endpoint: Endpoint, desk: Desk, doorkeeper: Doorkeeper) -> Answer:
+def _serving(endpoint: Endpoint, desk: Desk, authenticator: Authenticator) -> Answer:
     async def serve(request: Request) -> Response:
-        who = await admit(doorkeeper, request, endpoint.role)
+        who = await admit(authenticator, request, endpoint.role)
         query = body = None
         path = {
             name: msgspec.convert(value, PATH_TYPES.get(name, str))

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from commandbus.errors import ConfigurationError
+from commandbus.interfaces.web.accounts import AccountsFile, fixed
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.api import api_routes
-from commandbus.interfaces.web.auth import Account, Authenticate, Doorkeeper
+from commandbus.interfaces.web.auth import (
+    AccountAuthenticator,
+    AppAuthenticator,
+    Authenticator,
+    LocalAuthenticator,
+)
 from commandbus.interfaces.web.forgery import FormTokens
 from commandbus.interfaces.web.forms import Forms
 from commandbus.interfaces.web.gate import SecureHeaders
+from commandbus.interfaces.web.identity import Account, Authenticate
+from commandbus.interfaces.web.local import OneTimeLinks
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import Payloads
-from commandbus.interfaces.web.redaction import DEFAULT_KEYS, Redaction
+from commandbus.interfaces.web.redaction import Redaction
+from commandbus.interfaces.web.sessions import Keys
 from commandbus.interfaces.web.sides import Sides
+from commandbus.interfaces.web.signing_in import SigningIn
 from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.worker.handlers import HandlerRegistry
@@ -27,25 +39,35 @@ from commandbus.worker.handlers import HandlerRegistry
 def create_dashboard(
     bus: CommandBus | str,
     *,
-    accounts: Iterable[Account] = (),
+    accounts: Iterable[Account] | Path = (),
     authenticate: Authenticate | None = None,
+    open_to_this_machine: bool = False,
+    links: OneTimeLinks | None = None,
     registry: HandlerRegistry | None = None,
-    redact: Iterable[str] = DEFAULT_KEYS,
+    redact: Iterable[str] = (),
+    secret: str | None = None,
     title: str = "Command Bus",
 ) -> Starlette:
     """An ASGI app over a bus that is open, or over a URL that is opened when it is needed.
 
-    `accounts` may log in; or `authenticate` says who a request is from, where the app around it knows
-    already. With neither, only this machine is served. With a `registry`, commands can be sent from
-    forms made of the handlers' types. Values under keys that contain one of `redact` are never shown.
-    Raises ConfigurationError for accounts whose secrets are not hashed.
+    `accounts` may sign in: a list, or the path of a file that is read again when it changes. Or
+    `authenticate` returns the account of a request, where the app around the dashboard knows its users.
+    With neither, `links` let in browsers at this machine, and `open_to_this_machine` lets in every
+    request that certainly comes from it; every user and program of the machine is an operator then.
+
+    With a `registry`, commands can be sent from forms made of the handlers' types. Values under keys
+    that contain one of `redact`, or of the default names, are never shown. Several processes of one
+    app need the same `secret` to accept each other's forms and sessions.
+
+    Raises ConfigurationError when nothing says who may use it, and for accounts that cannot be used.
     """
-    stores = Stores(bus)
+    keys = Keys(secret)
+    authenticator = _authenticator(keys, accounts, authenticate, links, open_to_this_machine)
+    stores, tokens = Stores(bus), FormTokens(keys)
     desk = Desk(stores, Redaction(redact))
     desk.payloads = Payloads(registry)
-    doorkeeper, tokens = Doorkeeper(accounts, authenticate), FormTokens()
-    pages = Pages(desk, doorkeeper, tokens, title)
-    sides = Sides(desk, pages, doorkeeper)
+    pages = Pages(desk, authenticator, tokens, title)
+    sides = Sides(desk, pages, authenticator)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -56,12 +78,37 @@ def create_dashboard(
     return Starlette(
         routes=[
             *sides.routes(),
-            *api_routes(desk, doorkeeper),
-            *Forms(desk, pages, doorkeeper, tokens).routes(),
+            *api_routes(desk, authenticator),
+            *SigningIn(desk, pages, authenticator, tokens).routes(),
+            *Forms(desk, pages, authenticator, tokens).routes(),
             *pages.routes(),
             Route("/{rest:path}", sides.nowhere, methods=["GET", "POST"]),
         ],
-        exception_handlers={404: sides.nowhere, 405: sides.nowhere},
+        exception_handlers={404: sides.nowhere, 405: sides.nowhere, Exception: sides.broken},
         middleware=[Middleware(SecureHeaders)],
         lifespan=lifespan,
     )
+
+
+def _authenticator(
+    keys: Keys,
+    accounts: Iterable[Account] | Path,
+    authenticate: Authenticate | None,
+    links: OneTimeLinks | None,
+    open_to_this_machine: bool,
+) -> Authenticator:
+    known = accounts if isinstance(accounts, Path) else list(accounts)
+    ways = [bool(known), authenticate is not None, open_to_this_machine or links is not None]
+    if sum(ways) != 1:
+        raise ConfigurationError(
+            "Say who may use the dashboard, in one way: accounts=[Account(…)] or a Path of a file with "
+            "accounts, authenticate= where your app knows its users, or open_to_this_machine=True for "
+            "development, which makes every user and program of this machine an operator."
+        )
+    if authenticate is not None:
+        return AppAuthenticator(keys, authenticate)
+    if known:
+        return AccountAuthenticator(
+            keys, AccountsFile(known) if isinstance(known, Path) else fixed(known)
+        )
+    return LocalAuthenticator(keys, links)

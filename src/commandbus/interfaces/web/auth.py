@@ -1,175 +1,172 @@
-"""Who is asking: accounts with roles, by password or token; and nobody from afar without them.
-
-Without accounts only this machine may look: the client's address and the name it asked for must be
-loopback, so that neither another machine nor a web page that rebinds its name gets in.
-"""
+"""Who a request is from: an account by session or token, a user of the app around the dashboard, or
+without both a browser at this machine."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
 import hashlib
-import hmac
-import ipaddress
-import secrets
-from collections.abc import Awaitable, Callable, Iterable
-from enum import StrEnum
+import logging
+from collections import Counter, OrderedDict
+from typing import Literal, Protocol
 
-import msgspec
 from starlette.requests import HTTPConnection
 
-from commandbus.errors import ConfigurationError
+from commandbus.interfaces.web.accounts import Source
+from commandbus.interfaces.web.hashing import SECRET_CHARACTERS_MAX, Hasher, dummy, scheme_of
+from commandbus.interfaces.web.identity import LOCAL, Account, Authenticate
+from commandbus.interfaces.web.local import OneTimeLinks, check_local
+from commandbus.interfaces.web.refusals import Refused
+from commandbus.interfaces.web.sessions import Keys, Sessions
+from commandbus.interfaces.web.throttle import Throttle
 
-_SCRYPT = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024}
-_KNOWN_MAX = 1_000
+logger = logging.getLogger("commandbus.dashboard")
 
-
-class Role(StrEnum):
-    """A viewer sees everything and changes nothing; an operator acts."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-
-
-class Account(msgspec.Struct, frozen=True):
-    """Somebody who may use the dashboard. `secret` is what `hash_secret` returned: of a password for
-    the browser's dialogue, or of a token for `Authorization: Bearer`."""
-
-    name: str
-    role: Role = Role.VIEWER
-    secret: str = ""
+TOKENS_KNOWN_MAX = 1_000
+SignInKind = Literal["password", "link", "elsewhere"]
 
 
-LOCAL = Account("local", Role.OPERATOR)
-"""Whoever sits at this machine, while no accounts are configured."""
+class Authenticator(Protocol):
+    """Identifies requests."""
 
-Authenticate = Callable[[HTTPConnection], Awaitable[Account | None]]
-"""For apps with a login of their own: who a request is from, or None."""
+    kind: SignInKind
+    """How a browser signs in."""
+    sessions: Sessions
+    counts: Counter[str]
+    """Sign-ins by their outcome, since the start."""
 
-
-class Refused(Exception):  # noqa: N818 - an answer, not a mistake
-    """The request is not served: 401 for somebody unknown, 403 for somebody who may not."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-def hash_secret(secret: str) -> str:
-    """What to keep of a password or token: it proves the secret and does not tell it."""
-    if len(secret) < 8:
-        raise ConfigurationError("A password or token needs at least 8 characters.")
-    salt = secrets.token_bytes(16)
-    return f"scrypt${salt.hex()}${hashlib.scrypt(secret.encode(), salt=salt, **_SCRYPT).hex()}"
-
-
-def _proves(secret: str, kept: str) -> bool:
-    try:
-        scheme, salt, digest = kept.split("$")
-        if scheme != "scrypt":
-            return False
-        found = hashlib.scrypt(secret.encode(), salt=bytes.fromhex(salt), **_SCRYPT)
-        return hmac.compare_digest(found, bytes.fromhex(digest))
-    except ValueError:
-        return False
-
-
-class Doorkeeper:
-    """Finds out who is asking."""
-
-    def __init__(self, accounts: Iterable[Account], authenticate: Authenticate | None) -> None:
-        self._accounts = list(accounts)
-        self._authenticate = authenticate
-        self._known: dict[bytes, Account] = {}
-        for account in self._accounts:
-            if not account.secret.startswith("scrypt$"):
-                raise ConfigurationError(
-                    f"The secret of account {account.name!r} must come from hash_secret(…); a password "
-                    "in the clear is not accepted."
-                )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody can be asked who they are, so that only this machine is served."""
-        return not self._accounts and self._authenticate is None
-
-    @property
-    def challenge(self) -> str:
-        """What a browser is told with a 401, so that it asks for name and password."""
-        return 'Basic realm="Command Bus", charset="UTF-8"' if self._accounts else "Bearer"
+    def check_reach(self, request: HTTPConnection) -> None:
+        """Whether the sign-in page may be shown. Raises Refused."""
 
     async def identify(self, request: HTTPConnection) -> Account:
-        """Who a request is from. Raises Refused."""
-        if self.is_open:
-            check_local(request)
+        """The account of a request. Raises Refused."""
+
+
+class LocalAuthenticator:
+    """Without accounts: this machine only; and with links, only browsers that opened one of them."""
+
+    def __init__(self, keys: Keys, links: OneTimeLinks | None) -> None:
+        self.kind: SignInKind = "link" if links else "elsewhere"
+        self.links = links
+        self.sessions = Sessions(keys)
+        self.counts: Counter[str] = Counter()
+
+    def check_reach(self, request: HTTPConnection) -> None:
+        check_local(request)
+
+    async def identify(self, request: HTTPConnection) -> Account:
+        check_local(request)
+        if self.links is None:
             return LOCAL
-        if self._authenticate is not None:
-            account = await self._authenticate(request)
-            if account is None:
-                raise Refused(401, "Log in first.")
-            return account
-        header = request.headers.get("authorization", "")
-        # Proving a secret takes long on purpose, so it is done beside the loop, and what was proven is
-        # remembered by its digest.
-        digest = hashlib.sha256(header.encode()).digest()
-        account = self._known.get(digest)
-        if account is None and (account := await asyncio.to_thread(self._by_header, header)):
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[digest] = account
+        account = self.sessions.find(request, {LOCAL.name: LOCAL}.get)
         if account is None:
-            raise Refused(401, "A name and password, or a token, is needed.")
+            raise Refused(401, "Open the link that was printed when the dashboard started.")
         return account
 
-    def _by_header(self, header: str) -> Account | None:
-        name, secret = _credentials(header)
-        if not secret:
-            return None
-        for account in self._accounts:
-            if name in (None, account.name) and _proves(secret, account.secret):
-                return account
+
+class AppAuthenticator:
+    """The app around the dashboard knows its users."""
+
+    kind: SignInKind = "elsewhere"
+
+    def __init__(self, keys: Keys, authenticate: Authenticate) -> None:
+        self.sessions = Sessions(keys)
+        self.counts: Counter[str] = Counter()
+        self._authenticate = authenticate
+
+    def check_reach(self, request: HTTPConnection) -> None:
+        """The style of the pages is no secret."""
+
+    async def identify(self, request: HTTPConnection) -> Account:
+        account = await self._authenticate(request)
+        if account is None:
+            raise Refused(401, "Sign in first.")
+        return account
+
+
+class AccountAuthenticator:
+    """Accounts: browsers have a session, programs send `Authorization: Bearer NAME.TOKEN`."""
+
+    kind: SignInKind = "password"
+
+    def __init__(self, keys: Keys, accounts: Source, throttle: Throttle | None = None) -> None:
+        self.sessions = Sessions(keys)
+        self.counts: Counter[str] = Counter()
+        self._keys = keys
+        self._accounts = accounts
+        self._throttle = throttle or Throttle()
+        self._hasher = Hasher()
+        self._known: OrderedDict[bytes, Account] = OrderedDict()
+
+    def check_reach(self, request: HTTPConnection) -> None:
+        """The sign-in page is for everyone."""
+
+    async def identify(self, request: HTTPConnection) -> Account:
+        accounts = self._accounts()
+        token = _bearer(request)
+        if token is None:
+            account = self.sessions.find(request, accounts.get)
+            if account is None:
+                raise Refused(401, "Sign in, or send Authorization: Bearer NAME.TOKEN.")
+            return account
+        # Hashes are slow on purpose, so a token that was proven is remembered by its digest; and it
+        # counts only as long as its account is the same.
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        known = self._known.get(digest)
+        if known is not None and accounts.get(known.name) == known:
+            return known
+        name = max((n for n in accounts if token.startswith(f"{n}.")), key=len, default="")
+        secret = token[len(name) + 1 :]
+        account = await self.sign_in(address_of(request), name, secret, "token")
+        self._known[digest] = account
+        while len(self._known) > TOKENS_KNOWN_MAX:
+            self._known.popitem(last=False)
+        return account
+
+    def knows(self, name: str) -> bool:
+        return name in self._accounts()
+
+    async def sign_in(self, address: str, name: str, secret: str, what: str = "password") -> Account:
+        """The account with this name and secret. Raises Refused; an unknown name takes as long as a
+        wrong secret, and the answers do not differ."""
+        account = self._accounts().get(name)
+        try:
+            with self._throttle.attempt(address, name):
+                kept = account.secret if account else dummy(self._some_scheme(name))
+                is_proven = len(secret) <= SECRET_CHARACTERS_MAX and await self._hasher.proves(
+                    secret, kept
+                )
+                if account is None or not is_proven:
+                    self._throttle.failed(address, name)
+                    raise Refused(401, f"Name and {what} do not match.")
+        except Refused as refused:
+            self._note(refused.status, address, account)
+            raise
+        self._throttle.succeeded(address, name)
+        self.counts["succeeded"] += 1
+        return account
+
+    def _note(self, status: int, address: str, account: Account | None) -> None:
+        outcome = "failed" if status == 401 else "throttled"
+        self.counts[outcome] += 1
+        if outcome == "failed":
+            # An unknown name is not logged: it may be a password in the wrong field.
+            name = repr(account.name) if account else "an unknown name"
+            logger.warning("a sign-in as %s from %s failed", name, address)
+
+    def _some_scheme(self, name: str) -> str:
+        """The same one for the same name, so that neither time nor its changes tell a name."""
+        schemes = sorted({scheme_of(account.secret) for account in self._accounts().values()})
+        return schemes[int(self._keys.sign("scheme", name)[:8], 16) % len(schemes)]
+
+
+def address_of(request: HTTPConnection) -> str:
+    """The client's address; a proxy that is believed may have written it."""
+    return request.client.host[:100] if request.client else "unknown"
+
+
+def _bearer(request: HTTPConnection) -> str | None:
+    """The token of the header; an empty one for another scheme."""
+    header = request.headers.get("authorization")
+    if header is None:
         return None
-
-
-def _credentials(header: str) -> tuple[str | None, str]:
-    """Name and password of Basic, or None and the token of Bearer."""
-    scheme, _, rest = header.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return None, rest.strip()
-        case "basic":
-            try:
-                decoded = base64.b64decode(rest.strip(), validate=True).decode()
-            except (binascii.Error, UnicodeDecodeError):
-                return "", ""
-            name, _, secret = decoded.partition(":")
-            return name, secret
-        case _:
-            return "", ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means this machine."""
-    name = host.strip("[]").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def check_local(request: HTTPConnection) -> None:
-    client = request.client.host if request.client else ""
-    host = request.headers.get("host", "")
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    if client and not is_loopback(client):
-        raise Refused(403, "Without accounts the dashboard answers only to its own machine.")
-    if not is_loopback(name):
-        raise Refused(
-            403,
-            "Without accounts the dashboard answers only as localhost; configure accounts to serve it "
-            "under another name.",
-        )
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -16,12 +16,14 @@ from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration, plural
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Account, Doorkeeper, Refused, Role
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.gate import admit, body_of
+from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED
+from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.views import segment
 
 PAST = {"retry": "sent back to work", "cancel": "canceled", "complete": "completed"}
@@ -33,10 +35,12 @@ Act = Callable[[Request, Form, Account], Awaitable[Response]]
 class Forms:
     """Every form goes back to a page that says what was done."""
 
-    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper, tokens: FormTokens) -> None:
+    def __init__(
+        self, desk: Desk, pages: Pages, authenticator: Authenticator, tokens: FormTokens
+    ) -> None:
         self._desk = desk
         self._pages = pages
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
@@ -56,13 +60,13 @@ class Forms:
     def _serving(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
-                who = await admit(self._doorkeeper, request, Role.OPERATOR)
+                who = await admit(self._authenticator, request, Role.OPERATOR)
                 check_origin(request)
                 content = (await body_of(request)).decode("utf-8", "replace")
                 pairs = parse_qsl(content, keep_blank_values=True, max_num_fields=6_000)
                 form = dict(pairs)
                 form["command_ids"] = "\n".join(value for key, value in pairs if key == "command_ids")
-                self._tokens.check(request, form.get(FIELD, ""))
+                self._tokens.check(request, form.get(FIELD, ""), who.name)
                 return await act(request, form, who)
             except HANDLED as error:
                 return self._pages.problem(request, error)
@@ -220,6 +224,8 @@ def _document(text: str, what: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidArgumentError(f"{what} is not JSON: {error}.") from None
+    except RecursionError:
+        raise InvalidArgumentError(f"{what} is nested too deeply.") from None
 
 
 def _optional(form: Form, name: str) -> str | None:

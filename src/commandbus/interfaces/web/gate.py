@@ -1,14 +1,19 @@
-"""The way of every request: who is it, may they, is it forged; and the headers of every answer."""
+"""What every request passes: identity, role and size; and the headers of every answer."""
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from commandbus.interfaces.web.auth import Account, Doorkeeper, Refused, Role
+from commandbus.interfaces.web.auth import Authenticator
+from commandbus.interfaces.web.identity import Account, Role
+from commandbus.interfaces.web.refusals import Refused
 
 BODY_BYTES_MAX = 1_048_576
+BODY_SECONDS_MAX = 20.0
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -21,7 +26,18 @@ HEADERS = {
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
+TRANSPORT_SECURITY = "max-age=31536000"
+"""For answers over TLS: a year without plain HTTP, for this host only."""
+
+
+def secure(headers: MutableHeaders, scheme: str) -> None:
+    for name, value in HEADERS.items():
+        headers[name] = value
+    if scheme == "https":
+        headers.setdefault("strict-transport-security", TRANSPORT_SECURITY)
+    headers.setdefault("cache-control", "no-store")
 
 
 class SecureHeaders:
@@ -37,30 +53,33 @@ class SecureHeaders:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                secure(MutableHeaders(scope=message), scope["scheme"])
             await send(message)
 
         await self._app(scope, receive, secured)
 
 
-async def admit(doorkeeper: Doorkeeper, request: Request, role: Role) -> Account:
-    """Who is asking, if they may. Raises Refused."""
-    who = await doorkeeper.identify(request)
+async def admit(authenticator: Authenticator, request: Request, role: Role) -> Account:
+    """The account of a request, if its role allows it. Raises Refused."""
+    who = await authenticator.identify(request)
     if role is Role.OPERATOR and who.role is not Role.OPERATOR:
         raise Refused(403, f"{who.name} may look and not act; ask for the role operator.")
     return who
 
 
-async def body_of(request: Request) -> bytes:
-    """The body, bounded. Raises Refused."""
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body, bounded in size and time. Raises Refused."""
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise Refused(413, f"More than {BODY_BYTES_MAX} bytes are not accepted.")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise Refused(413, f"More than {bytes_max} bytes are not accepted.")
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(408, f"The body took more than {BODY_SECONDS_MAX:.0f} s to arrive.") from None
+    except ClientDisconnect:
+        raise Refused(400, "The body ended early.") from None
     return b"".join(parts)

@@ -16,15 +16,16 @@ PREFIX = "/api/v1"
 _PART = re.compile(r"{(\w+)}")
 _PROBLEMS = {
     "400": "The body is not JSON.",
-    "401": "Nobody known is asking.",
-    "403": "Whoever asks may not.",
+    "401": "Unauthenticated.",
+    "403": "Forbidden.",
     "404": "There is no such thing.",
+    "408": "The body did not arrive in time.",
     "409": "It does not fit the present state.",
     "413": "The body is too large.",
     "415": "The body is not declared as JSON.",
     "422": "Something in the request is not valid; the message says what.",
-    "429": "The queue is full.",
-    "503": "The store cannot be reached.",
+    "429": "The queue is full, or too many sign-ins failed; see Retry-After.",
+    "503": "The store, or the file of accounts, cannot be read.",
 }
 
 
@@ -44,13 +45,12 @@ def document(prefix: str = "") -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Command Bus", "version": VERSION},
         "servers": [{"url": f"{prefix}{PREFIX}"}],
-        "security": [{"basic": []}, {"token": []}, {}],
+        "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "basic": {"type": "http", "scheme": "basic"},
-                "token": {"type": "http", "scheme": "bearer"},
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "NAME.SECRET"},
             },
         },
     }

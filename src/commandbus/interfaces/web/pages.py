@@ -20,13 +20,14 @@ from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Account, Doorkeeper, Role
+from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.drawings import draw_process
 from commandbus.interfaces.web.figures import SPANS, Point
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.payloads import fields_of
-from commandbus.interfaces.web.problems import HANDLED, status_of
+from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
 from commandbus.interfaces.web.views import Links, environment
 from commandbus.settings import VERSION
 
@@ -54,9 +55,11 @@ Page = Callable[[Request, Account], Awaitable[Content]]
 
 
 class Pages:
-    def __init__(self, desk: Desk, doorkeeper: Doorkeeper, tokens: FormTokens, title: str) -> None:
+    def __init__(
+        self, desk: Desk, authenticator: Authenticator, tokens: FormTokens, title: str
+    ) -> None:
         self.desk = desk
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._tokens = tokens
         self._title = title
         self._environment = environment()
@@ -86,7 +89,7 @@ class Pages:
     def _serving(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
-                who = await admit(self._doorkeeper, request, Role.VIEWER)
+                who = await admit(self._authenticator, request, Role.VIEWER)
                 name, content = await page(request, who)
                 await self.desk.figures.now(fresh=PARKED_SECONDS)
             except HANDLED as error:
@@ -98,7 +101,7 @@ class Pages:
     def render(
         self, request: Request, name: str, content: dict[str, Any], who: Account, status: int = 200
     ) -> Response:
-        cookie, token = self._tokens.issue(request)
+        cookie, token = self._tokens.issue(request, who.name)
         link = Links(request.scope.get("root_path", ""))
         notice = unquote(request.cookies.get(NOTICE, ""))
         page = self._environment.get_template(name).render(
@@ -108,6 +111,7 @@ class Pages:
             version=VERSION,
             who=who,
             may_act=who.role is Role.OPERATOR,
+            may_sign_out=self._authenticator.kind != "elsewhere",
             token=token,
             notice=notice,
             parked_count=self.desk.figures.parked,
@@ -115,34 +119,50 @@ class Pages:
             **content,
         )
         response = Response(page, status, media_type="text/html")
-        path = link("/")
-        response.set_cookie(COOKIE, cookie, path=path, httponly=True, samesite="strict",
-                            secure=request.url.scheme == "https")  # fmt: skip
+        _set_cookie(request, response, COOKIE, cookie)
         if notice:
-            response.delete_cookie(NOTICE, path=path)
+            response.delete_cookie(NOTICE, path=link("/"))
         return response
 
     def _menu(self) -> tuple[tuple[str, str, str], ...]:
         return (*MENU, ("/send", "Send", "send")) if self.desk.payloads.known else MENU
 
     def problem(self, request: Request, error: Exception) -> Response:
-        """An error as a page. Whoever is not let in sees no menu."""
+        """An error as a page: the sign-in page where that helps. Strangers see no menu."""
         status = status_of(error)
+        if status == 401 and self._authenticator.kind != "elsewhere":
+            place = request.url.path.removeprefix(request.scope.get("root_path", ""))
+            if request.url.query:
+                place = f"{place}?{request.url.query}"
+            is_page = request.method == "GET" and not place.startswith("/sign-in")
+            return self.sign_in(request, error, place=place if is_page else "/")
         link = Links(request.scope.get("root_path", ""))
         page = self._environment.get_template("problem.html").render(
-            link=link, title=self._title, version=VERSION, status=status, message=str(error),
+            link=link, title=self._title, version=VERSION, status=status, message=text_of(error),
             inside=status not in (401, 403), menu=self._menu(), notice="", here="", token="",
-            may_act=False, who=None, parked_count=0,
+            may_act=False, who=None, parked_count=0, may_sign_out=False,
         )  # fmt: skip
-        headers = {"WWW-Authenticate": self._doorkeeper.challenge} if status == 401 else None
-        return Response(page, status, headers, media_type="text/html")
+        return Response(page, status, headers_of(error), media_type="text/html")
+
+    def sign_in(
+        self, request: Request, error: Exception, *, place: str, name: str = "", was_tried: bool = False
+    ) -> Response:
+        """The sign-in page, from which a browser goes on to a place of the dashboard."""
+        cookie, token = self._tokens.issue(request, "")
+        page = self._environment.get_template("sign_in.html").render(
+            link=Links(request.scope.get("root_path", "")), title=self._title, version=VERSION,
+            kind=self._authenticator.kind, token=token, name=name[:100], place=place[:2_000],
+            problem=text_of(error) if was_tried else "",
+        )  # fmt: skip
+        response = Response(page, status_of(error), headers_of(error), media_type="text/html")
+        _set_cookie(request, response, COOKIE, cookie)
+        return response
 
     def redirect(self, request: Request, path: str, notice: str) -> Response:
         """To a page that tells what was done."""
         link = Links(request.scope.get("root_path", ""))
         response = RedirectResponse(link(path), 303)
-        response.set_cookie(NOTICE, quote(notice[:300], safe=""), path=link("/"), max_age=60,
-                            httponly=True, samesite="strict")  # fmt: skip
+        _set_cookie(request, response, NOTICE, quote(notice[:300], safe=""), 60)
         return response
 
     async def overview(self, request: Request, who: Account) -> Content:
@@ -166,7 +186,8 @@ class Pages:
         }
 
     async def domains(self, request: Request, who: Account) -> Content:
-        return "domains.html", {"domains": (await self.desk.domains()).domains}
+        shown = await self.desk.domains()
+        return "domains.html", {"domains": shown.domains, "left_out": shown.left_out}
 
     async def domain(self, request: Request, who: Account) -> Content:
         name, span = request.path_params["domain"], _span(request)
@@ -357,6 +378,14 @@ def batch_bar(batch: BatchRecord) -> Any:
         ],
         f"{batch.progress:.0%} of {batch.total:,} ended",
     )
+
+
+def _set_cookie(
+    request: Request, response: Response, name: str, value: str, seconds: int | None = None
+) -> None:
+    path = Links(request.scope.get("root_path", ""))("/")
+    response.set_cookie(name, value, max_age=seconds, path=path, httponly=True, samesite="strict",
+                        secure=request.url.scheme == "https")  # fmt: skip
 
 
 def _totals(overview: v.Overview, points: list[Point]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from commandbus.domain.misfit import describe_misfit
 from commandbus.errors import PayloadError
 from commandbus.interfaces.web.values import HandlerView
 from commandbus.worker.handlers import Handler, HandlerRegistry
@@ -39,7 +40,7 @@ class Payloads:
         except Exception as error:  # a payload type may raise anything in its validation
             raise PayloadError(
                 f"The payload does not fit {handler.payload_name}, which the handler of "
-                f"{command_type!r} takes: {error}"
+                f"{command_type!r} takes: {describe_misfit(error)}"
             ) from None
 
     def _handler(self, domain: str, command_type: str) -> Handler | None:

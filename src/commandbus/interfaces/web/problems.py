@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from commandbus.errors import (
@@ -12,10 +14,10 @@ from commandbus.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from commandbus.interfaces.web.auth import Refused
+from commandbus.interfaces.web.refusals import CHALLENGE, Refused
 from commandbus.interfaces.web.values import Problem
 
-HANDLED = (Refused, CommandBusError, msgspec.ValidationError, msgspec.DecodeError)
+HANDLED = (Refused, CommandBusError, msgspec.ValidationError, msgspec.DecodeError, RecursionError)
 
 
 def status_of(error: Exception) -> int:
@@ -32,7 +34,7 @@ def status_of(error: Exception) -> int:
             return 503
         case msgspec.ValidationError():
             return 422
-        case msgspec.DecodeError():
+        case msgspec.DecodeError() | RecursionError():
             return 400
         case _:
             return 422
@@ -40,10 +42,18 @@ def status_of(error: Exception) -> int:
 
 def problem_of(error: Exception) -> Problem:
     name = "Refused" if isinstance(error, Refused) else type(error).__name__
-    return Problem(name, str(error))
+    return Problem(name, text_of(error))
+
+
+def text_of(error: Exception) -> str:
+    return "The document is nested too deeply." if isinstance(error, RecursionError) else str(error)
 
 
 def headers_of(error: Exception) -> dict[str, str]:
-    if isinstance(error, QueueFull):
-        return {"Retry-After": str(max(1, round(error.retry_after)))}
-    return {}
+    match error:
+        case Refused(status=401):
+            return {"WWW-Authenticate": CHALLENGE}
+        case QueueFull(retry_after=float(seconds)) | Refused(retry_after=float(seconds)):
+            return {"Retry-After": str(max(1, math.ceil(seconds)))}
+        case _:
+            return {}

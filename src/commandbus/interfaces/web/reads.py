@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -25,13 +27,13 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.interfaces.cli.target import shown_url
-from commandbus.interfaces.search import Look, parse_search
+from commandbus.interfaces.search import Look, is_at, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.stores import Stores
-from commandbus.operations.history import COUNT_MAX
+from commandbus.operations.history import COUNT_MAX, Sample
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
@@ -40,6 +42,10 @@ GROUPED_MAX = 1_000
 NEIGHBOURS = 5_000
 """Related commands are looked for among so many sent before and after."""
 DOCTOR_SECONDS = 30.0
+DOMAINS_MAX = 100
+"""Each is asked for by itself."""
+LISTED_BYTES_MAX = 8 * 1024
+"""A larger payload or result is left out of lists, of which a page may have hundreds."""
 
 
 class Reads:
@@ -51,18 +57,27 @@ class Reads:
 
     async def overview(self) -> v.Overview:
         bus = await self.stores.reading()
-        domains = (await self.domains()).domains
+        shown = await self.domains()
         workers = await bus.list_workers()
         breakers = await bus.list_breakers()
         return v.Overview(
-            attention_of(domains, breakers), domains, len(workers), sum(w.concurrency for w in workers)
+            attention_of(shown.domains, breakers),
+            shown.domains,
+            len(workers),
+            sum(w.concurrency for w in workers),
+            shown.left_out,
         )
 
     async def domains(self) -> v.Domains:
         bus = await self.stores.reading()
         workers = await bus.list_workers()
+        views = [await self._view(name, workers) for name in sorted(await self._urgent())]
+        return v.Domains(views, len(await self.figures.now()) - len(views))
+
+    async def _urgent(self) -> list[str]:
+        """As many domains as can be asked for one by one, first those that need attention."""
         samples = await self.figures.now()
-        return v.Domains([await self._view(name, workers) for name in sorted(samples)])
+        return sorted(samples, key=lambda name: _calm(samples[name]))[:DOMAINS_MAX]
 
     async def _view(self, name: str, workers: list[WorkerInfo]) -> v.DomainView:
         bus = await self.stores.reading()
@@ -84,12 +99,29 @@ class Reads:
         if search.command_id is not None:
             record = await self._find(search.command_id, search.conditions.get("domain"))
             return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
-        look = Look(search.conditions, query.limit, query.after)
+        shown = search.shown.items()
+        keep = None
+        if shown:
+
+            def keep(record: CommandRecord) -> bool:
+                hidden = self.redaction.hide(record.data)
+                return all(is_at(hidden, path, text) for path, text in shown)
+
+        look = Look(search.conditions, query.limit, query.after, keep)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
-        return v.SearchPage(
-            [self.redaction.record(record) for record in look.found], look.next, look.exhausted
-        )
+        return v.SearchPage(self._listed(look.found), look.next, look.exhausted)
+
+    def _listed(self, records: Iterable[CommandRecord]) -> list[CommandRecord]:
+        """Records of a list: without large values, and with secrets hidden."""
+        return [
+            self.redaction.record(
+                msgspec.structs.replace(
+                    record, data=_listed_value(record.data), result=_listed_value(record.result)
+                )
+            )
+            for record in records
+        ]
 
     async def _find(self, command_id: UUID, domain: str | None) -> CommandRecord | None:
         """The command with an id, whose domain need not be known."""
@@ -147,7 +179,7 @@ class Reads:
                 relation = "consequence"
             elif record.causation_id == other.command_id:
                 relation = "cause"
-            related.append(v.Related(self.redaction.record(other), relation))  # type: ignore[arg-type]
+            related.append(v.Related(self._listed([other])[0], relation))  # type: ignore[arg-type]
         return related
 
     async def troubleshooting(self, query: v.TroubleQuery) -> v.Trouble:
@@ -157,7 +189,7 @@ class Reads:
         )
         count = await self._parked(query.domain)
         cases = await queue.list_cases(page)
-        return v.Trouble([self.redaction.record(r) for r in page], cases, page.next, count)
+        return v.Trouble(self._listed(page), cases, page.next, count)
 
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""
@@ -180,7 +212,7 @@ class Reads:
             )
             return v.Batches([self._batch(b) for b in page.batches], page.next)
         found = []
-        for domain in await bus.list_domains():
+        for domain in await self._urgent():
             newest = await bus.list_batches(domain, limit=min(20, query.limit), newest_first=True)
             found += newest.batches
         found.sort(key=lambda batch: batch.created_at, reverse=True)
@@ -195,9 +227,7 @@ class Reads:
         if batch is None:
             raise BatchNotFoundError(domain, batch_id)
         page = await bus.list_batch_commands(domain, batch_id, after=query.after, limit=query.limit)
-        return v.BatchDetail(
-            self._batch(batch), [self.redaction.record(record) for record in page], page.next
-        )
+        return v.BatchDetail(self._batch(batch), self._listed(page), page.next)
 
     async def processes(self, query: v.ProcessesQuery) -> v.Processes:
         bus = await self.stores.reading()
@@ -255,7 +285,18 @@ class Reads:
             after=query.after,
             limit=query.limit,
         )
-        items = [v.AuditItem(e.command_type, self.redaction.event(e.event)) for e in page.entries]
+        items = [
+            v.AuditItem(
+                entry.command_type,
+                self.redaction.event(
+                    msgspec.structs.replace(
+                        entry.event,
+                        details={k: _listed_value(part) for k, part in entry.event.details.items()},
+                    )
+                ),
+            )
+            for entry in page.entries
+        ]
         return v.Audit(items, page.next)
 
     async def actions(self, query: v.ActionsQuery) -> v.Actions:
@@ -282,3 +323,13 @@ class Reads:
             findings = [Finding("store", Level.ERROR, str(error))]
         self._examined = (time.monotonic(), findings)
         return findings
+
+
+def _listed_value(value: Any) -> Any:
+    size = len(msgspec.json.encode(value))
+    return value if size <= LISTED_BYTES_MAX else {"$left_out": f"{size:,} bytes"}
+
+
+def _calm(sample: Sample) -> tuple[float, ...]:
+    """Domains with parked or old work come first, then busy ones."""
+    return (-sample.parked, -(sample.oldest or 0.0), -sample.ready, -sample.running, -sample.scheduled)

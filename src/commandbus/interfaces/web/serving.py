@@ -1,22 +1,42 @@
-"""The dashboard by itself, on a port. Without accounts it binds to this machine and nothing else."""
+"""The dashboard by itself, on a port. Without accounts it binds to this machine and nothing else.
+
+Clients are bounded before they have said who they are: a connection has a few seconds for the head of
+its request, and when there are as many connections as descriptors allow, the one that has been silent
+the longest is closed for the new one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
+import time
 from typing import Any
 
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.web.auth import is_loopback
+from commandbus.interfaces.web.local import is_loopback
+
+logger = logging.getLogger("commandbus.dashboard")
+
+HEAD_SECONDS = 5
+"""For the first byte to the last one of a request's head, and between two requests."""
+CONNECTIONS_MAX = 512
+STREAM_END_SECONDS = 0.3
+"""Less than uvicorn waits before it cancels requests, each with a traceback."""
+RESOURCE_LOG_SECONDS = 60.0
 
 
 def check_host(host: str, *, has_accounts: bool) -> None:
-    """Raises ConfigurationError for an address that others can reach, unless they have to log in."""
+    """Raises ConfigurationError for an address that others can reach, unless they have to sign in."""
     if not has_accounts and not is_loopback(host):
         raise ConfigurationError(
-            f"The dashboard does not serve {host} without accounts: anybody who reaches it could read "
-            "payloads and cancel commands. Use `commandbus dashboard --accounts FILE`, or leave --host "
-            "at 127.0.0.1."
+            f"The dashboard does not serve {host} without accounts: every client that reaches it could "
+            "read payloads and cancel commands. Use `commandbus dashboard --accounts FILE`, or leave "
+            "--host at 127.0.0.1."
         )
 
 
@@ -24,7 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket, or ConfigurationError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, backlog=_backlog())
     except OSError as error:
         why = str(error.strerror).partition(" (while")[0]  # Python repeats the address
         hint = "; choose another --port" if error.errno == errno.EADDRINUSE else ""
@@ -33,17 +53,110 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def create_server(app: Any, *, root_path: str = "") -> Any:
-    """A server for the app; open streams do not hold its end up."""
-    import uvicorn
+class BoundedProtocol(H11Protocol):
+    """HTTP on a connection that is closed when the head of a request does not arrive in time."""
 
-    return uvicorn.Server(
-        uvicorn.Config(
+    _silent_since: float | None = None
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+        if len(self.connections) > connections_max():
+            silent = {
+                connection: connection._silent_since
+                for connection in self.connections
+                if isinstance(connection, BoundedProtocol) and connection._silent_since is not None
+            }
+            min(silent, key=silent.__getitem__, default=self)._give_up()
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect_head()  # the first bytes of a further request
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_timer()
+            self._silent_since = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._silent_since = time.monotonic()
+
+    def shutdown(self) -> None:
+        """Requests may finish; streams have no end of their own, so they are cut off."""
+        super().shutdown()
+        self.loop.call_later(STREAM_END_SECONDS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._silent_since = time.monotonic()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._stop_timer()
+        self._silent_since = None  # it is gone in a moment, and must not be chosen again until then
+        self.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def create_server(app: Any, *, root_path: str = "") -> Server:
+    """A server for the app; open streams do not hold its end up."""
+    return Server(
+        Config(
             app,
-            log_level="warning",
+            http=BoundedProtocol,
+            ws="none",
+            log_level="error",  # mistakes of clients must not fill the log
             access_log=False,
             root_path=root_path,
             server_header=False,
+            backlog=_backlog(),
+            limit_concurrency=2 * connections_max(),
+            timeout_keep_alive=HEAD_SECONDS,
             timeout_graceful_shutdown=1,
         )
     )
+
+
+async def serve(server: Server, listener: socket.socket) -> None:
+    """Serve until the end; a lack of descriptors is logged now and then, and not for every client."""
+    loop, logged_at = asyncio.get_running_loop(), -RESOURCE_LOG_SECONDS
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal logged_at
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif time.monotonic() - logged_at >= RESOURCE_LOG_SECONDS:
+            logged_at = time.monotonic()
+            logger.error("no connection can be accepted: %s; see ulimit -n", error.strerror)
+
+    loop.set_exception_handler(handle)
+    await server.serve(sockets=[listener])
+
+
+def connections_max() -> int:
+    return min(CONNECTIONS_MAX, _descriptors() // 4)
+
+
+def _backlog() -> int:
+    """The event loop accepts so many connections before it looks at any of them."""
+    return max(8, min(128, _descriptors() // 8))
+
+
+def _descriptors() -> int:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 2_048
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 65_536 if soft == resource.RLIM_INFINITY else soft

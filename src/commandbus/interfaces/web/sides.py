@@ -1,4 +1,4 @@
-"""Neither page nor API: static files, hints, metrics, and the answer for everything else."""
+"""Neither page nor API: static files, hints, metrics, and the answers for everything else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.api import answering
-from commandbus.interfaces.web.auth import Doorkeeper, Refused, Role
-from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.api import answering, json_response
+from commandbus.interfaces.web.auth import Authenticator
+from commandbus.interfaces.web.gate import admit, secure
+from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.pages import Pages
+from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.stream import Stream
 from commandbus.interfaces.web.views import HERE
 from commandbus.observe.exposition import write_sent
@@ -22,18 +24,18 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "im
 
 
 class Sides:
-    def __init__(self, desk: Desk, pages: Pages, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, desk: Desk, pages: Pages, authenticator: Authenticator) -> None:
         self._desk = desk
         self._pages = pages
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._stream = Stream(desk.figures)
 
     def routes(self) -> list[Route]:
         asked = {"/static/{name}": self.static, "/stream": self.hints, "/metrics": self.metrics}
-        return [Route(path, answering(serve, self._doorkeeper)) for path, serve in asked.items()]
+        return [Route(path, answering(serve)) for path, serve in asked.items()]
 
     async def static(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
+        self._authenticator.check_reach(request)  # the sign-in page needs them, too
         name = request.path_params["name"]
         if name not in STATIC:
             raise Refused(404, "There is no such file.")
@@ -41,12 +43,21 @@ class Sides:
         return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers=headers)
 
     async def hints(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
-        headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(self._stream.events(), 200, headers, "text/event-stream")
+        who = await admit(self._authenticator, request, Role.VIEWER)
+        self._stream.check(who.name)
+
+        async def is_allowed() -> bool:
+            """A session may end, and an account be removed, while its stream is open."""
+            try:
+                return (await admit(self._authenticator, request, Role.VIEWER)).name == who.name
+            except Refused:
+                return False
+
+        events = self._stream.events(who.name, is_allowed)
+        return StreamingResponse(events, 200, {"x-accel-buffering": "no"}, "text/event-stream")
 
     async def metrics(self, request: Request) -> Response:
-        await admit(self._doorkeeper, request, Role.VIEWER)
+        await admit(self._authenticator, request, Role.VIEWER)
         breakers, workers = await self._desk.breakers(), await self._desk.workers()
         schedules = (await self._desk.schedules()).schedules
         engine = self._desk.stores.url.partition(":")[0]
@@ -55,13 +66,27 @@ class Sides:
         out = Exposition()
         write_store(out, samples, breakers.breakers, workers.workers, schedules, processes, engine)
         write_sent(out, (await self._desk.stores.acting()).scope.sent)
+        counts = self._authenticator.counts
+        out.add(
+            "dashboard_sign_ins_total",
+            "counter",
+            "Sign-ins to the dashboard by their outcome.",
+            *(({"outcome": name}, counts[name]) for name in ("succeeded", "failed", "throttled")),
+        )
         return Response(out.text(), headers={"content-type": CONTENT_TYPE})
 
     async def nowhere(self, request: Request, error: Exception | None = None) -> Response:
-        """Whoever is not let in does not learn what there is."""
+        """Without an identity, an address that exists and one that does not are answered alike."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         try:
-            await admit(self._doorkeeper, request, Role.VIEWER)
+            await admit(self._authenticator, request, Role.VIEWER)
             raise Refused(status, "There is no such page, or it cannot be used like this.")
         except Refused as refused:
             return self._pages.problem(request, refused)
+
+    async def broken(self, request: Request, error: Exception) -> Response:
+        """A mistake of ours; the server logs it. This answer is outside of all middleware."""
+        problem = {"error": "InternalError", "message": "The request failed; the log says why."}
+        response = json_response(problem, 500)
+        secure(response.headers, request.url.scheme)
+        return response

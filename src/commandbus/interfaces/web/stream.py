@@ -7,27 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.web.figures import Figures
+from commandbus.interfaces.web.refusals import Refused
 
 LOOK_SECONDS = 1.0
 REFRESH_SECONDS = 10.0
 """Ages grow also while nothing happens."""
 ALIVE_SECONDS = 15.0
+STREAMS_MAX, STREAMS_PER_ACCOUNT_MAX = 100, 5
 
 
 class Stream:
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._listeners: set[asyncio.Queue[str]] = set()
+        self._listeners: dict[asyncio.Queue[str], str] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    async def events(self) -> AsyncIterator[str]:
-        """Server-sent events for one listener."""
+    def check(self, name: str) -> None:
+        """Raises Refused when an account, or all together, have as many streams as they may."""
+        own = sum(owner == name for owner in self._listeners.values())
+        if own >= STREAMS_PER_ACCOUNT_MAX or len(self._listeners) >= STREAMS_MAX:
+            raise Refused(
+                429,
+                f"At most {STREAMS_PER_ACCOUNT_MAX} pages of an account and {STREAMS_MAX} in all are "
+                "kept up to date at the same time; close some.",
+                retry_after=10.0,
+            )
+
+    async def events(self, name: str, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+        """Server-sent events for one listener of an account, as long as it is allowed."""
         queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
-        self._listeners.add(queue)
+        self._listeners[queue] = name
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="commandbus-dashboard")
         try:
@@ -35,11 +48,14 @@ class Stream:
             while True:
                 try:
                     hint = await asyncio.wait_for(queue.get(), ALIVE_SECONDS)
-                    yield f"event: hint\ndata: {hint}\n\n"
+                    event = f"event: hint\ndata: {hint}\n\n"
                 except TimeoutError:
-                    yield ": alive\n\n"
+                    event = ": alive\n\n"
+                if not await is_allowed():
+                    return
+                yield event
         finally:
-            self._listeners.discard(queue)
+            self._listeners.pop(queue, None)
             if not self._listeners and self._looking is not None:
                 # It takes a moment to end, in which the next listener may come.
                 self._looking.cancel()
@@ -59,7 +75,7 @@ class Stream:
                 found, hint = {}, "trouble"
             if found != last or time.monotonic() - told > REFRESH_SECONDS:
                 last, told = found, time.monotonic()
-                for queue in self._listeners:
+                for queue in list(self._listeners):
                     if not queue.full():
                         queue.put_nowait(hint)
             await asyncio.sleep(LOOK_SECONDS)

@@ -13,7 +13,7 @@ import msgspec
 
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.actions import Desk
-from commandbus.interfaces.web.auth import Account, Role
+from commandbus.interfaces.web.identity import Account, Role
 
 
 class Ask(msgspec.Struct, frozen=True):

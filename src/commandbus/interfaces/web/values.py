@@ -190,10 +190,13 @@ class DomainView(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
+    """Of many domains, those that need attention the most; `left_out` more are not shown."""
+
     attention: list[Attention]
     domains: list[DomainView]
     workers: int
     slots: int
+    left_out: int
 
 
 class DomainDetail(Struct, frozen=True):
@@ -202,12 +205,16 @@ class DomainDetail(Struct, frozen=True):
 
 
 class Domains(Struct, frozen=True):
+    """Of many domains, those that need attention the most; `left_out` more are not shown."""
+
     domains: list[DomainView]
+    left_out: int
 
 
 class SearchPage(Struct, frozen=True):
-    """Newest first. `exhausted` is false when the look ended before everything was looked at: `next`
-    goes on from there."""
+    """Newest first. In lists, a large `data` or `result` is an object with the only key `$left_out`;
+    the command itself has all of it. `exhausted` is false when the look ended before everything was
+    looked at: `next` goes on from there."""
 
     commands: list[CommandRecord]
     next: str | None

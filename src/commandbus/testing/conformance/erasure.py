@@ -10,6 +10,7 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.unique import Unique
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
 from commandbus.operations.erasure import PIECE
 from commandbus.testing.conformance.helpers import park
@@ -56,6 +57,18 @@ class ErasureSuite:
         assert (last.event_type, last.details["operator"]) == ("ERASED", "ann")
         assert last.details["reason"] == "asked by letter"
         assert bus.get(other).data == OTHERS
+
+    def test_the_key_of_a_window_is_erased_too(self, bus: Harness) -> None:
+        run(bus, MINE, unique_key=SECRET, unique=Unique(window=3600))
+        erase(bus)
+        page = bus.run(bus.store.list_documents("unique"))
+        assert SECRET not in str(page)
+
+    def test_a_reason_in_capitals_is_erased_as_any_other(self, bus: Harness) -> None:
+        mine = bus.send(DOMAIN, "ship", MINE)
+        bus.call(bus.bus.cancel, DOMAIN, mine, "LOVELACE")
+        erase(bus)
+        assert "LOVELACE" not in everything(bus, mine)
 
     def test_errors_and_edits_are_erased_from_the_trail(self, bus: Harness) -> None:
         command_id = park(bus, MINE)

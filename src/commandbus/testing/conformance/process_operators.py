@@ -116,7 +116,7 @@ class CompensationSuite:
         assert bus.call(bus.bus.verify_audit).problems == []
         bus.run(link_open(bus.bus.scope))
         report = bus.call(bus.bus.verify_audit)
-        assert (report.links, report.problems) == (3, [])
+        assert (report.links, report.problems) == (4, [])
 
     def test_those_that_have_not_ended_are_counted_by_type_and_status(self, bus: Harness) -> None:
         sagas, stuck = failing(bus)

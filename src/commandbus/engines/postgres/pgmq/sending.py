@@ -36,6 +36,9 @@ class PgmqSending(PgmqBase, PostgresSending):
         return super().put_limit(limit)
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
+        if self._limited:
+            # Without rights on queues it leaves commands in the tables, where workers take them over.
+            return (yield from super()._insert_some(commands, kind))
         yield from self._carriers(_kinds(commands))
         try:
             return (yield from super()._insert_some(commands, kind))
@@ -48,6 +51,8 @@ class PgmqSending(PgmqBase, PostgresSending):
         return (yield from super()._insert_some(commands, kind))
 
     def _insert_sql(self, commands: Sequence[NewCommand]) -> tuple[str, str | None]:
+        if self._limited:
+            return super()._insert_sql(commands)
         found = [self._queues.carrier(*kind) for kind in _kinds(commands)]
         carriers = self._queues.among(queue.queue_id for queue in found if queue is not None)
         return self._texts.insert(carriers), None
@@ -88,6 +93,8 @@ class PgmqSending(PgmqBase, PostgresSending):
         yield Statement(self._texts("put", carriers), (*state, with_payload))
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
+        if self._limited:
+            return (yield from super()._count_pending(domain, limit))
         queues = yield from self._known(domain)
         rows = yield Statement(self._texts("count_pending", queues), (domain, limit))
         return int(rows[0][0])

@@ -149,7 +149,8 @@ from item where $4::boolean order by domain
 -- puts them under one new lease. The lateral subqueries with limits leave the planner no choice:
 -- each range is a walk along the primary key, each command a look-up by its own. The rows are locked
 -- before the limit counts them, and deleted by their place. A claim may commit asynchronously: one
--- that is lost in a crash only gives the work out again.
+-- that is lost in a crash only gives the work out again. A row whose command has ended, which only
+-- another program can have written, comes without a type and is dropped.
 -- Behind those that hold the only place of a group up to $10 members of such groups come along in all, $11
 -- of one; nobody else can let them pass. Not where a further gate or tags decide; nor behind one whose
 -- worker died, nor such a one itself, nor what comes after it.
@@ -217,7 +218,8 @@ leased as (
     having count(*) > 0
     returning lease_id)
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
-    c.command_type, c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
+    case when not exists (select 1 from commandbus.outcome o where o.seq = t.seq) then c.command_type end,
+    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
     c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
     c.expires_at <= m.now, m.now - c.due_at, t.leader
 from member t cross join leased l cross join moment m

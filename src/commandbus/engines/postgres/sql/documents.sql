@@ -1,6 +1,9 @@
 -- name: now
 select commandbus.now_us()
 
+-- name: ledger_mark
+select number from commandbus.ledger_mark
+
 -- name: get_document
 select kind, key, version, status, due_at, body from commandbus.document
 where kind = $1::text and key = $2::text

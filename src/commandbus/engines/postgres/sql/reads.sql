@@ -65,6 +65,14 @@ where seq = $1::bigint
 -- name: leases
 select worker, claimed_at, seqs, unusual from commandbus.lease
 
+-- name: endings
+select c.command_id, c.domain, o.status, o.result, o.error, o.reason
+from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
+cross join lateral (select c.seq, c.command_id, c.domain from commandbus.command c
+    where c.command_id = w.command_id and c.domain = w.domain limit 1) c
+cross join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1) o
+where o.status <> 'IN_TROUBLESHOOTING_QUEUE'
+
 -- name: parked
 -- Parked commands, by way of the index of what did not simply complete.
 select count(*) from commandbus.outcome o join commandbus.command c on c.seq = o.seq
@@ -73,7 +81,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = 
 
 -- name: overdue
 -- Parked for long, and nobody was told since.
-select c.domain, c.command_id, c.command_type, o.finished_at, o.error::jsonb ->> 'code'
+select c.domain, c.command_id, c.command_type, o.finished_at, commandbus.as_jsonb(o.error) ->> 'code'
 from commandbus.outcome o join commandbus.command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= commandbus.now_us() - $1::bigint
     and not exists (select 1 from commandbus.audit a
@@ -148,8 +156,8 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
     and a.id > coalesce($1::bigint, (select id + 1 from commandbus.audit order by id desc limit 1))
         - $2::bigint
     and ($3::text is null or a.kind = $3::text) and ($4::text is null or c.domain = $4::text)
-    and ($5::text is null or a.details::jsonb ->> 'operator' = $5::text
-        or a.details::jsonb ->> 'actor' = $5::text)
+    and ($5::text is null or commandbus.as_jsonb(a.details) ->> 'operator' = $5::text
+        or commandbus.as_jsonb(a.details) ->> 'actor' = $5::text)
 order by a.id desc limit $6::bigint
 
 -- name: recent_runs
@@ -158,9 +166,13 @@ from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
--- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
+-- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What a
+-- process that has not ended may still ask for ended at no moment yet.
 with seen as materialized (
-    select o.seq, o.status, o.finished_at, c.created_at
+    select o.seq, o.status, c.created_at, case when c.reply_to is not null and exists (
+            select 1 from commandbus.process p
+            where p.process_id = c.correlation_id and p.finished_at is null)
+        then 9223372036854775807 else o.finished_at end as finished_at
     from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o
     join commandbus.command c on c.seq = o.seq),
 gone as (delete from commandbus.outcome where seq in (select seq from seen

@@ -20,6 +20,11 @@ left join commandbus_scheduled s on s.seq = c.seq
 left join commandbus_held h on h.seq = c.seq
 left join commandbus_progress p on p.seq = c.seq
 
+-- name: ending
+select o.status, o.result, o.error, o.reason
+from commandbus_command c cross join commandbus_outcome o on o.seq = c.seq
+where c.command_id = ? and c.domain = ? and o.status <> 'IN_TROUBLESHOOTING_QUEUE'
+
 -- name: parked
 -- Parked commands, by way of the index of what did not simply complete.
 select count(*) from commandbus_outcome o join commandbus_command c on c.seq = o.seq
@@ -28,7 +33,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :
 
 -- name: overdue
 -- Parked for long, and nobody was told since.
-select c.domain, c.command_id, c.command_type, o.finished_at, json_extract(o.error, '$.code')
+select c.domain, c.command_id, c.command_type, o.finished_at, iif(json_valid(o.error), json_extract(o.error, '$.code'), null)
 from commandbus_outcome o join commandbus_command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= ?
     and not exists (select 1 from commandbus_audit a
@@ -104,8 +109,9 @@ from commandbus_audit a join commandbus_command c on c.seq = a.seq
 where a.id > coalesce(:before, (select max(id) + 1 from commandbus_audit)) - :span
     and (:before is null or a.id < :before)
     and (:kind is null or a.kind = :kind) and (:domain is null or c.domain = :domain)
-    and (:actor is null or json_extract(a.details, '$.operator') = :actor
-        or json_extract(a.details, '$.actor') = :actor)
+    and (:actor is null or case when json_valid(a.details) then
+        json_extract(a.details, '$.operator') = :actor
+        or json_extract(a.details, '$.actor') = :actor end)
 order by a.id desc limit :limit
 
 -- name: recent_runs
@@ -115,7 +121,11 @@ order by o.seq desc limit ?
 
 -- name: prunable
 -- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
-select o.seq, o.status, o.finished_at, c.created_at
+-- What a process that has not ended may still ask for ended at no moment yet.
+select o.seq, o.status, case when c.reply_to is not null and exists (
+        select 1 from commandbus_process p
+        where p.process_id = c.correlation_id and p.finished_at is null)
+    then 9223372036854775807 else o.finished_at end, c.created_at
 from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
 where o.seq > ? order by o.seq limit ?
 

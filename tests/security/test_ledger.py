@@ -1,0 +1,267 @@
+"""The record of what operators did: no worker writes it, and tampering is found."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from commandbus import CommandStatus, ConfigurationError, HandlerRegistry
+from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.operations import ledger
+from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+from commandbus.testing.postgres import create_database
+from commandbus.testing.waiting import eventually
+from tests.postgres.database import server
+
+pytestmark = pytest.mark.postgres
+
+KEY = "a key of thirty-two characters, or more"
+
+
+@pytest.fixture
+def owner() -> str:
+    url = create_database(server(os.getpid()))
+    upgrade(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(roles_sql("commandbus").encode())
+        for role in ROLES:
+            connection.execute(f"drop role if exists test_{role}".encode())
+            connection.execute(
+                f"create role test_{role} login in role {role_named(role, 'commandbus')}".encode()
+            )
+    return url
+
+
+def acting_as(owner: str, role: str) -> str:
+    return owner.replace("postgres@", f"test_{role}@", 1)
+
+
+def some_actions(url: str, **settings: Any) -> None:
+    with SyncCommandBus(url, **settings) as bus:
+        bus.pause("bank", "closed", actor="ann")
+        bus.resume("bank", actor="ben")
+        sent = bus.send("bank", "pay").command_id
+        bus.cancel("bank", sent, "not any more", actor="cid")
+
+
+ADD_DOCUMENT = "insert into commandbus.document (kind, key, version, status, body) values "
+ADD_ENTRY = "insert into commandbus.audit (seq, kind, at, details) values "
+FORGERIES = [
+    ADD_DOCUMENT + "('action', 'x', 1, 'pause', '{}')",
+    ADD_DOCUMENT + "('ledger', '0000000000000099', 1, '', '{}')",
+    ADD_DOCUMENT + "('ledger.open', 'x', 1, '', '{}')",
+    ADD_DOCUMENT + """('cancellation', 'bank x', 1, 'asked', '{"request":{"actor":"ann"}}')""",
+    ADD_ENTRY + """(1, 'OPERATOR_COMPLETE', 1, '{"operator":"ann"}')""",
+    ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x","actor":"ann"}')""",
+    ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x", "\\u0061ctor":"ann"}')""",
+    "update commandbus.ledger_mark set number = 0",
+]
+SILENT = [
+    "update commandbus.document set body = '{}' where kind in ('action', 'ledger', 'ledger.head')",
+    "delete from commandbus.document where kind in ('action', 'ledger', 'ledger.head')",
+]
+
+
+@pytest.mark.parametrize("statement", FORGERIES)
+def test_a_worker_cannot_write_in_the_name_of_an_operator(owner: str, statement: str) -> None:
+    some_actions(owner)
+    with (
+        psycopg.connect(acting_as(owner, "worker"), autocommit=True) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize("statement", SILENT)
+def test_a_worker_changes_and_removes_no_link(owner: str, statement: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, "worker"), autocommit=True) as connection:
+        assert connection.execute(statement.encode()).rowcount == 0
+    with SyncCommandBus(owner) as bus:
+        assert (bus.verify_audit().links, bus.verify_audit().sound) == (3, True)
+
+
+def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner: str) -> None:
+    begun, registry = threading.Event(), HandlerRegistry()
+
+    @registry.handler("bank", "pay")
+    def pay(command: Any, context: Any) -> None:
+        begun.set()
+        assert eventually(lambda: context.cancelled)
+        context.raise_if_cancelled()
+
+    with SyncCommandBus(acting_as(owner, "admin")) as desk:
+        sent = desk.send("bank", "pay").command_id
+        with SyncCommandBus(acting_as(owner, "worker")) as bus:
+            worker = SyncWorker(bus, "bank", registry)
+            running = threading.Thread(target=worker.run, daemon=True)
+            running.start()
+            try:
+                assert begun.wait(20)
+                assert desk.cancel("bank", sent, "fraud", actor="ann") is CommandStatus.IN_PROGRESS
+                assert desk.wait(sent, 20).status is CommandStatus.CANCELED
+            finally:
+                worker.stop(1)
+                running.join(10)
+        report = desk.verify_audit()
+        assert report.problems == []
+        assert report.links == 1
+
+
+def test_a_cancellation_that_names_an_actor_needs_a_request(owner: str) -> None:
+    with SyncCommandBus(owner) as bus:
+        bus.send("bank", "pay")
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(FORGERIES[5].encode())
+        (problem,) = bus.verify_audit().problems
+        assert (problem.what, problem.entry.split()[0]) == ("inserted", "CANCELED")
+
+
+def test_an_entry_from_before_the_first_link_needs_one_too(owner: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, "admin"), autocommit=True) as connection:
+        connection.execute(FORGERIES[4].encode())
+    with SyncCommandBus(owner) as bus:
+        assert [problem.what for problem in bus.verify_audit().problems] == ["inserted"]
+
+
+def cut_the_tail(url: str, count: int) -> None:
+    """Remove the newest links with their actions, and move the head back to the last one left."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(count):
+            row = connection.execute(
+                "delete from commandbus.document where kind = 'ledger' and key ="
+                " (select max(key) from commandbus.document where kind = 'ledger') returning body"
+            ).fetchone()
+            assert row is not None
+            connection.execute(
+                "delete from commandbus.document where kind = 'action'"
+                " and key = %s::json ->> 'subject'",
+                row,
+            )
+        connection.execute(
+            "update commandbus.document set body = ("
+            "select jsonb_set(body::jsonb, '{salt}', '\"\"')::text from commandbus.document"
+            " where kind = 'ledger' order by key desc limit 1)"
+            " where kind = 'ledger.head'"
+        )
+
+
+def test_a_chain_whose_tail_an_admin_cut_off_is_found_short(owner: str) -> None:
+    with SyncCommandBus(owner) as bus:
+        for reason in ("one", "two", "three"):
+            bus.pause("bank", reason, actor="ann")
+        cut_the_tail(acting_as(owner, "admin"), 2)
+        problems = [(one.what, one.number) for one in bus.verify_audit().problems]
+        assert problems == [("removed", 2), ("removed", 3)]
+
+
+def test_a_command_that_was_deleted_without_a_record_is_found_missing(owner: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, "admin"), autocommit=True) as connection:
+        connection.execute("delete from commandbus.audit")
+        connection.execute("delete from commandbus.command")
+    with SyncCommandBus(owner) as bus:
+        (problem,) = bus.verify_audit().problems
+        assert (problem.what, problem.entry.split()[0]) == ("removed", "CANCELED")
+
+
+def test_retention_is_on_record_and_what_it_forgot_is_expected(owner: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute("update commandbus.outcome set finished_at = 1")
+    with SyncCommandBus(owner) as bus:
+        assert bus.prune({"CANCELED": 60}).gone == 1
+        report = bus.verify_audit()
+        assert (report.problems, report.forgotten) == ([], 1)
+        newest = bus.list_actions(action="prune").actions[0]
+        assert (newest.actor, newest.subject) == ("program", "canceled older than 60 s")
+
+
+def make_the_chain_anew(url: str, actor: str) -> None:
+    """As a writer of the tables without the key would: another actor, and every hash computed again."""
+    with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "update commandbus.document set body = replace(body, '\"ann\"', %s) where kind = 'action'",
+            (f'"{actor}"',),
+        )
+        last: ledger.Link | None = None
+        for document in list(bus.session.run(bus.scope.store.list_documents(ledger.KIND, limit=100))):
+            link = ledger._links.decode(document.body)
+            action = bus.session.run(bus.scope.store.get_document(ledger.ACTION, link.subject))
+            assert action is not None
+            fresh = ledger._after(last, ledger.of_action(bus.scope, link.at, action), None)
+            last = fresh
+            for kind, key in ((ledger.KIND, document.key), (ledger.HEAD, "head")):
+                connection.execute(
+                    "update commandbus.document set body = %s where kind = %s and key = %s",
+                    (ledger.msgspec.json.encode(fresh).decode(), kind, key),
+                )
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_a_chain_that_was_made_anew_is_found_by_its_key(owner: str, key: str | None) -> None:
+    with SyncCommandBus(owner, ledger_key=key) as bus:
+        bus.pause("bank", "one", actor="ann")
+        bus.resume("bank", actor="ann")
+        make_the_chain_anew(owner, "ben")
+        assert bus.verify_audit().sound is (key is None), "without a key nobody can tell"
+
+
+def test_a_program_without_the_key_neither_acts_nor_verifies(owner: str) -> None:
+    with SyncCommandBus(owner, ledger_key=KEY) as bus:
+        bus.pause("bank", "one", actor="ann")
+        assert bus.verify_audit().sound
+    with SyncCommandBus(owner) as bus:
+        with pytest.raises(ConfigurationError, match="COMMANDBUS_LEDGER_KEY"):
+            bus.resume("bank", actor="ann")
+        assert bus.stats("bank").paused, "nothing was done"
+        with pytest.raises(ConfigurationError, match="COMMANDBUS_LEDGER_KEY"):
+            bus.verify_audit()
+
+
+def test_a_key_comes_from_the_environment_and_is_not_shown(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMANDBUS_LEDGER_KEY", KEY)
+    with SyncCommandBus(owner) as bus:
+        bus.pause("bank", "one", actor="ann")
+        assert bus.settings.ledger_key == KEY
+        assert KEY not in repr(bus.settings)
+    with psycopg.connect(owner) as connection:
+        bodies = connection.execute("select string_agg(body, ' ') from commandbus.document").fetchone()
+    assert KEY not in str(bodies)
+
+
+def test_a_short_key_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ledger_key"):
+        SyncCommandBus("memory://", ledger_key="short")
+
+
+def test_every_link_is_logged_as_an_anchor(owner: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "commandbus.ledger")
+    with SyncCommandBus(owner) as bus:
+        for reason in ("one", "two", "three"):
+            bus.pause("bank", reason, actor="ann")
+        anchor = caplog.messages[-1].rpartition(" ")[2]
+        assert anchor == bus.verify_audit().hash
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute("update commandbus.ledger_mark set number = 1")
+        cut_the_tail(owner, 2)
+        assert bus.verify_audit().sound, "an owner of the tables can cut without a trace in the store"
+        assert not bus.verify_audit(expect=anchor).sound
+
+
+def test_operators_of_the_troubleshooting_queue_need_no_more_than_admin(owner: str) -> None:
+    with SyncCommandBus(acting_as(owner, "admin")) as bus:
+        sent = bus.send("bank", "pay").command_id
+        worker = SyncWorker(bus, "bank")
+        worker.fail(worker.receive()[0], "no funds", is_transient=False)
+        queue = SyncTroubleshootingQueue(bus)
+        queue.operator_cancel("bank", sent, "gone", operator="ann")
+        assert bus.verify_audit().sound
