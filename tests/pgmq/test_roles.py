@@ -47,6 +47,8 @@ ADD_TRIGGER = f"alter table pgmq.q_{QUEUE} disable trigger all"
 TABLES = [CREATE_QUEUE, DROP_QUEUE, ADD_TRIGGER]
 DENIED = {
     "sender": [
+        SEND_MESSAGE,
+        BIND,
         READ_MESSAGES,
         READ_ARCHIVE,
         DELETE_MESSAGES,

@@ -127,12 +127,11 @@ declare
     q text := format('pgmq.%I', lower('q_' || the_queue));
     a text := format('pgmq.%I', lower('a_' || the_queue));
 begin
-    perform commandbus.pgmq_grant('sender', format('insert, select (msg_id) on %s', q));
     perform commandbus.pgmq_grant('worker', format('select, insert, update, delete on %s', q));
     perform commandbus.pgmq_grant('worker', format('insert on %s', a));
     perform commandbus.pgmq_grant('viewer', format('select on %s, %s', q, a));
     perform commandbus.pgmq_grant('admin', format('select, insert, update, delete, truncate on %s, %s', q, a));
-    perform commandbus.pgmq_grant('sender worker admin',
+    perform commandbus.pgmq_grant('worker admin',
         format('usage on sequence %s', pg_get_serial_sequence(q, 'msg_id')));
 end $$;
 
@@ -243,14 +242,11 @@ begin
     if to_regclass('pgmq.notify_insert_throttle') is not null then
         perform commandbus.pgmq_grant('worker', 'select on pgmq.notify_insert_throttle');
     end if;
-    perform commandbus.pgmq_grant('sender worker admin',
+    perform commandbus.pgmq_grant('worker admin',
         'execute on function commandbus.pgmq_bind(text, integer, boolean)');
-    perform commandbus.pgmq_grant('sender viewer', 'execute on function commandbus.pgmq_envelope,
-        commandbus.pgmq_headers, commandbus.pgmq_text_of, commandbus.pgmq_count, commandbus.pgmq_moment');
-    perform commandbus.pgmq_grant('sender worker', 'insert on commandbus.pgmq_message');
-    perform commandbus.pgmq_grant('worker', 'select, update on commandbus.pgmq_message');
-    -- What waits is counted without what runs.
-    perform commandbus.pgmq_grant('sender', 'select (domain, seqs) on commandbus.lease');
+    perform commandbus.pgmq_grant('viewer',
+        'execute on function commandbus.pgmq_count, commandbus.pgmq_moment');
+    perform commandbus.pgmq_grant('worker', 'select, insert, update on commandbus.pgmq_message');
     perform commandbus.pgmq_grant_queue(queue) from commandbus.pgmq_queue
         where to_regclass(format('pgmq.%I', lower('q_' || queue))) is not null;
 end $$;
