@@ -10,6 +10,7 @@ from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
 from commandbus.store.administration import Administration
 from commandbus.store.session import Engine
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -34,7 +35,7 @@ def create_engine(
             return PgmqEngine(url, migrate=migrate)
     if transport is not None:
         raise ConfigurationError(
-            f"transport={transport!r} does not exist for {_without_secrets(url)!r}; leave it out. "
+            f"transport={transport!r} does not exist for {shown_url(url)!r}; leave it out. "
             'There is transport="pgmq", for postgresql:// only.'
         )
     match _scheme(url):
@@ -53,7 +54,7 @@ def create_engine(
             return PostgresEngine(url, migrate=migrate)
         case _:
             raise ConfigurationError(
-                f"Unknown engine in {_without_secrets(url)!r}; use memory://, sqlite:///file.db or "
+                f"Unknown engine in {shown_url(url)!r}; use memory://, sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
 
@@ -98,15 +99,14 @@ def create_administration(url: str) -> Administration:
             )
         case _:
             raise ConfigurationError(
-                f"Unknown engine in {_without_secrets(url)!r}; use sqlite:///file.db or "
+                f"Unknown engine in {shown_url(url)!r}; use sqlite:///file.db or "
                 "postgresql://user@host/database."
             )
 
 
 def _not_postgresql(url: str) -> ConfigurationError:
     return ConfigurationError(
-        f"PGMQ lives in PostgreSQL, not in {_without_secrets(url)!r}; use "
-        "postgresql://user@host/database."
+        f"PGMQ lives in PostgreSQL, not in {shown_url(url)!r}; use postgresql://user@host/database."
     )
 
 
@@ -154,9 +154,3 @@ def _need_psycopg() -> None:
                 f"postgresql:// needs the package {name}, which is not installed; "
                 "`pip install 'durable-commandbus[postgres]'` brings it."
             )
-
-
-def _without_secrets(url: object) -> str:
-    text = str(url)
-    head, at, tail = text.rpartition("@")
-    return f"{head.split('://')[0]}://…{at}{tail}" if at else text

@@ -45,10 +45,23 @@ def test_doctor_finds_a_healthy_store_healthy(cli: Cli, bus: SyncCommandBus) -> 
         "journal",
         "durability",
         "integrity",
+        "leases",
         "clock",
     }
     assert set(found.values()) <= {"ok", "warning"}
     assert {row[0] for row in cli("db", "doctor").rows} == set(found)
+
+
+def test_doctor_names_a_lease_that_was_not_taken_back(cli: Cli, bus: SyncCommandBus, url: str) -> None:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    lease = "(lease_id, domain, worker, claimed_at, until, members) values (7, 'shop', 'w', 0, 1, '[]')"
+    connection.execute(f"insert into commandbus_lease {lease}")
+    connection.commit()
+    connection.close()
+    findings = cli("db", "doctor", "--json").document["findings"]
+    (found,) = [finding for finding in findings if finding["subject"] == "leases"]
+    assert found["level"] == "warning"
+    assert "the first: 7" in found["value"]
 
 
 def test_doctor_on_a_terminal_gives_advice(

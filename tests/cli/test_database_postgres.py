@@ -2,6 +2,7 @@
 
 import os
 
+import psycopg
 import pytest
 
 from commandbus.testing.postgres import PostgresUnavailable, create_database
@@ -60,3 +61,14 @@ def test_roles_are_printed_without_a_connection(cli: Cli) -> None:
 
 def test_roles_of_a_file_are_refused_in_words(cli: Cli) -> None:
     assert "no roles" in cli("db", "roles", "--url", "sqlite:///x.db", code=4).err
+
+
+def test_doctor_names_a_lease_that_was_not_taken_back(cli: Cli, url: str) -> None:
+    cli("db", "upgrade")
+    lease = "(lease_id, domain, worker, claimed_at, until, seqs) values (7, 'shop', 'w', 0, 1, '{1}')"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"insert into commandbus.lease {lease}".encode())
+    findings = cli("db", "doctor", "--json").document["findings"]
+    (found,) = [finding for finding in findings if finding["subject"] == "leases"]
+    assert found["level"] == "warning"
+    assert "the first: 7" in found["value"]

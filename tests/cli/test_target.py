@@ -86,11 +86,6 @@ def test_the_url_may_stand_before_the_command(cli: Cli, tmp_path: Path) -> None:
         assert len(bus.query_commands().commands) == 1
 
 
-def test_the_password_is_not_shown() -> None:
-    assert target.shown_url("postgresql://ada:secret@host/db") == "postgresql://ada:…@host/db"
-    assert target.shown_url("postgresql://ada@host/db") == "postgresql://ada@host/db"
-
-
 def test_an_app_is_found_by_attribute_by_module_and_by_factory(folder: Path) -> None:
     (folder / "cliapp_shop.py").write_text(APP)
     for app in ("cliapp_shop", "cliapp_shop:registry"):

@@ -21,7 +21,45 @@ def test_ten_failures_in_a_row_degrade() -> None:
     assert health.state is HealthState.HEALTHY
     health.record_failure(OSError("down"))
     assert health.state is HealthState.DEGRADED
-    assert health.reasons == ("10 failures in a row, the last: OSError: down",)
+    assert health.reasons == ("10 claims in a row failed within 0 s, the last: OSError: down",)
+
+
+def test_claims_that_fail_for_half_a_minute_degrade_however_few_they_are() -> None:
+    moment = [0.0]
+    health = HealthStatus(monotonic=lambda: moment[0])
+    health.record_failure("down")
+    moment[0] = 29.0
+    health.record_failure("down")
+    assert health.state is HealthState.HEALTHY
+    moment[0] = 30.0
+    assert health.state is HealthState.DEGRADED
+    assert health.reasons == ("2 claims in a row failed within 30 s, the last: down",)
+
+
+def test_claims_that_fail_for_as_long_as_silence_is_borne_are_critical_and_not_restarted_for() -> None:
+    moment = [0.0]
+    health = HealthStatus(60.0, monotonic=lambda: moment[0])
+    health.record_failure("down")
+    moment[0] = 60.0
+    report = health.report()
+    assert (report.state, report.causes) == (HealthState.CRITICAL, ())
+    assert report.reasons == ("1 claims in a row failed within 60 s, the last: down",)
+
+
+def test_settles_that_pass_do_not_hide_that_claims_fail() -> None:
+    health = HealthStatus()
+    for _ in range(10):
+        health.record_failure("down", "claim")
+        health.record_success("settle")
+    assert health.state is HealthState.DEGRADED
+
+
+def test_a_lease_that_cannot_be_taken_back_degrades_until_it_is_gone() -> None:
+    health = HealthStatus()
+    health.record_stuck_leases(("lease 7 cannot be taken back",))
+    assert (health.state, health.reasons) == (HealthState.DEGRADED, ("lease 7 cannot be taken back",))
+    health.record_stuck_leases(())
+    assert health.state is HealthState.HEALTHY
 
 
 def test_a_success_ends_the_row() -> None:

@@ -31,6 +31,7 @@ from commandbus.runtimes.probes import ProbeServer, SignsOfLife
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
+from commandbus.worker.readiness import StoreCheck
 
 AGAIN_AT_ONCE = RetryPolicy(max_attempts=10, backoff_schedule=[0])
 
@@ -351,7 +352,7 @@ def test_a_store_that_is_down_makes_a_worker_not_ready_but_live(
 
     with Running(worker), ProbeServer(worker) as probes:
         eventually(lambda: worker.ping())
-        monkeypatch.setattr(worker, "check_store", down)
+        monkeypatch.setattr(worker, "_store_check", StoreCheck(down))
         status, body = _get(probes.port, "/readyz")
         assert status == 503
         assert json.loads(body)["problems"] == ["the disk is gone; mount it again"]

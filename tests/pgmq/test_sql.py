@@ -11,8 +11,10 @@ import pytest
 from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
+from commandbus.engines.postgres.claiming import suspect_params
 from commandbus.engines.postgres.pgmq.names import queue_of
 from commandbus.engines.postgres.pgmq.queues import Queue, Texts, templates
+from commandbus.store.suspects import SuspectLimit
 from commandbus.sync import SyncCommandBus
 from tests.pgmq.database import empty_url
 
@@ -97,7 +99,8 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         params = ["{}"] * (count - 4) + ['{"{1,2}","{3}"}', 1, 1, 3]
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "claim":
-        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000]
+        limit = suspect_params(SuspectLimit(8))
+        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000, *limit]
     else:
         sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
     rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()

@@ -17,7 +17,7 @@ from commandbus.testing.postgres import PostgresServer, create_database
 TABLES = (
     "audit, batch_count, command, document, domain, lease, outcome, progress, queue, scheduled,"
     " sleeper, tally, unique_key, process, process_step, recorded_step, limit_rule, held, slot, touch,"
-    " bucket, place"
+    " bucket, place, mutex"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),

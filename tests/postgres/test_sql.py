@@ -10,8 +10,10 @@ import pytest
 from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
-from commandbus.engines.postgres.bounds import EVERYTHING, Bounds
+from commandbus.engines.postgres.bounds import EVERYTHING, FORGET_SECONDS, Bounds
+from commandbus.engines.postgres.claiming import suspect_params
 from commandbus.engines.postgres.statements import in_schema, queries
+from commandbus.store.suspects import SuspectLimit
 from tests.postgres.database import empty_url
 
 pytestmark = pytest.mark.postgres
@@ -80,7 +82,9 @@ def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], m
     return "\n".join(row[0] for row in rows)
 
 
-CLAIM = ["d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20]
+CLAIM = [
+    "d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20, *suspect_params(SuspectLimit(8)),
+]  # fmt: skip
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
     "sweep": ["{d1,d2}"],
@@ -151,9 +155,9 @@ def claim_reads_little(connection: psycopg.Connection[Any]) -> None:
 def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
     bounds = Bounds()
     assert bounds.ranges("d", 0.0) is None
-    bounds.walked("d", 0.0, 0.0)
+    bounds.looked("d", 0.0, 0.0, everywhere=True)
     bounds.took("d", [(0, 7), (5, 3), (5, 9)])
-    found = bounds.ranges("d", 0.5)
+    found = bounds.ranges("d", 0.01)
     assert found is not None
     columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
     ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
@@ -164,14 +168,14 @@ def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
     assert [covered(key) for key in [(0, 7), (0, 1), (5, 9), (5, 1)]] == [False] * 4
     fresh = [(-5, 1), (0, 8), (3, 1), (5, 10), (6, 1), (100, 2**62)]
     assert all(covered(key) for key in fresh)
-    assert bounds.ranges("d", 1.5) is None
+    assert bounds.ranges("d", FORGET_SECONDS) is None
 
 
 def test_what_has_aged_is_looked_at_first_and_once() -> None:
     bounds = Bounds()
-    bounds.walked("d", 0.0, 0.0)
+    bounds.looked("d", 0.0, 0.0, everywhere=True)
     bounds.took("d", [(0, 7), (10, 3)])
-    found = bounds.ranges_after("d", 0.5, [(10, 9), (5, 4)])
+    found = bounds.ranges_after("d", 0.01, [(10, 9), (5, 4)])
     columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
     ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
     assert ranges[:2] == [((10, 4), (10, 9)), ((5, 0), (5, 4))]
@@ -181,25 +185,53 @@ def test_what_has_aged_is_looked_at_first_and_once() -> None:
     assert not any(low <= key < high for low, high in ranges for key in [(0, 7), (10, 3)])
 
 
+def walk(bounds: Bounds, now: float, seconds: float) -> None:
+    """A claim without bounds, and one with them, which take so long and a millisecond."""
+    bounds.looked("d", now, seconds, everywhere=True)
+    bounds.took("d", [(5, 1)])
+    bounds.looked("d", now, 0.001, everywhere=False)
+
+
 def test_a_slow_walk_is_taken_more_rarely() -> None:
     bounds = Bounds()
-    bounds.walked("d", 0.0, 0.5)
-    bounds.took("d", [(5, 1)])
-    assert bounds.ranges("d", 9.0) is not None
-    assert bounds.ranges("d", 11.0) is None
+    for now in range(20):
+        walk(bounds, now, 0.501)
+    assert bounds.ranges("d", 19 + 9.9) is not None
+    assert bounds.ranges("d", 19 + 10.1) is None
+
+
+def test_a_walk_that_was_slow_once_is_taken_as_often_as_before() -> None:
+    bounds = Bounds()
+    walk(bounds, 0.0, 0.001)
+    walk(bounds, 1.0, 0.001)
+    walk(bounds, 2.0, 0.5)
+    assert bounds.ranges("d", 2.0 + FORGET_SECONDS) is None
+
+
+def test_returned_work_is_looked_for_as_soon_as_a_walk_is_due() -> None:
+    bounds = Bounds()
+    walk(bounds, 0.0, 0.001)
+    assert bounds.ranges("d", 0.01) is not None
+    bounds.returned("d")
+    assert bounds.ranges("d", 0.01) is None
+    for now in range(20):
+        walk(bounds, now, 0.501)
+    bounds.returned("d")
+    assert bounds.ranges("d", 19 + 9.9) is not None, "a slow walk costs a twentieth at most"
+    assert bounds.ranges("d", 19 + 10.1) is None
 
 
 def test_new_work_is_looked_for_where_work_ended_until_somebody_gives_some_back() -> None:
     bounds = Bounds()
-    bounds.walked("d", 0.0, 0.0)
+    bounds.looked("d", 0.0, 0.0, everywhere=True)
     bounds.took("d", [(5, 9)])
-    before = bounds.ranges("d", 0.5)
+    before = bounds.ranges("d", 0.01)
     bounds.emptied("d")
-    assert bounds.ranges("d", 0.5) is None
+    assert bounds.ranges("d", 0.01) is None
     bounds.resume("d", 60.0)
-    assert bounds.ranges("d", 60.5) == before
-    assert bounds.ranges("d", 61.5) is None, "and everywhere a second later"
+    assert bounds.ranges("d", 60.01) == before
+    assert bounds.ranges("d", 61.0) is None, "and everywhere a moment later"
     bounds.emptied("d")
     bounds.forget("d")
     bounds.resume("d", 70.0)
-    assert bounds.ranges("d", 70.5) is None
+    assert bounds.ranges("d", 70.01) is None

@@ -12,11 +12,13 @@ import psycopg
 import pytest
 
 from commandbus import HandlerRegistry
+from commandbus.engines.postgres.schema import upgrade
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
-from tests.postgres.database import empty_url
+from tests.postgres.database import empty_url, tcp
 from tests.postgres.test_trouble import end_backends
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.postgres
 
@@ -40,12 +42,14 @@ def worker(url: str, handler: Any, **options: Any) -> Iterator[SyncWorker]:
     registry.register("orders", "ship", handler)
     with SyncCommandBus(url) as bus:
         found = SyncWorker(bus, "orders", registry, **options)
-        running = threading.Thread(target=found.run)
+        running = threading.Thread(target=found.run, daemon=True)
         running.start()
-        eventually(lambda: found._core.idle)
-        yield found
-        found.stop()
-        running.join()
+        try:
+            eventually(lambda: found._core.idle)
+            yield found
+        finally:
+            found.stop()
+            running.join(30)
 
 
 def sleepers(url: str) -> int:
@@ -192,3 +196,33 @@ def test_a_glance_of_an_idle_worker_misses_nothing(url: str) -> None:
         again = eventually(lambda: bus.session.run(store.claim(glance)).claimed)
         assert again[0].seq == lost[0].seq
         assert again[0].lease_id != lost[0].lease_id
+
+
+def test_a_listener_that_is_back_makes_its_workers_look_once(url: str) -> None:
+    """What was sent while it was away was announced in vain, or not at all."""
+    seen = Seen()
+    with Proxy(tcp(url)) as proxy, worker(proxy.url, seen) as deaf:
+        assert eventually(lambda: listeners(url) == 1)
+        proxy.refusing = True
+        assert end_backends(url, "commandbus listen") == 1
+        eventually(lambda: deaf.metrics.wakeups["lost"] == 1 and deaf._core.idle)
+        with SyncCommandBus(url + "&notify=off") as silent:
+            silent.send("orders", "ship")
+        time.sleep(0.3)
+        assert seen.times == [], "nothing but the return of the listener tells of it"
+        proxy.refusing = False
+        eventually(lambda: len(seen.times) == 1, 10)
+        assert deaf.metrics.wakeups["reconnect"] == 1
+
+
+def test_wake_ups_arrive_in_any_schema(url: str) -> None:
+    other = url + "&schema=elsewhere"
+    upgrade(other)
+    seen = Seen()
+    with worker(other, seen), SyncCommandBus(other) as sender, SyncCommandBus(url) as stranger:
+        for number in range(3):
+            stranger.send("orders", "ship")
+            sent = time.monotonic()
+            sender.send("orders", "ship")
+            eventually(lambda number=number: len(seen.times) == number + 1)
+            assert seen.times[-1] - sent < 2.0

@@ -17,7 +17,10 @@ from commandbus.domain.outcome import Released, RetryLater
 from commandbus.engines.memory import store as memory
 from commandbus.engines.memory.state import Entry
 from commandbus.engines.memory.store import MemoryStore
+from commandbus.store import suspects
+from commandbus.store.suspects import Admission
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker import pace
 from commandbus.worker.chains import Chains
 from commandbus.worker.core import WorkerCore
 from tests.simulation.oracle import PARKED
@@ -217,7 +220,43 @@ def an_operators_retry_is_not_announced(patch: pytest.MonkeyPatch) -> None:
     _around(patch, MemoryStore, "resolve", resolve)
 
 
+@bug
+def all_suspects_are_given_out_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Admission, "admits", lambda admission, crashes, waited: True)
+
+
+@bug
+def a_suspect_on_its_last_chance_is_given_out_beside_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(suspects, "LAST_APART", 0)
+    patch.setattr(suspects, "APART", 0)
+
+
+@bug
+def a_suspect_on_its_last_chance_waits_until_it_is_the_only_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(suspects, "LAST_APART", 10**12)
+    patch.setattr(suspects, "APART", 10**12)
+
+
 # The core and the hub.
+
+
+@bug
+def no_claim_follows_when_a_suspect_has_left(patch: pytest.MonkeyPatch) -> None:
+    def make_room(core: Any, settlements: Any, *, durable: bool) -> None:
+        core._suspects.ended(settlements, durable=durable)
+
+    patch.setattr(WorkerCore, "_make_room", make_room)
+
+
+@bug
+def a_claim_that_failed_is_taken_for_one_that_was_not_carried_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerCore, "_left_under_lease", lambda core, now: None)
+
+
+@bug
+def commands_that_were_claimed_ahead_are_given_back_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pace, "HOARD_SECONDS", 0.0)
+    patch.setattr(pace, "SUSPECTS_HOARD_SECONDS", 0.0)
 
 
 @bug

@@ -7,7 +7,7 @@ it are written down from PROMISES and the port's contract, not from the engine's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -17,12 +17,19 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Canceled, Parked, Rejected, Released, RetryLater, Succeeded
-from commandbus.store.records import Claimed, ClaimReply, QueueStats, Settlement
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, QueueStats, Settlement
+from commandbus.store.suspects import SuspectLimit
 
 PENDING, RUNNING = CommandStatus.PENDING, CommandStatus.IN_PROGRESS
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 ENDED = (CommandStatus.COMPLETED, CommandStatus.FAILED, CommandStatus.CANCELED)
 CRASHES_ALLOWED = 3
+APART, LAST_APART = 300_000, 800_000
+"""So long a suspect may be kept apart from one on its last chance; and one on its last chance from
+another one."""
+GIVEN_BACK_MAX = 3
+AGAIN = 1_000_000
+"""After the end of the lease of a dead worker, or when a suspect is ready, it begins within this."""
 
 
 class Violation(AssertionError):
@@ -52,6 +59,8 @@ class Tracked:
     deliveries: int = 0
     """Since it was sent, or since an operator gave it fresh attempts."""
     refunds: int = 0
+    given_back: int = 0
+    """Without having begun."""
     received: int = 0
     seq: int | None = None
     """Its number in the store, known since its first claim."""
@@ -66,7 +75,47 @@ class Held:
     """A lease, as the history tells it."""
 
     until: int
+    worker: str
     members: dict[int, Tracked] = field(default_factory=dict)
+
+
+class Apart:
+    """The suspects of one claim: commands whose workers died."""
+
+    def __init__(self, limit: SuspectLimit | None, now: int) -> None:
+        assert limit is not None
+        self._limit, self._now = limit, now
+        self._taken: list[Tracked] = []
+
+    def take(self, command: Tracked) -> None:
+        if not command.crashes:
+            return
+        waited, last = self._now - command.due_at, _is_last(command)
+        beside_last = self._limit.last_chance or any(map(_is_last, self._taken))
+        beside = not self._limit.alone or bool(self._taken)
+        if len(self._taken) >= self._limit.room:
+            raise Violation(f"#{command.number} is one suspect too many for its worker")
+        if last and beside_last and waited < LAST_APART:
+            raise Violation(f"#{command.number} and another on its last chance were given out together")
+        if ((last and beside) or beside_last) and waited < APART:
+            raise Violation(f"#{command.number} was given out beside a suspect on its last chance")
+        self._taken.append(command)
+
+    def may_stay(self, command: Tracked) -> bool:
+        """Whether a suspect is left in the queue with a reason."""
+        if not command.crashes:
+            return False
+        beside = not self._limit.alone or bool(self._taken)
+        waits = beside and self._now - command.due_at < LAST_APART
+        return len(self._taken) >= self._limit.room or waits
+
+
+def _groups_of(commands: Iterable[Tracked]) -> set[tuple[str, str | None]]:
+    return {(command.domain, command.group) for command in commands if command.group is not None}
+
+
+def _is_last(command: Tracked) -> bool:
+    return command.crashes == CRASHES_ALLOWED - 1
 
 
 class Oracle:
@@ -100,15 +149,8 @@ class Oracle:
             self.keys[command.domain, command.key] = command
         self.check_record(command)
 
-    def claimed(
-        self,
-        domains: Sequence[str],
-        limit: int,
-        followers: int,
-        lease_seconds: float,
-        reply: ClaimReply,
-        now: int,
-    ) -> None:
+    def claimed(self, request: ClaimRequest, reply: ClaimReply, now: int) -> None:
+        domains, limit, followers = request.domains, request.limit, request.followers
         rescued = self._take_back(now)
         if reply.rescued != rescued:
             raise Violation(f"P5: {rescued} leased commands were lost, {reply.rescued} were rescued")
@@ -125,7 +167,8 @@ class Oracle:
             and command.due_at <= now
             and command not in expired
         ]
-        until = now + int(lease_seconds * 1_000_000)
+        until = now + int(request.lease_seconds * 1_000_000)
+        apart = Apart(request.suspects, now)
         last: dict[str, tuple[int, int]] = {}
         for taken in reply.claimed:
             command = self.commands.get(taken.command_id)
@@ -145,6 +188,7 @@ class Oracle:
                 raise Violation(f"P10: #{command.number} came after a later one")
             else:
                 last[command.domain] = command.rank
+            apart.take(command)
             if command.seq not in (None, taken.seq):
                 raise Violation(f"#{command.number} changed its sequence")
             command.seq = taken.seq
@@ -154,13 +198,17 @@ class Oracle:
                 if taken.lease_id in self.lease_ids:
                     raise Violation(f"P6: lease {taken.lease_id} was given out twice")
                 self.lease_ids.add(taken.lease_id)
-                held = self.leases[taken.lease_id] = Held(until)
+                held = self.leases[taken.lease_id] = Held(until, request.worker)
             held.members[taken.seq] = command
             waiting.remove(command)
         # The place of one that expired is free from the next claim on.
         freed = {(command.domain, command.group) for command in expired if command.group is not None}
+        # A suspect that stays may have passed the gate of its group.
+        freed |= _groups_of(command for command in waiting if apart.may_stay(command))
         for command in waiting:
             if self.is_held_back(command) or (command.domain, command.group) in freed:
+                continue
+            if apart.may_stay(command):
                 continue
             if rows < limit:
                 raise Violation(f"P1: #{command.number} was eligible, and the claim left room")
@@ -285,8 +333,17 @@ class Oracle:
                 command.attempts -= 1
                 command.releases += 1
                 command.refunds += 1
+                if not settlement.ran:
+                    self._given_back(command)
         self.check_record(command)
         return True
+
+    def _given_back(self, command: Tracked) -> None:
+        """A claim that is given back without a run is no delivery, and must be rare: a worker stops, or
+        a slow command came before it."""
+        command.given_back += 1
+        if command.given_back > GIVEN_BACK_MAX:
+            raise Violation(f"P5: #{command.number} was given back {command.given_back} times unbegun")
 
     def renewed(self, lease_ids: Sequence[int], seconds: float, gone: Sequence[int], now: int) -> None:
         for lease_id in lease_ids:
@@ -336,6 +393,18 @@ class Oracle:
             and command.due_at <= now
             and not self.is_held_back(command)
         ]
+
+    def startable(self, domain: str, alive: Container[str], now: int) -> list[Tracked]:
+        """What a free worker of a domain must be about to run at this moment."""
+        ready = self.ready((domain,), now)
+        staying = [c for c in ready if c.crashes and c.due_at + AGAIN >= now]
+        groups = _groups_of(staying)
+        found = [c for c in ready if c not in staying and (c.domain, c.group) not in groups]
+        if domain not in self.paused:
+            for held in self.leases.values():
+                if held.worker not in alive and held.until + AGAIN < now:
+                    found += [c for c in held.members.values() if c.domain == domain]
+        return found
 
     def unfinished(self) -> list[Tracked]:
         return [c for c in self.commands.values() if c.status is PENDING or c.status is RUNNING]

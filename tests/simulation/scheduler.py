@@ -93,6 +93,8 @@ def act(world: World, worker: VirtualWorker, action: str) -> None:
             done = worker.answer()
         case "renew":
             worker.renew()
+            if worker.reclaim_at <= world.now:
+                worker.reclaim()
         case "crash":
             world.crash(worker)
         case "freeze":
@@ -142,6 +144,9 @@ def advance(world: World) -> None:
         if any(moment <= world.now for moment in worker.renewals.values()):
             worker.renew()
             return
+        if worker.reclaim_at <= world.now:
+            worker.reclaim()
+            return
     check_nobody_sleeps(world, awake)
     later = world.now + int(rng.random() * 3 * SECOND)
     moments = [m for w in awake if (m := w.next_moment()) is not None and m > world.now]
@@ -158,9 +163,11 @@ def lull(world: World) -> None:
 
 
 def check_nobody_sleeps(world: World, awake: list[VirtualWorker]) -> None:
-    """Wake-ups arrive in a prompt world: free slots beside ready work are a lost one."""
+    """Wake-ups arrive in a prompt world: free slots beside ready work are a lost one. Suspects may be
+    left for others, and the end of a dead worker's lease must be noticed: both within a second."""
+    alive = {worker.name for worker in world.workers}
     for domain in world.domains:
-        if not world.oracle.ready((domain,), world.now):
+        if not world.oracle.startable(domain, alive, world.now):
             continue
         serving = [w for w in awake if domain in w.domains]
         sleeping = [worker.name for worker in serving if worker.asleep()]
@@ -181,10 +188,10 @@ def calm(world: World) -> None:
     ends = [run.ends_at for worker in world.workers for run in worker.running]
     ends += [held.until for held in world.oracle.leases.values()]
     ends += [command.due_at for command in world.oracle.commands.values()]
-    bound = max([world.now, *ends]) + int((2 * POLL_MAX + 2 * LEASE + 30) * SECOND)
-    _settle_down(world, bound)
+    patience = LEASE + 1 if world.prompt else 2 * POLL_MAX + 2 * LEASE
+    _settle_down(world, max([world.now, *ends]) + int(patience * SECOND))
     if world.operate_on_all_parked():
-        _settle_down(world, world.now + int((POLL_MAX + LEASE) * SECOND))
+        _settle_down(world, world.now + int((1 if world.prompt else POLL_MAX + LEASE) * SECOND))
     left = world.oracle.unfinished()
     if left:
         raise Violation(f"P1: {[c.number for c in left]} never ended")
@@ -236,6 +243,9 @@ def turn(world: World) -> bool:
                 done = True
         if worker.alive and worker.renewals and min(worker.renewals.values()) <= world.now:
             worker.renew()
+            done = True
+        if worker.alive and worker.reclaim_at <= world.now:
+            worker.reclaim()
             done = True
         if worker.alive and worker.overdue():
             worker.tick()

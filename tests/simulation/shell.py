@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.backoff import BACKOFF_MAX
-from commandbus.worker.core import GRACE, SETTLE_PATIENCE, WorkerCore
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import (
     Claim,
     Effect,
@@ -36,6 +37,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.pace import GRACE, SETTLE_PATIENCE
 from tests.simulation.oracle import Violation
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class VirtualWorker:
         self.heard_late = False
         """Since it was frozen, and until it claims, what it knows of due times may be stale."""
         self.alive = True
+        self.reclaimer = Reclaimer(name, domains, settings.visibility_timeout)
+        self.reclaim_at = world.now
         self.waiter = hub.register(domains, self._on_wake)
         self.handle(Tick())
 
@@ -197,6 +201,7 @@ class VirtualWorker:
             claim.sweep,
             followers=claim.followers,
             chain=claim.chain,
+            suspects=claim.suspects,
         )
 
     def finish(self, run: Run, settlement: Settlement) -> None:
@@ -230,6 +235,11 @@ class VirtualWorker:
         if gone:
             self.inbox.append(LeasesGone(gone))
 
+    def reclaim(self) -> None:
+        """What the service does that watches the ends of others' leases."""
+        world = self.world
+        self.reclaim_at = world.now + int(world.run(self.reclaimer.work(world.scope)) * 1_000_000)
+
     def end(self) -> None:
         """The worker is done, or its process died: whatever it still knew is forgotten."""
         self.alive = False
@@ -241,7 +251,7 @@ class VirtualWorker:
     def next_moment(self) -> int | None:
         """When something will happen here by itself."""
         moments = [run.ends_at for run in self.running]
-        moments += self.renewals.values()
+        moments += [self.reclaim_at, *self.renewals.values()]
         deadline = self.core.deadline()
         if deadline is not None and deadline < inf:
             moments.append(self.world.moment(deadline))

@@ -324,7 +324,7 @@ class World:
         limit, request = worker.claim.limit, worker.request()
         reply = self.run(self.store.claim(request))
         self.log(worker.name, "claims", [c.seq for c in reply.claimed], reply.next_due_in)
-        self.oracle.claimed(worker.domains, limit, worker.claim.followers, LEASE, reply, self.now)
+        self.oracle.claimed(request, reply, self.now)
         if draw < 0.09:
             self.log(worker.name, "never learns of its claim")
             worker.claim_answer = ClaimFailed(UNREACHABLE)

@@ -12,7 +12,7 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import ClaimReply, SettleReport
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.backoff import BACKOFF_MAX
-from commandbus.worker.core import GRACE, SETTLE_GAP, SETTLE_PATIENCE, WorkerCore
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
     ClaimFailed,
@@ -28,6 +28,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.pace import GRACE, SETTLE_GAP, SETTLE_PATIENCE
 from tests.unit.cores import Bench
 
 DOWN = StoreUnavailable("down")
@@ -488,6 +489,29 @@ def test_an_empty_reply_is_counted() -> None:
     assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)
 
 
+def test_after_a_claim_that_failed_an_idle_worker_looks_again_when_its_lease_would_end() -> None:
+    """The claim may have been carried out, and no other worker may be there to take it back."""
+    bench = Bench(poll_interval=600.0, visibility_timeout=30.0).begun()
+    bench.tell(ClaimFailed(DOWN))
+    failed_at = bench.now
+    bench.now += 5.0
+    bench.tell(Tick())
+    bench.empty()
+    assert bench.core.deadline() == failed_at + 30.0
+    bench.now = failed_at + 30.0
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
+def test_after_a_settlement_that_was_dropped_an_idle_worker_looks_again_when_its_lease_ends() -> None:
+    bench = Bench(poll_interval=600.0, visibility_timeout=30.0).begun()
+    bench.claims(1)
+    bench.empty()
+    bench.finish(1)
+    bench.now += 1.0
+    bench.tell(SettleFailed(POISON, passing=False))
+    assert bench.core.deadline() == bench.now + 30.0
+
+
 def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> None:
     asked: list[tuple[float, float]] = []
 
@@ -502,7 +526,9 @@ def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> 
     assert asked == [(5.0, 5.5)]
     assert core.deadline() == 65.5
     assert core.metrics.wakeups == {}
-    assert core.handle(Woken("chain", None), 6.0) == [Claim(4, True, hurried=True)]
+    (claim,) = core.handle(Woken("chain", None), 6.0)
+    assert isinstance(claim, Claim)
+    assert claim.hurried
 
 
 def test_only_an_event_that_ends_a_wait_counts_as_a_wakeup() -> None:

@@ -1,53 +1,119 @@
-"""A command whose workers died runs beside fewer others, and on its last chance beside fresh ones."""
+"""Commands whose workers died are claimed as far as they can start at once, and stay apart."""
 
-from uuid import uuid4
+from __future__ import annotations
 
-from commandbus.domain.outcome import Released, Succeeded
+from typing import Any
+
+import pytest
+
+from commandbus.domain.outcome import CRASHES_MAX, Released, Succeeded
 from commandbus.settings import WorkerSettings
-from commandbus.store.records import Claimed, ClaimReply, Settlement, SettleReport
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
+from commandbus.store.suspects import APART, APART_SECONDS, LAST_APART, NONE, Admission, SuspectLimit
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.effects import Claim, Effect, Settle, Start
-from commandbus.worker.events import Claims, Finished, Settled, StopRequested, Tick, Withdrawn
-from commandbus.worker.suspects import RELEASES_MAX
+from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
+from commandbus.worker.events import (
+    Claims,
+    Event,
+    Finished,
+    LeasesGone,
+    Settled,
+    StopRequested,
+    Tick,
+    Withdrawn,
+)
+from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
+from tests.unit.cores import _claimed
+
+ONCE, LAST = 1, CRASHES_MAX - 1
 
 
-def claimed(seq: int, crashes: int, releases: int = 0) -> Claimed:
-    values = dict.fromkeys(Claimed.__struct_fields__)
-    values |= {"seq": seq, "lease_id": 1, "domain": "d", "command_type": "t", "command_id": uuid4()}
-    values |= {"attempt": crashes + 1, "crashes": crashes, "releases": releases, "priority": 5}
-    return Claimed(**values)
+def claimed(seq: int, crashes: int) -> Claimed:
+    return _claimed(seq, 1, crashes, 5, keyed=False)
+
+
+def admitted(limit: SuspectLimit | None, *found: tuple[int, int]) -> list[int]:
+    """The positions that may be taken, of crashes and waiting times in the order of the queue."""
+    admission = Admission(limit)
+    return [n for n, (crashes, waited) in enumerate(found) if admission.admits(crashes, waited)]
+
+
+def test_fresh_commands_are_admitted_whatever_the_limit() -> None:
+    assert admitted(NONE, (0, 0), (ONCE, APART), (0, 0)) == [0, 2]
+
+
+def test_without_a_limit_every_suspect_is_admitted() -> None:
+    assert admitted(None, (ONCE, 0), (LAST, 0), (LAST, 0)) == [0, 1, 2]
+
+
+def test_no_more_suspects_are_admitted_than_there_is_room_for() -> None:
+    assert admitted(SuspectLimit(2), (ONCE, 0), (ONCE, 0), (ONCE, APART), (0, 0)) == [0, 1, 3]
+
+
+def test_a_suspect_on_its_last_chance_is_the_only_one() -> None:
+    assert admitted(SuspectLimit(8), (LAST, 0), (ONCE, 0), (LAST, 0), (0, 0)) == [0, 3]
+
+
+@pytest.mark.parametrize("limit", [SuspectLimit(8, alone=False), SuspectLimit(8)])
+def test_a_suspect_on_its_last_chance_is_not_taken_beside_others(limit: SuspectLimit) -> None:
+    assert admitted(limit, (ONCE, 0), (LAST, 0), (ONCE, 0)) == [0], "nor is it overtaken by one"
+
+
+BESIDE_LAST = SuspectLimit(8, alone=False, last_chance=True)
+
+
+def test_no_suspect_is_taken_beside_one_on_its_last_chance() -> None:
+    assert admitted(BESIDE_LAST, (ONCE, 0), (LAST, 0)) == []
+
+
+def test_after_a_while_a_suspect_is_taken_beside_one_on_its_last_chance() -> None:
+    assert admitted(BESIDE_LAST, (ONCE, APART), (ONCE, APART - 1), (LAST, APART)) == [0]
+
+
+def test_after_a_while_one_on_its_last_chance_is_taken_beside_other_suspects() -> None:
+    assert admitted(SuspectLimit(8, alone=False), (LAST, APART), (LAST, APART)) == [0]
+
+
+def test_after_a_longer_while_two_on_their_last_chance_are_taken_together() -> None:
+    assert admitted(BESIDE_LAST, (LAST, LAST_APART), (LAST, LAST_APART - 1)) == [0]
+
+
+def test_the_limit_of_a_claim_shrinks_with_what_it_took_before() -> None:
+    request = ClaimRequest(("d",), 10, "w", 30.0, suspects=SuspectLimit(4))
+    assert request.suspects_beside([claimed(1, 0)]) == SuspectLimit(4)
+    one = request.suspects_beside([claimed(1, 0), claimed(2, ONCE)])
+    assert one == SuspectLimit(3, alone=False)
+    assert request.suspects_beside([claimed(1, LAST)]) == SuspectLimit(3, alone=False, last_chance=True)
 
 
 class Watched:
-    """A core, the commands it starts, and those it gives back with the delay."""
+    """A core, the commands it starts and gives back, and the limits of its claims."""
 
     def __init__(self, concurrency: int = 2, prefetch: int = 0) -> None:
         self.core = WorkerCore(WorkerSettings(concurrency=concurrency, prefetch=prefetch))
         self.started: list[int] = []
-        self.back: dict[int, float] = {}
-        self.settling: list[Settlement] = []
-        self.claims: list[int] = []
+        self.back: list[int] = []
+        self.claims: list[Claim] = []
         self.tell(Tick(), 0.0)
 
-    def tell(self, event: object, now: float) -> None:
-        effects: list[Effect] = self.core.handle(event, now)  # type: ignore[arg-type]
+    def tell(self, event: Event, now: float) -> list[Effect]:
+        effects = self.core.handle(event, now)
         self.core.check()
         for effect in effects:
-            match effect:
-                case Start(batch):
-                    self.started += [one.seq for one in batch]
-                case Settle(batch):
-                    self.settling = list(batch)
-                    for one in batch:
-                        if isinstance(one.outcome, Released):
-                            self.back[one.seq] = one.outcome.delay
-                case Claim(limit=limit):
-                    self.claims.append(limit)
-                case _:
-                    continue
+            if isinstance(effect, Start):
+                self.started += [one.seq for one in effect.claimed]
+            elif isinstance(effect, Settle):
+                self.back += [s.seq for s in effect.batch if isinstance(s.outcome, Released)]
+            elif isinstance(effect, Claim):
+                self.claims.append(effect)
+        return effects
 
-    def find(self, *found: Claimed, now: float) -> None:
-        self.tell(Claims(ClaimReply(list(found)), 2), now)
+    @property
+    def limit(self) -> Any:
+        return self.claims[-1].suspects
+
+    def find(self, *found: Claimed, now: float) -> list[Effect]:
+        return self.tell(Claims(ClaimReply(list(found)), self.claims[-1].limit), now)
 
     def finish(self, seq: int, now: float) -> None:
         self.tell(Finished([Settlement(seq, 1, 1, Succeeded(None))]), now)
@@ -56,85 +122,120 @@ class Watched:
         self.tell(Settled(SettleReport()), now)
 
 
-def test_after_one_crash_a_command_runs_among_others() -> None:
-    it = Watched()
-    it.find(claimed(1, crashes=0), claimed(2, crashes=1), now=0.1)
+def test_a_worker_takes_no_more_suspects_than_it_has_slots() -> None:
+    it = Watched(concurrency=4)
+    assert it.limit == SuspectLimit(4)
+    it.find(claimed(1, ONCE), now=0.1)
+    assert it.limit == SuspectLimit(3, alone=False)
+
+
+def test_a_worker_that_claims_ahead_takes_no_more_suspects_than_it_has_slots() -> None:
+    it = Watched(concurrency=4, prefetch=100)
+    assert (it.claims[-1].limit, it.limit) == (104, SuspectLimit(4))
+
+
+def test_all_that_was_claimed_starts_at_once_and_none_goes_back() -> None:
+    it = Watched(concurrency=2)
+    it.find(claimed(1, ONCE), claimed(2, LAST), now=0.1)
     assert it.started == [1, 2]
+    assert it.back == []
 
 
-def test_after_a_crash_no_more_start_together_than_there_are_slots() -> None:
-    it = Watched(concurrency=2, prefetch=3)
-    assert it.claims == [5]
-    it.find(*(claimed(seq, crashes=1) for seq in range(1, 6)), now=0.1)
-    assert it.started == [1, 2]
-    assert sorted(it.back) == [3, 4, 5]
-    assert len(set(it.back.values())) == 3, "they do not return together"
-    it.settled(0.2)
-    it.finish(1, 0.3)
-    assert it.claims == [5, 1], "nothing is claimed ahead"
-
-
-def test_on_its_last_chance_a_command_runs_beside_fresh_ones() -> None:
-    """If it kills its process, they count their first crash, and nobody is parked with it."""
-    it = Watched()
-    it.find(claimed(1, crashes=0), claimed(2, crashes=2), now=0.1)
-    assert sorted(it.started) == [1, 2]
-    assert it.back == {}
-
-
-def test_suspects_are_kept_away_from_one_on_its_last_chance() -> None:
-    it = Watched(concurrency=4)
-    it.find(claimed(1, crashes=2), now=0.1)
-    it.find(claimed(2, crashes=1), claimed(3, crashes=2), claimed(4, crashes=0), now=0.2)
-    assert it.started == [1, 4]
-    assert sorted(it.back) == [2, 3]
-    assert it.back[2] > 0, "at the head of the queue it would be claimed again before all others"
-
-
-def test_one_on_its_last_chance_is_kept_away_from_other_suspects() -> None:
-    it = Watched(concurrency=4)
-    it.find(claimed(1, crashes=1), now=0.1)
-    it.find(claimed(2, crashes=2), now=0.2)
-    assert it.started == [1]
-    assert list(it.back) == [2]
-
-
-def test_one_on_its_last_chance_begins_when_the_others_have_left() -> None:
-    """Until their release is durable they are under a lease of this process, and would be parked."""
-    it = Watched()
-    it.find(claimed(1, crashes=2), claimed(2, crashes=2), now=0.1)
-    assert list(it.back) == [2]
-    assert it.started == []
-    it.settled(0.2)
-    assert it.started == [1]
-
-
-def test_the_next_suspect_runs_when_the_outcome_of_the_last_is_durable() -> None:
-    it = Watched(concurrency=4)
-    it.find(claimed(1, crashes=2), now=0.1)
+def test_nothing_is_claimed_ahead_while_suspects_are_held() -> None:
+    it = Watched(concurrency=2, prefetch=100)
+    assert it.claims[-1].limit == 102
+    it.find(claimed(1, ONCE), now=0.1)
+    assert it.claims[-1].limit == 1
     it.finish(1, 0.2)
-    it.find(claimed(2, crashes=2), now=0.3)
-    assert it.started == [1], "the outcome of 1 is on its way"
+    it.settled(0.3)
+    it.find(claimed(2, 0), now=0.4)
+    assert it.claims[-1].limit == 101
+
+
+def test_a_worker_that_holds_one_on_its_last_chance_says_so() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    assert it.limit == SuspectLimit(3, alone=False, last_chance=True)
+    it.find(claimed(2, 0), now=0.2)
+    assert it.limit.last_chance
+
+
+def test_a_suspect_with_another_chance_counts_until_it_has_ended() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, ONCE), now=0.1)
+    it.finish(1, 0.2)
+    it.find(claimed(2, 0), now=0.3)
+    assert it.limit == SuspectLimit(4)
+
+
+def test_a_suspect_on_its_last_chance_counts_until_its_outcome_is_durable() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    it.finish(1, 0.2)
+    it.find(claimed(2, 0), now=0.3)
+    assert it.limit.last_chance
     it.settled(0.4)
-    it.settled(0.5)
-    it.find(claimed(3, crashes=2), now=0.6)
-    assert it.started == [1, 3]
+    it.find(claimed(3, 0), now=0.5)
+    assert it.limit == SuspectLimit(4)
 
 
-def test_a_suspect_that_was_given_back_often_runs_among_others() -> None:
+def test_a_suspect_whose_lease_is_lost_counts_no_more() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    it.tell(LeasesGone([1]), 0.2)
+    it.find(now=0.3)
+    assert it.limit == SuspectLimit(4)
+
+
+def test_an_idle_worker_claims_again_when_the_outcome_of_its_suspect_is_durable() -> None:
+    """Others may have had to stay in the queue, and no further wake-up comes for them."""
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    it.find(now=0.2)
+    before = len(it.claims)
+    it.finish(1, 0.3)
+    assert len(it.claims) == before
+    it.settled(0.4)
+    assert len(it.claims) == before + 1
+
+
+def test_a_worker_claims_again_when_its_suspect_has_ended_during_a_claim() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, ONCE), now=0.1)
+    before = len(it.claims)
+    it.finish(1, 0.2)
+    it.find(now=0.3)
+    assert len(it.claims) == before + 1
+    assert it.limit.alone
+
+
+def test_beside_a_slow_suspect_an_idle_worker_looks_again_when_others_have_waited_enough() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    it.find(now=0.2)
+    assert it.core.deadline() == pytest.approx(0.2 + APART_SECONDS)
+
+
+def test_other_workers_hear_of_suspects_that_may_have_been_left() -> None:
+    effects = Watched(concurrency=4).find(claimed(1, ONCE), now=0.1)
+    assert PassOn(frozenset({"d"})) in effects
+
+
+def test_suspects_that_were_claimed_ahead_go_back_soon_behind_a_slow_one() -> None:
+    it = Watched(concurrency=1, prefetch=10)
+    it.find(claimed(1, ONCE), claimed(2, ONCE), now=0.0)
+    effects = it.tell(Tick(), SUSPECTS_HOARD_SECONDS)
+    assert Withdraw() in effects
+    it.tell(Withdrawn([claimed(2, ONCE)]), SUSPECTS_HOARD_SECONDS)
+    assert it.back == [2]
+
+
+def test_a_stopping_worker_gives_back_the_suspects_that_have_not_begun() -> None:
     it = Watched()
-    it.find(claimed(1, crashes=1), claimed(2, crashes=2, releases=RELEASES_MAX), now=0.1)
-    assert it.started == [1, 2]
-
-
-def test_a_stopping_worker_gives_back_the_suspect_that_waits() -> None:
-    it = Watched()
-    it.find(claimed(1, crashes=2), claimed(2, crashes=2), now=0.1)
+    it.find(claimed(1, LAST), now=0.1)
     it.tell(StopRequested(5.0), 0.2)
-    it.tell(Withdrawn([]), 0.25)
+    it.tell(Withdrawn([claimed(1, LAST)]), 0.25)
     it.find(now=0.25)
     it.settled(0.3)
-    assert sorted(it.back) == [1, 2]
-    it.settled(0.4)
-    assert it.started == []
+    assert it.back == [1]
     assert it.core.done(0.4)

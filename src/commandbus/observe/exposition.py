@@ -121,4 +121,13 @@ def _write_connections(out: Exposition, held: ConnectionUse) -> None:
         ({"state": "reserved"}, held.reserved),
         ({"state": "listening"}, held.listening),
     )
+    out.add(
+        "listener_failures_total",
+        "counter",
+        "Times that the connection that hears wake-ups was lost or could not be made.",
+        ({}, held.listener_failures),
+    )
+    out.add(
+        "listener_deaf", "gauge", "1 while it has been without one.", ({}, int(held.deaf is not None))
+    )
     out.add("pool_connections_max", "gauge", "Most that may be busy at once.", ({}, held.busy_max))

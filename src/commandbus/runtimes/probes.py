@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,12 +25,14 @@ from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import CONTENT_TYPE, render
 from commandbus.runtimes.small_http import Response, SmallServer
 from commandbus.worker.base import WorkerBase
+from commandbus.worker.readiness import ANSWER_SECONDS
 
 logger = logging.getLogger("commandbus.probes")
 
 Answer = tuple[bool, dict[str, Any]]
 
 READY_SECONDS = 1.0
+"""What the store said holds for so long: requests must not load it."""
 
 
 def livez(worker: WorkerBase) -> Answer:
@@ -40,20 +41,24 @@ def livez(worker: WorkerBase) -> Answer:
     return alive, {"live": alive, "health": worker.health_status.to_dict()}
 
 
-def readyz(worker: WorkerBase, check_store: Callable[[], None] | None = None) -> Answer:
-    """The worker can take work now."""
+def readyz(worker: WorkerBase, max_age: float = 0.0) -> Answer:
+    """The worker can take work now. Answered within two seconds, whatever the store does; what it said
+    holds for `max_age` seconds."""
     problems: list[str] = []
+    until, store = time.monotonic() + ANSWER_SECONDS, worker.ask_store(max_age)
     if not worker.is_running:
         problems.append("the worker is not running")
     elif worker.is_stopping:
         problems.append("the worker is draining")
-    elif not worker.ping(timeout=2.0):
+    elif not worker.ping(timeout=ANSWER_SECONDS):
         problems.append("the worker's loop does not advance")
     try:
-        (check_store or worker.check_store)()
+        store.wait(max(0.0, until - time.monotonic()))
     except CommandBusError as error:
         problems.append(str(error))
-    return not problems, {"ready": not problems, "problems": problems}
+    warning = worker.health_status.impairment()
+    warnings = [] if warning is None else [warning]
+    return not problems, {"ready": not problems, "problems": problems, "warnings": warnings}
 
 
 def startupz(worker: WorkerBase) -> Answer:
@@ -67,10 +72,9 @@ class ProbeServer:
     def __init__(self, worker: WorkerBase, *, host: str = "127.0.0.1", port: int = 0) -> None:
         if worker.observer is None:
             worker.observer = CommandFigures()
-        checked = _RememberedCheck(worker)
         routes: dict[str, Callable[[], Response]] = {
             "/livez": lambda: _response(livez(worker)),
-            "/readyz": lambda: _response(readyz(worker, checked)),
+            "/readyz": lambda: _response(readyz(worker, READY_SECONDS)),
             "/startupz": lambda: _response(startupz(worker)),
             "/metrics": lambda: (200, CONTENT_TYPE, render(worker)),
         }
@@ -98,26 +102,6 @@ class ProbeServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-class _RememberedCheck:
-    """The check of the store. Its verdict holds for a moment: requests must not load the store."""
-
-    def __init__(self, worker: WorkerBase) -> None:
-        self._worker = worker
-        self._checked_at = -inf
-        self._error: CommandBusError | None = None
-
-    def __call__(self) -> None:
-        if time.monotonic() - self._checked_at > READY_SECONDS:
-            self._error = None
-            try:
-                self._worker.check_store()
-            except CommandBusError as error:
-                self._error = error
-            self._checked_at = time.monotonic()
-        if self._error is not None:
-            raise self._error
 
 
 def _response(answer: Answer) -> Response:

@@ -12,6 +12,7 @@ from typing import Self
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.worker.base import WorkerBase
+from commandbus.worker.health import HealthState
 from commandbus.worker.watchdog import RestartPolicy, Verdict
 
 logger = logging.getLogger("commandbus.watchdog")
@@ -80,7 +81,9 @@ class WorkerWatchdog:
         while not self._stop.wait(self._interval):
             report = self._worker.health_status.report()
             reason = "; ".join(report.reasons)
-            match self._policy.judge(report.state, time.monotonic()):
+            # A restart does not mend a store that refuses claims: only what has a cause is restarted.
+            state = report.state if report.causes else HealthState.HEALTHY
+            match self._policy.judge(state, time.monotonic()):
                 case Verdict.RESTART:
                     self.restarts += 1
                     # A restart is counted once, whatever else was wrong.

@@ -26,6 +26,22 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do about it; empty when nothing needs doing."""
 
 
+OVERDUE_SECONDS = 30
+
+
+def overdue_leases(count: int, first: int | None) -> Finding:
+    """About leases that ended more than OVERDUE_SECONDS ago and are still there."""
+    if not count:
+        return Finding("leases", Level.OK, "all that ended were taken back")
+    return Finding(
+        "leases",
+        Level.WARNING,
+        f"{count:,} ended over {OVERDUE_SECONDS} s ago and were not taken back, the first: {first}",
+        "Any running worker takes them back. If one runs, its health and its log say why a lease "
+        "cannot be taken back; its commands stay IN_PROGRESS until then.",
+    )
+
+
 class Administration(Protocol):
     """What an engine offers to its administrator. Nothing here needs an open bus."""
 

@@ -15,6 +15,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
+from commandbus.store.suspects import SuspectLimit
 
 
 class NewCommand(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +94,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     (see `Claimed.chain`); divided evenly among these groups."""
     chain: int = 0
     """Of one group, so many at most."""
+    suspects: SuspectLimit | None = None
+    """Which commands whose workers died may be taken; None means all."""
     priority: int | None = None
     """Only commands of this priority; None means any, the most urgent first."""
 
@@ -103,6 +106,12 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     def spare(self, claimed: Sequence[Claimed]) -> int:
         """How many more may come along, after these."""
         return self.followers - sum(one.follows for one in claimed)
+
+    def suspects_beside(self, claimed: Sequence[Claimed]) -> SuspectLimit | None:
+        """Which commands whose workers died may be taken, after these."""
+        if self.suspects is None:
+            return None
+        return self.suspects.beside([one.crashes for one in claimed if one.crashes])
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -142,12 +151,15 @@ class Claimed(msgspec.Struct, frozen=True):
 
 class ClaimReply(msgspec.Struct, frozen=True):
     """An empty `claimed` means that nothing is eligible. `next_due_in` is then the time in seconds
-    until something may be: a due time, or the end of another worker's lease."""
+    until something may be: a due time, or the end of another worker's lease. Beside commands it is the
+    time until more is due, if a sweep has found that."""
 
     claimed: list[Claimed]
     next_due_in: float | None = None
     rescued: int = 0
     """Commands taken back from expired leases by this claim."""
+    stuck: tuple[str, ...] | None = None
+    """Expired leases that cannot be taken back, in words; None if this claim did not look for any."""
 
 
 Place = tuple[UUID, str]

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import InvalidOperationError, PermanentCommandError
 from commandbus.store.op import Op
 from commandbus.store.port import Store
 from commandbus.store.wakeup import WakeHub
@@ -19,6 +19,19 @@ class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
 
     def __init__(self) -> None:
         super().__init__("The bus is not open; use it inside `with bus:` or `async with bus:`.")
+
+
+class TransactionEnded(PermanentCommandError):  # noqa: N818 - what the handler did
+    """A handler ended the transaction that the worker began for it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "TRANSACTION_ENDED",
+            "The handler committed or rolled back context.connection itself, so its effects and its "
+            "outcome cannot commit together. It is not run again, because what it committed stands. "
+            "Leave COMMIT and ROLLBACK to the worker (`with context.connection.transaction():` makes a "
+            "savepoint), check what was written, then retry or complete this command.",
+        )
 
 
 class Session(Protocol):
@@ -45,12 +58,19 @@ class Transaction(Protocol):
         """Runs ops inside the transaction."""
         ...
 
+    def record(self, op: Op[T]) -> T:
+        """Run the op that is the last of the transaction. Raises TransactionEnded when the handler
+        ended the transaction."""
+        ...
+
     def commit(self) -> None:
         """After StoreUnavailable it is unknown whether it took effect."""
         ...
 
     def rollback(self) -> None:
-        """Undo what was not committed, and let go of the connection; harmless after the commit."""
+        """Undo what was not committed, and let go of the connection; harmless after the commit. Raises
+        TransactionEnded when the handler ended the transaction. Commit and rollback also remove
+        everything that the handler left in its session."""
         ...
 
 
@@ -59,6 +79,7 @@ class AsyncTransaction(Protocol):
     def connection(self) -> Any: ...
     @property
     def session(self) -> AsyncSession: ...
+    async def record(self, op: Op[T]) -> T: ...
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
 
@@ -80,6 +101,10 @@ class ConnectionUse(msgspec.Struct, frozen=True):
     reserved: int
     """Held by the workers of the process: for claims, settles, renewals and services."""
     listening: int
+    listener_failures: int = 0
+    """How often the connection that listens was lost, or could not be made."""
+    deaf: str | None = None
+    """Why wake-ups of other processes have not been heard for a while, if so."""
 
 
 class Engine(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 logger = logging.getLogger("commandbus")
 
-WAKEUP_SOURCES = ("notify", "watch", "chain", "timer", "fallback", "lost", "reconnect")
+WAKEUP_SOURCES = ("notify", "watch", "chain", "timer", "fallback", "lost", "lease", "reconnect")
 RECONNECT = "reconnect"
 """The source of a wake-up that follows when the store is reached again."""
 WakeCallback = Callable[[str, float | None], None]

@@ -56,6 +56,7 @@ from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -112,8 +113,9 @@ class WorkerBase:
         engine.check_demand(self._demand)
         self._check_handlers()
         self._ageing = self._check_ageing()
-        self.health_status = HealthStatus(settings.silence_timeout)
+        self.health_status = HealthStatus(settings.silence_timeout, self._deafness)
         """How the machinery of this worker is doing."""
+        self._store_check = StoreCheck(self._ask_store)
         self._core = WorkerCore(settings, take_timer_turn=self._take_timer_turn)
         self._execution = Execution(
             engine,
@@ -198,19 +200,21 @@ class WorkerBase:
                 except Exception:  # whoever counts must not stop the work
                     logger.exception("whoever counts what has ended failed")
             return
-        if isinstance(event, Claims | ClaimFailed):
-            self.health_status.answered("claim")
-        elif isinstance(event, Settled | SettleFailed):
-            self.health_status.answered("settle")
+        if not isinstance(event, Claims | ClaimFailed | Settled | SettleFailed):
+            return
+        health = self.health_status
+        what = "claim" if isinstance(event, Claims | ClaimFailed) else "settle"
+        health.answered(what)
         if isinstance(event, Claims | Settled):
-            self.health_status.record_success()
-        elif isinstance(event, ClaimFailed | SettleFailed):
-            what = "claim" if isinstance(event, ClaimFailed) else "settle"
-            logger.warning("%s failed, trying again: %s", what, event.error)
-            if isinstance(event.error, PoolExhausted):
-                self.health_status.record_pool_exhaustion(event.error)
-            else:
-                self.health_status.record_failure(event.error)
+            health.record_success(what)
+            if isinstance(event, Claims) and event.reply.stuck is not None:
+                health.record_stuck_leases(event.reply.stuck)
+            return
+        logger.warning("%s failed, trying again: %s", what, event.error)
+        if isinstance(event.error, PoolExhausted):
+            health.record_pool_exhaustion(event.error, what)
+        else:
+            health.record_failure(event.error, what)
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
         """Begin anew inside `run()`: drain for up to `patience` seconds what can be drained, leave
@@ -263,6 +267,10 @@ class WorkerBase:
         """The connections that this process holds; None where there is no server."""
         return self._engine.connections
 
+    def _deafness(self) -> str | None:
+        held = self._engine.connections
+        return None if held is None else held.deaf
+
     @property
     def in_flight_count(self) -> int:
         """Commands that this worker holds and has not finished."""
@@ -310,9 +318,18 @@ class WorkerBase:
         return answered.wait(timeout)
 
     def check_store(self) -> None:
-        """Whether the store can be written and has the right schema; raises what is wrong. Blocks,
-        so under asyncio call it from another thread."""
-        self._engine.session.run(self._engine.store.check())
+        """Whether the store can be written and has the right schema; raises what is wrong, or
+        StoreUnavailable when it does not answer within 1.5 s. Blocks, so under asyncio call it from
+        another thread."""
+        self.ask_store().wait(ANSWER_SECONDS)
+
+    def ask_store(self, max_age: float = 0.0) -> StoreAnswer:
+        """Begin that check, on a connection that handlers and senders cannot keep busy; or return the
+        last one, if it is no older than so many seconds."""
+        return self._store_check.begin(max_age)
+
+    def _ask_store(self) -> None:
+        self._engine.reserved_session.run(self._engine.store.check())
 
     def _ask(self, answer: Callable[[], None]) -> None:
         raise AssertionError("a runtime knows how to reach its own loop")
@@ -366,6 +383,7 @@ class WorkerBase:
             any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,
             claim.chain,
+            claim.suspects,
         )
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:

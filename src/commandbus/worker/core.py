@@ -16,10 +16,11 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
-from commandbus.domain.outcome import Released
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
+from commandbus.worker import pace
 from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.backoff import backoff
 from commandbus.worker.chains import Chains
@@ -50,26 +51,8 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.suspects import Suspects, spread
-
-GLANCE_FROM = 30.0
-"""Whoever looks less often than this need not look as closely while nothing happens."""
-SWEEP_INTERVAL = 0.1
-"""A busy worker promotes due work and rescues expired leases this often, not with every claim."""
-GRACE = 1.0
-"""After interrupting handlers, how long their ends are awaited."""
-SETTLE_PATIENCE = 5.0
-"""After that, how long a settle in flight is awaited."""
-SETTLE_GAP = 0.004
-"""While all slots are busy and more work waits for them, settles begin no closer to each other: each
-costs a commit, and nothing is held up but the moment at which outcomes are known."""
-STOPPING = "the worker is stopping"
-HELD_UP = "held up behind a slow command"
-OVERTAKEN = "another of its group comes first again"
-APART = "to be run apart from others whose worker died"
-HOARD_SECONDS = 1.0
-"""Commands that were claimed ahead are given back when nothing has finished for this long: a slow
-command came among fast ones, and other workers may be free."""
+from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
+from commandbus.worker.suspects import Suspects
 
 
 class WorkerCore:
@@ -115,14 +98,13 @@ class WorkerCore:
         self._look_source = "start"
         self._claim_at = -inf
         self._settle_at = -inf
-        self._settled_at = -inf
-        """When the last settle began."""
+        self._settled_at = -inf  # when the last settle began
         self._sweep_at = -inf
-        self._swept = False
-        """The last claim put things in order, too."""
+        self._swept = False  # the last claim put things in order, too
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = 0
+        self._left_until = -inf  # there may be leases of this worker that it does not renew
         self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
@@ -140,7 +122,7 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self._suspects.waiting or self.unsettled or self._settling
+        busy = self.held or self.unsettled or self._settling
         return not (busy or self._claiming or self._may_wait)
 
     @property
@@ -152,10 +134,10 @@ class WorkerCore:
         if self._stop_at is None:
             return False
         if not self._in_flight():
-            given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
+            given_up = self._interrupted_at is not None and now >= self._interrupted_at + pace.GRACE
             if given_up or not self.held:
                 return True
-        return now >= self._stop_at + GRACE + SETTLE_PATIENCE
+        return now >= self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE
 
     def _in_flight(self) -> bool:
         """Whether something is on its way to or from the store or the slots, or has to go there."""
@@ -165,17 +147,17 @@ class WorkerCore:
         """When a Tick is wanted, if nothing happens before."""
         moments: list[float] = []
         if self._stop_at is not None:
-            moments.append(self._stop_at + GRACE + SETTLE_PATIENCE)
+            moments.append(self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE)
             if self.held and self._interrupted_at is None:
                 moments.append(self._stop_at)
             elif self.held and not self._in_flight() and self._interrupted_at is not None:
-                moments.append(self._interrupted_at + GRACE)
+                moments.append(self._interrupted_at + pace.GRACE)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
         if self._ahead() and self._stop_at is None:
-            moments.append(self._progress_at + HOARD_SECONDS)
+            moments.append(self._progress_at + self._hoard_seconds)
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -198,6 +180,7 @@ class WorkerCore:
                 self._claim_failures += 1
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
+                self._left_under_lease(now)
                 self._may_wait = self._woken_meanwhile = True
                 if self._claim_failures == 1:
                     # Other workers may have left an event or a timer to this one.
@@ -228,8 +211,6 @@ class WorkerCore:
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
         idle = False
-        if self._suspects.waiting is not None:
-            self._let_suspect_go(now, effects)
         overdue = self._stop_at is not None and now >= self._stop_at
         if overdue and self.held and self._interrupted_at is None:
             self._interrupted_at = now
@@ -237,9 +218,9 @@ class WorkerCore:
             if not self._stop_requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
                 self._give_back(self.chains.give_up(), STOPPING)
-        if self._ahead() and now >= self._progress_at + HOARD_SECONDS and not self.stopping:
+        if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
-            self._handler_seconds = HOARD_SECONDS
+            self._handler_seconds = pace.HOARD_SECONDS
             self._held_up = True
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
@@ -251,7 +232,11 @@ class WorkerCore:
             effects.append(Settle(self._settling))
         if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
-            idle = self._look_source == "fallback" and self._swept and self.poll_interval >= GLANCE_FROM
+            idle = (
+                self._look_source == "fallback"
+                and self._swept
+                and self.poll_interval >= pace.GLANCE_FROM
+            )
             self._sweep_at = now
             self.metrics.woken(self._look_source)
         room = self._room()
@@ -262,8 +247,9 @@ class WorkerCore:
             sweep, hurried = now >= self._sweep_at, self._hurried
             self._hurried = False
             if sweep and not hurried:
-                self._sweep_at = now + SWEEP_INTERVAL
-            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room)))
+                self._sweep_at = now + pace.SWEEP_INTERVAL
+            suspects = self._suspects.limit(self.concurrency)
+            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # Only one waiter is told of new work; one that cannot take it passes the news on.
@@ -281,19 +267,14 @@ class WorkerCore:
         """When what is unsettled may be recorded."""
         if self._startable <= self.concurrency or self.stopping:
             return self._settle_at
-        return max(self._settle_at, self._settled_at + SETTLE_GAP)
-
-    def _let_suspect_go(self, now: float, effects: list[Effect]) -> None:
-        if self.stopping and (left := self._suspects.give_up()) is not None:
-            self.unsettled.append(_release(left, STOPPING))
-        elif (suspect := self._suspects.begin()) is not None:
-            effects.append(Start([suspect]))
-            if not self.held:
-                self._progress_at = now
-            self.held += 1
+        return max(self._settle_at, self._settled_at + pace.SETTLE_GAP)
 
     def _may_claim(self, now: float) -> bool:
         return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
+
+    @property
+    def _hoard_seconds(self) -> float:
+        return pace.SUSPECTS_HOARD_SECONDS if self._suspects else pace.HOARD_SECONDS
 
     @property
     def _startable(self) -> int:
@@ -324,7 +305,7 @@ class WorkerCore:
         return max(0, left)
 
     def _prefetch(self) -> int:
-        if self._held_up or self._suspects.around:
+        if self._held_up or self._suspects:
             return 0
         return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
 
@@ -348,29 +329,30 @@ class WorkerCore:
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
+            if now < self._left_until:
+                self._look(self._left_until, "lease")
+            if self._suspects:  # others that had to stay in the queue may be claimed then
+                self._look(now + APART_SECONDS, "lease")
             return
+        if reply.next_due_in is not None:
+            self._sweep_at = min(self._sweep_at, now + max(pace.SWEEP_INTERVAL_MIN, reply.next_due_in))
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
         for claimed in reply.claimed:
             self._leases[claimed.lease_id] = self._leases.get(claimed.lease_id, 0) + 1
         if self.stopping:
-            self.unsettled += [_release(claimed, STOPPING) for claimed in reply.claimed]
+            self.unsettled += [release(claimed, STOPPING) for claimed in reply.claimed]
             return
         if not self.held:
             self._progress_at = now
-        starting, back = self._suspects.sort(reply.claimed, self.concurrency)
-        # Counted, so that this comes to an end.
-        self.unsettled += [
-            _release(one, APART, spread(place, one.releases), True) for place, one in enumerate(back)
-        ]
-        self.held += len(starting)
+        self._suspects.arrived(reply.claimed)
+        self.held += len(reply.claimed)
         self._taken += len(reply.claimed)
-        if starting:
-            effects.append(Start(self.chains.lead(starting)))
+        effects.append(Start(self.chains.lead(reply.claimed)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self._stop_at = now + self._settings.shutdown_timeout
-        if self.backlog:
+        if self.backlog or self._suspects:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
@@ -403,6 +385,7 @@ class WorkerCore:
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
         count = len(event.settlements)
         self.held -= count + event.dropped
+        self._make_room(event.settlements, durable=False)
         open_ones = [settlement for settlement in event.settlements if not settlement.recorded]
         self.unsettled += open_ones
         if len(open_ones) < count:
@@ -420,6 +403,11 @@ class WorkerCore:
             self.metrics.process_seconds += seconds
             average, known = seconds / count, self._handler_seconds
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
+
+    def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
+        """Claim again when a suspect has left: others may have had to stay in the queue."""
+        if self._suspects.ended(settlements, durable=durable):
+            self._woken_meanwhile = self._may_wait = True
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
         """Whatever was held under them is somebody else's by now, or will be."""
@@ -474,6 +462,13 @@ class WorkerCore:
             self._one_by_one = True
         else:
             self._forget(batch, effects)
+            self._left_under_lease(now)
+
+    def _left_under_lease(self, now: float) -> None:
+        """A claim that failed may have been carried out, and a dropped settlement leaves its lease
+        behind: this worker may be the only one to take them back when they have ended."""
+        self._left_until = now + self._settings.visibility_timeout
+        self._look(self._left_until, "lease")
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
@@ -481,11 +476,11 @@ class WorkerCore:
 
     def _give_back(self, unbegun: list[Claimed], reason: str) -> None:
         self.held -= len(unbegun)
-        self.unsettled += [_release(claimed, reason) for claimed in unbegun]
+        self.unsettled += [release(claimed, reason) for claimed in unbegun]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
-        self._suspects.recorded(settled)
+        self._make_room(settled, durable=True)
         for settlement in settled:
             left = self._leases.get(settlement.lease_id, 0) - 1
             if left > 0:
@@ -501,10 +496,4 @@ class WorkerCore:
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
         waiting = self.held + len(self.unsettled) + len(self._settling)
-        waiting += self._suspects.waiting is not None
         assert waiting <= members, "a command is held that belongs to no lease"
-
-
-def _release(claimed: Claimed, reason: str, delay: float = 0.0, counted: bool = False) -> Settlement:
-    outcome = Released(reason, delay, counted)
-    return Settlement(claimed.seq, claimed.lease_id, claimed.attempt, outcome)

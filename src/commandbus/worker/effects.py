@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.suspects import SuspectLimit
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -16,6 +17,7 @@ class Claim(msgspec.Struct, frozen=True):
     hurried: bool = False
     followers: int = 0
     chain: int = 0
+    suspects: SuspectLimit | None = None
 
 
 class Start(msgspec.Struct, frozen=True):

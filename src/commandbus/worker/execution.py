@@ -43,7 +43,7 @@ from commandbus.errors import (
 )
 from commandbus.store.records import CancelRequest, Claimed, NewCommand, Settlement, SettleReport
 from commandbus.store.replies import reply_command
-from commandbus.store.session import Demand, Engine
+from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
@@ -348,7 +348,8 @@ class Execution:
     def _judge(
         self, claimed: Claimed, handler: Handler | None, error: BaseException, ran: int = 0
     ) -> Outcome:
-        error = self._registry.translate(error, handler)
+        if not isinstance(error, TransactionEnded):  # no rule of the user makes it safe to run again
+            error = self._registry.translate(error, handler)
         outcome = decide_failure(
             error,
             elapsed=(claimed.age + ran) / SECOND,

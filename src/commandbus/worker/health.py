@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 DEGRADED_FAILURES = 10
+DEGRADED_SECONDS = 30.0
 CRITICAL_STUCK_THREADS = 3
 CRITICAL_POOL_EXHAUSTIONS = 5
 
@@ -25,7 +27,7 @@ class HealthState(StrEnum):
 
 
 class Cause(StrEnum):
-    """What makes a worker CRITICAL."""
+    """What makes a worker CRITICAL, and may be cured by a restart."""
 
     THREADS = "threads"
     CONNECTIONS = "connections"
@@ -45,21 +47,34 @@ class HealthReport(msgspec.Struct, frozen=True):
     last_stall: str | None
     """Where the event loop was when it was last found blocked."""
     causes: tuple[Cause, ...] = ()
-    """Why it is CRITICAL, in a word each."""
+    """Why it is CRITICAL, in a word each; none if a restart would not help."""
 
 
 class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
-    10 failures in a row make it DEGRADED; 3 stuck threads, 5 pool exhaustions in a row, or a claim or
-    settle without any answer for `silence_max` seconds make it CRITICAL. A
-    success ends a row, and a stuck thread that comes back is not stuck any more, so it recovers.
+    Claims (or settles) that fail 10 times in a row or for 30 s, expired leases that cannot be taken back,
+    and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5 pool exhaustions in a row,
+    a claim or settle without any answer for `silence_max` seconds, or claims (or settles) that fail for
+    so long make it CRITICAL. A success ends a row, and a stuck thread that comes back is not stuck any
+    more, so it recovers.
     """
 
-    def __init__(self, silence_max: float = 60.0) -> None:
+    def __init__(
+        self,
+        silence_max: float = 60.0,
+        impairment: Callable[[], str | None] = lambda: None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._silence_max = silence_max
+        self.impairment = impairment
+        """What keeps the worker from working as it should now, without failing, in words."""
+        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._failures = 0
+        self._failing: dict[str, tuple[int, float]] = {}
+        """How often claims, or settles, have failed in a row, and since when."""
+        self._stuck_leases: tuple[str, ...] = ()
         self._stuck = 0
         self._exhaustions = 0
         self._starved = 0
@@ -68,23 +83,25 @@ class HealthStatus:
         self._last_stall: str | None = None
         self._last_error: str | None = None
 
-    def record_success(self) -> None:
+    def record_success(self, what: str = "claim") -> None:
         """A claim or settle went through."""
-        if self._failures or self._exhaustions:
+        if self._failing or self._exhaustions:
             with self._lock:
-                self._failures = self._exhaustions = 0
+                self._failing.pop(what, None)
+                self._exhaustions = 0
 
-    def record_failure(self, error: BaseException | str) -> None:
-        """A claim, settle or renewal failed."""
+    def record_failure(self, error: BaseException | str, what: str = "claim") -> None:
+        """A claim or settle failed."""
         with self._lock:
-            self._failures += 1
+            count, since = self._failing.get(what, (0, self._monotonic()))
+            self._failing[what] = count + 1, since
             self._last_error = (
                 f"{type(error).__name__}: {error}" if not isinstance(error, str) else error
             )
 
-    def record_pool_exhaustion(self, error: BaseException | str) -> None:
+    def record_pool_exhaustion(self, error: BaseException | str, what: str = "claim") -> None:
         """No connection was free in time."""
-        self.record_failure(error)
+        self.record_failure(error, what)
         with self._lock:
             self._exhaustions += 1
 
@@ -101,9 +118,13 @@ class HealthStatus:
             with self._lock:
                 self._starved = 0
 
+    def record_stuck_leases(self, stuck: tuple[str, ...]) -> None:
+        """Expired leases that the store cannot take back, in words."""
+        self._stuck_leases = stuck
+
     def asked(self, what: str) -> None:
         """A claim or settle is on its way."""
-        self._asked_at[what] = time.monotonic()
+        self._asked_at[what] = self._monotonic()
 
     def answered(self, what: str) -> None:
         self._asked_at.pop(what, None)
@@ -127,7 +148,8 @@ class HealthStatus:
     def reset(self) -> None:
         """A new start: after a restart the old threads and connections are no longer ours."""
         with self._lock:
-            self._failures = self._stuck = self._exhaustions = self._starved = 0
+            self._stuck = self._exhaustions = self._starved = 0
+            self._failing.clear()
             self._asked_at.clear()
 
     @property
@@ -139,6 +161,7 @@ class HealthStatus:
         return self.report().reasons
 
     def report(self) -> HealthReport:
+        impairment = self.impairment()
         with self._lock:
             critical: list[str] = []
             causes: list[Cause] = []
@@ -150,20 +173,30 @@ class HealthStatus:
             if exhaustions >= CRITICAL_POOL_EXHAUSTIONS:
                 critical.append(f"no connection was free {exhaustions} times in a row")
                 causes.append(Cause.CONNECTIONS)
-            now = time.monotonic()
+            now = self._monotonic()
             for what, moment in list(self._asked_at.items()):
                 if now - moment >= self._silence_max:
                     critical.append(f"a {what} has had no answer for {now - moment:.0f} s")
                     causes.append(Cause.SILENCE)
-            if self._failures >= DEGRADED_FAILURES:
-                degraded.append(f"{self._failures} failures in a row, the last: {self._last_error}")
+            for what, (count, since) in self._failing.items():
+                reason = (
+                    f"{count} {what}s in a row failed within {now - since:.0f} s, "
+                    f"the last: {self._last_error}"
+                )
+                if now - since >= self._silence_max:
+                    critical.append(reason)
+                elif count >= DEGRADED_FAILURES or now - since >= DEGRADED_SECONDS:
+                    degraded.append(reason)
+            degraded += self._stuck_leases
+            if impairment is not None:
+                degraded.append(impairment)
             state = HealthState.HEALTHY
             if critical or degraded:
                 state = HealthState.CRITICAL if critical else HealthState.DEGRADED
             return HealthReport(
                 state,
                 tuple(critical + degraded),
-                self._failures,
+                max((count for count, _ in self._failing.values()), default=0),
                 self._stuck,
                 exhaustions,
                 self._stalls,

@@ -87,7 +87,7 @@ def in_transaction(
             settlement = shop.conclude(context, result, _since(began))
             if not isinstance(settlement.outcome, Succeeded):
                 return Concluded(settlement)
-            report = transaction.session.run(_record(shop, settlement))
+            report = transaction.record(_record(shop, settlement))
             transaction.commit()
         finally:
             transaction.rollback()
@@ -114,7 +114,7 @@ def in_async_transaction(
             settlement = shop.conclude(context, result, _since(began))
             if not isinstance(settlement.outcome, Succeeded):
                 return Concluded(settlement)
-            report = await transaction.session.run(_record(shop, settlement))
+            report = await transaction.record(_record(shop, settlement))
             await transaction.commit()
         finally:
             await transaction.rollback()

@@ -42,7 +42,9 @@ from commandbus.store.records import (
     with_pending,
 )
 from commandbus.store.replies import replies_to_expired
+from commandbus.store.rescuing import StuckLeases
 from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
+from commandbus.store.suspects import Admission
 from commandbus.store.trail import Kept
 
 
@@ -54,6 +56,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
     def __init__(self, clock: Clock) -> None:
         super().__init__(State(), clock)
         self._turn = 0
+        self._stuck = StuckLeases()
 
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         state, now = self._state, self._clock()
@@ -134,7 +137,8 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         for position in range(count):
             name = request.domains[(self._turn + position) % count]
             yield from self._claim_from(name, request, now, claimed)
-        return ClaimReply(claimed, None if claimed else self._next_due_in(request, now), rescued)
+        due_in = None if claimed else self._next_due_in(request, now)
+        return ClaimReply(claimed, due_in, rescued, self._stuck.report())
 
     def _claim_from(
         self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]
@@ -150,6 +154,7 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         members: dict[int, Member] = {}
         expired: list[NewCommand] = []
         most = request.wanted(claimed)
+        admission = Admission(request.suspects_beside(claimed))
         for heap in heaps:
             passed_over = []
             while heap and len(members) < most:
@@ -157,10 +162,14 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
                 entry = item[2]
                 if domain.waiting.get(entry.seq) is not entry:
                     continue
-                if request.priority in (None, self._state.commands[entry.seq].command.priority):
-                    self._take(domain, entry, members, expired, now)
-                else:
+                command = self._state.commands[entry.seq].command
+                is_over = command.expires_at is not None and command.expires_at <= now
+                if request.priority not in (None, command.priority) or not (
+                    is_over or admission.admits(entry.crashes, now - entry.due_at)
+                ):
                     passed_over.append(item)
+                else:
+                    self._take(domain, entry, members, expired, now)
             for item in passed_over:
                 heappush(heap, item)
         followers = request.spare(claimed)
@@ -254,15 +263,24 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
             del self._state.leases[lease_id]
 
     def _reclaim(self, now: int) -> Op[int]:
-        """Take back what expired leases still held."""
-        expired = [(key, lease) for key, lease in self._state.leases.items() if lease.until <= now]
-        writes = Writes()
-        for lease_id, lease in expired:
-            del self._state.leases[lease_id]
+        """Take back what expired leases still held, each by itself."""
+        leases, skipped = self._state.leases, self._stuck.skipped(now / SECOND)
+        rescued, failed = 0, list[int]()
+        for lease_id in [key for key, lease in leases.items() if lease.until <= now]:
+            if lease_id in skipped:
+                continue
+            lease, writes = leases.pop(lease_id), Writes()
             for member in lease.members.values():
                 plan_lost(writes, member, lease_id, lease.worker, lease.claimed_at)
-        yield from self._write(writes, now)
-        return len(writes.requeues) + len(writes.outcomes)
+            try:
+                yield from self._write(writes, now)
+                rescued += len(lease.members)
+            except Exception as error:  # it is tried again later, and an operator hears of it
+                leases[lease_id] = lease
+                failed.append(lease_id)
+                self._stuck.failed(lease_id, error, now / SECOND)
+        self._stuck.swept(skipped, failed)
+        return rescued
 
     def _write(self, writes: Writes, now: int) -> Op[None]:
         for audit in writes.audits:

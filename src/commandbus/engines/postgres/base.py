@@ -10,6 +10,7 @@ from commandbus.engines.postgres.leases import Leases
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import Sleepers
 from commandbus.engines.postgres.statements import queries
+from commandbus.store.rescuing import StuckLeases
 from commandbus.store.wakeup import WakeHub
 
 
@@ -31,6 +32,7 @@ class PostgresBase:
         self._monotonic = monotonic
         self._leases = Leases()
         self._bounds = Bounds()
+        self._stuck = StuckLeases()
         self._gated: frozenset[str] = frozenset()
         """Domains that have gates, as far as this process knows."""
         self.sleepers = Sleepers()

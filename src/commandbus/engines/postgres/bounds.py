@@ -5,10 +5,11 @@ prevents. A claim that began at the domain's first key would walk them all, agai
 claim begins after the last key it took, priority by priority, and still looks at whole other
 priorities.
 
-A bound is a guess: sends commit out of order and retries return with old keys. Therefore bounds are
-forgotten after a second, when a claim finds nothing, and when this process itself gives work back. The
-look without bounds is timed, and where it is slow it is taken more rarely: it may cost a twentieth. Who
-slept and is told of new work looks for it where work ended before, and everywhere a moment later.
+A bound is a guess: sends commit out of order, and due work, retries and rescued commands return with
+old keys, often put there by other processes. Therefore bounds are forgotten after FORGET_SECONDS, when
+a claim finds nothing, and when this process itself returns work. The look without bounds is timed, and
+where it is slow it is taken more rarely: it may cost a twentieth. A worker that is woken by new work
+begins where work ended before, and looks everywhere a moment later.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from typing import NamedTuple
 
 from commandbus.engines.postgres.arrays import integers
 
-FORGET_SECONDS = 1.0
+FORGET_SECONDS = 0.03
+"""So late at most a claim sees returned work, where looks without bounds are cheap."""
 WALK_SHARE = 20
+WALK_NOISE_SECONDS = 0.001
+"""So much is chance, and each look counts no more than four times the last one and this."""
 PRIORITIES_MAX = 8
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
@@ -53,6 +57,12 @@ class Bounds:
     def __init__(self) -> None:
         self._known: dict[str, dict[int, int]] = {}
         self._fresh_until: dict[str, float] = {}
+        self._usual: dict[str, float] = {}
+        """Seconds that a claim with bounds takes, on average."""
+        self._walk: dict[str, float] = {}
+        """Seconds that the last look without bounds took longer than usual."""
+        self._walk_from: dict[str, float] = {}
+        """When the next one may be taken."""
         self._ended: dict[str, dict[int, int]] = {}
 
     def ranges(self, domain: str, now: float) -> Ranges | None:
@@ -72,10 +82,16 @@ class Bounds:
         known = self._known.get(domain)
         return known if known and now < self._fresh_until.get(domain, 0.0) else None
 
-    def walked(self, domain: str, now: float, seconds: float) -> None:
-        """A look without bounds was taken, and took so long."""
+    def looked(self, domain: str, now: float, seconds: float, *, everywhere: bool) -> None:
+        """A claim took so long, without bounds or with them."""
+        if not everywhere:
+            self._usual[domain] = 0.9 * self._usual.get(domain, seconds) + 0.1 * seconds
+            return
+        most = 4 * self._walk.get(domain, 0.0) + WALK_NOISE_SECONDS
+        self._walk[domain] = walk = min(most, max(0.0, seconds - self._usual.get(domain, 0.0)))
         self._known[domain] = {}
-        self._fresh_until[domain] = now + max(FORGET_SECONDS, WALK_SHARE * seconds)
+        self._walk_from[domain] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
+        self._fresh_until[domain] = max(self._walk_from[domain], now + FORGET_SECONDS)
 
     def took(self, domain: str, keys: Iterable[tuple[int, int]]) -> None:
         """These keys, in their order, were taken."""
@@ -102,8 +118,14 @@ class Bounds:
             self._known[domain] = known
             self._fresh_until[domain] = max(self._fresh_until.get(domain, 0.0), now + FORGET_SECONDS)
 
+    def returned(self, domain: str) -> None:
+        """Work may have come back with old keys: look everywhere as soon as that is due."""
+        self._ended.pop(domain, None)
+        if domain in self._fresh_until:
+            self._fresh_until[domain] = self._walk_from.get(domain, 0.0)
+
     def forget(self, domain: str) -> None:
-        """Something came back, with an old key."""
+        """Something came back, with an old key: look everywhere next."""
         self._known.pop(domain, None)
         self._ended.pop(domain, None)
 

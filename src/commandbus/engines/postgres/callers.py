@@ -23,12 +23,8 @@ from commandbus.engines.postgres.failures import sqlstate_of, translate
 from commandbus.engines.postgres.statements import Copy, Shared, bind
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement
-from commandbus.store.session import AsyncSession, Session
 
 T = TypeVar("T")
-
-CallerSession = Session
-AsyncCallerSession = AsyncSession
 
 NOBODY = ""
 """The origin of what is sent here: nobody knows yet, so everybody is told."""
@@ -39,25 +35,32 @@ _UNDO = Statement("rollback to savepoint commandbus_op")
 _COPY = re.compile(r'copy "(\w+)"\.(\w+)\s*\(([^)]*)\)', re.DOTALL)
 
 
-def caller_session(connection: Any) -> Session:
+def caller_session(connection: Any) -> CallerSession:
     """A session on a blocking connection. Raises ConfigurationError for anything else."""
-    return _BlockingCaller(_unwrap(connection))
+    return CallerSession(_unwrap(connection))
 
 
-def async_caller_session(connection: Any) -> AsyncSession:
+def async_caller_session(connection: Any) -> AsyncCallerSession:
     """A session on an asyncio connection. Raises ConfigurationError for anything else."""
     if isinstance(connection, psycopg.AsyncConnection) or _is_from(connection, "asyncpg"):
-        return _AwaitingCaller(connection)
+        return AsyncCallerSession(connection)
     if _is_from(connection, "sqlalchemy"):
-        return _AwaitingCaller(connection)
+        return AsyncCallerSession(connection)
     raise _unknown(connection, "an asyncio")
 
 
-class _BlockingCaller:
+class CallerSession:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
+        return self._run(op, _saved(op))
+
+    def run_last(self, op: Op[T]) -> T:
+        """Without a savepoint: whoever began the transaction undoes all of it when this fails."""
+        return self._run(op, conduct(op, [], own=False))
+
+    def _run(self, op: Op[T], steps: Steps[T]) -> T:
         try:
             _check_transaction(self._connection)
         except BaseException:
@@ -65,7 +68,6 @@ class _BlockingCaller:
             raise
         cursor = RawCursor(self._connection, row_factory=tuple_row)
         cursor.adapters.register_dumper(int, Int8Dumper)
-        steps = _saved(op)
         try:
             statement = next(steps)
             while True:
@@ -81,12 +83,17 @@ class _BlockingCaller:
             steps.close()
 
 
-class _AwaitingCaller:
+class AsyncCallerSession:
     def __init__(self, connection: Any) -> None:
         self._given = connection
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
-        steps = _saved(op)
+        return await self._run(op, _saved(op))
+
+    async def run_last(self, op: Op[T]) -> T:
+        return await self._run(op, conduct(op, [], own=False))
+
+    async def _run(self, op: Op[T], steps: Steps[T]) -> T:
         try:
             perform = _performer(await _driver_of(self._given))
             statement = next(steps)

@@ -18,18 +18,20 @@ from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.settling import Known, PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
-from commandbus.engines.postgres.statements import Atomic, Boundary, Listening
+from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
+from commandbus.store.suspects import APART, LAST_APART, LAST_CHANCE, NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
 
-_RESCUE_ROUNDS = 20
-_AGE, _LEADER = 20, 21
+_RESCUE_ROUNDS, _RESCUE_LEASES = 50, 50
+"""Expired leases are taken back in so many transactions at most, of so many leases each."""
+CRASHES, _AGE, _LEADER = 5, 20, 21
 """Columns of the query `claim`."""
 
 
@@ -50,7 +52,8 @@ class PostgresClaiming(PostgresSettling):
             if claimed:
                 yield from self._stay_awake(request.worker, claimed)
                 return ClaimReply(claimed, None, 0)
-        rescued = (yield from self._sweep(request)) if request.sweep else 0
+        rescued, due_in = (yield from self._sweep(request)) if request.sweep else (0, None)
+        stuck = self._stuck.report() if request.sweep else None
         gated = [domain for domain in request.domains if domain in self._gated]
         busy = (yield from self._open_gates(gated, request.ageing, patient=False)) if gated else False
         places = (yield from self._tagged_places(gated, request.tags)) if gated else []
@@ -60,7 +63,7 @@ class PostgresClaiming(PostgresSettling):
             claimed = yield from self._claim_in_turn(request, places)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
-            return ClaimReply(claimed, None, rescued)
+            return ClaimReply(claimed, due_in, rescued, stuck)
         look_in = None
         if self._notify:
             fell_asleep, look_in = yield from self._fall_asleep(request)
@@ -70,11 +73,11 @@ class PostgresClaiming(PostgresSettling):
                     yield from self._open_gates(gated, request.ageing, patient=True)
                 claimed = yield from self._claim_in_turn(request, places)
                 if claimed:
-                    return ClaimReply(claimed, None, rescued)
+                    return ClaimReply(claimed, due_in, rescued, stuck)
         moment = yield from self._next_moment(request, [place for _, place in places])
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
-        return ClaimReply([], due_in, rescued)
+        return ClaimReply([], due_in, rescued, stuck)
 
     def _glance_will_do(self, request: ClaimRequest) -> bool:
         """Whether the time of the next look is all that an idle worker needs to ask for: it is known
@@ -114,7 +117,9 @@ class PostgresClaiming(PostgresSettling):
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
+        fresh_only = False
         while (wanted := request.wanted(claimed)) > 0:
+            limit = NONE if fresh_only else request.suspects_beside(claimed)
             began = self._monotonic()
             ranges = None if request.priority is not None else self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
@@ -128,16 +133,21 @@ class PostgresClaiming(PostgresSettling):
             most = 0 if request.apart else request.spare(claimed)
             chained = (duration, domain, max(0, most), request.chain)
             sql = self._sql.claim_apart if request.apart else self._sql.claim
-            rows = yield Atomic(sql, (place, wanted, request.worker, *chosen, *chained))
-            if ranges is None and request.priority is None:
+            params = (place, wanted, request.worker, *chosen, *chained, *suspect_params(limit))
+            rows = yield Atomic(sql, params)
+            if request.priority is None:
                 now = self._monotonic()
-                self._bounds.walked(place, now, now - began)
+                self._bounds.looked(place, now, now - began, everywhere=ranges is None)
             if not rows:
                 self._bounds.emptied(place)
                 if ranges is None:
-                    return
+                    if not hides(limit):
+                        return
+                    fresh_only = True
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
+            if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
+                self._bounds.returned(place)  # more of them may have been left in the queue
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
@@ -223,38 +233,62 @@ class PostgresClaiming(PostgresSettling):
             # They stay under the lease and come back with its end; the rest of it is good.
             logger.warning("could not end %d expired commands: %s", len(refused), error)
 
-    def _sweep(self, request: ClaimRequest) -> Op[int]:
-        expired, gated = (yield Atomic(self._sql.sweep, (texts(request.domains),)))[0]
+    def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
+        """Returns how many were taken back, and in how many seconds more work is due."""
+        rows = yield Atomic(self._sql.sweep, (texts(request.domains),))
+        expired, gated, promoted, due_in = rows[0]
         self._gated = (self._gated - set(request.domains)) | set(gated)
-        rescued = 0
-        if expired:
-            for _ in range(_RESCUE_ROUNDS):
-                count = yield from self._rescue()
-                rescued += count
-                if not count:
-                    break
-        return rescued
+        for domain in promoted:
+            self._bounds.returned(domain)
+        rescued = (yield from self._rescue()) if expired else 0
+        return rescued, None if due_in is None else due_in / SECOND
 
     def _rescue(self) -> Op[int]:
-        """Take back what expired leases still held; in one transaction, with what it leads to."""
-        rescued = 0
-        for lease_id, domain, worker, claimed_at, seqs, unusual in (
-            yield Statement(self._sql.take_expired)
-        ):
-            rows = yield Statement(self._sql.columns_of, (integers(seqs),))
-            priorities = {row[0]: row[1] for row in rows}
-            members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
-            members = yield from self._still_held(members)
-            writes = Writes()
-            for member in members:
-                plan_lost(writes, member, lease_id, worker, claimed_at)
+        """Take back what expired leases still held: many at a time, and after an error each by itself,
+        so that one that cannot be taken back holds up neither the others nor claims."""
+        rescued, most = 0, _RESCUE_LEASES
+        skipped = self._stuck.skipped(self._monotonic())
+        failed: list[int] = []
+        for _ in range(_RESCUE_ROUNDS):
+            taken: list[int] = []
+            count = 0
+            try:
+                rows = yield Statement(self._sql.take_expired, (integers(skipped + failed), most))
+                taken = [row[0] for row in rows]
+                for row in rows:
+                    count += yield from self._take_back(*row)
+                yield Boundary()
+                rescued += count
+            except Exception as error:  # whatever is wrong with one of these leases
+                yield Undo()
+                if not taken:
+                    raise
+                if most == 1:
+                    failed += taken
+                    self._stuck.failed(taken[0], error, self._monotonic())
+                most = 1
+            if not taken:
+                self._stuck.swept(skipped, failed)
+                break
+        return rescued
+
+    def _take_back(
+        self, lease_id: int, domain: str, worker: str, claimed_at: int, seqs: Any, unusual: str | None
+    ) -> Op[int]:
+        """What an expired lease still held goes back; with what that leads to, in one transaction."""
+        rows = yield Statement(self._sql.columns_of, (integers(seqs),))
+        priorities = {row[0]: row[1] for row in rows}
+        members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
+        members = yield from self._still_held(members)
+        writes = Writes()
+        for member in members:
+            plan_lost(writes, member, lease_id, worker, claimed_at)
+        if members:
             keyed = {member.seq for member in members if member.keyed}
             known = Known(priorities, keyed, {row[0]: row[2] for row in rows})
             yield from self._write(domain, worker, writes, known)
-            self._leases.forget([lease_id])
-            rescued += len(members)
-        yield Boundary()
-        return rescued
+        self._leases.forget([lease_id])
+        return len(members)
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """Tell senders that this process sleeps, if somebody here will wait for being told. Returns
@@ -295,6 +329,18 @@ class PostgresClaiming(PostgresSettling):
             yield Atomic(self._sql.awaken, (texts(busy), self._process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
+
+
+def hides(limit: SuspectLimit | None) -> bool:
+    """Whether a claim may find nothing because of suspects that it has to leave, before fresh work."""
+    return limit is not None and not limit.alone and limit.room > 0
+
+
+def suspect_params(limit: SuspectLimit | None) -> tuple[int, bool, bool, int, int, int]:
+    """$12 to $17 of the query `claim`."""
+    if limit is None:
+        return 2**31, True, False, 0, 0, LAST_CHANCE
+    return limit.room, limit.alone, limit.last_chance, APART, LAST_APART, LAST_CHANCE
 
 
 def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:

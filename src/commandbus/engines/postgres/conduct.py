@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
 from commandbus.store.op import Op, Rows, Statement, Together, Wake
 
 T = TypeVar("T")
@@ -80,6 +80,11 @@ class _Transaction:
             return ()
         if self._doom is not None:
             raise self._doom
+        if isinstance(step, Undo):
+            if self._begun:
+                self._begun = False
+                yield ROLLBACK
+            return ()
         if self._own and not self._begun and (self._together or not isinstance(step, Atomic)):
             yield BEGIN
             self._begun = True

@@ -18,7 +18,7 @@ from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
 from commandbus.engines.postgres.pools import AsyncReserve, AsyncSource, Source
-from commandbus.engines.postgres.statements import Copy, Shared, bind
+from commandbus.engines.postgres.statements import Copy, Ending, Script, Shared, bind
 from commandbus.engines.postgres.watch import shut_down
 from commandbus.errors import (
     CommandBusError,
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
 
 REPEATS_MAX = 3
-REPEATED = ("40001", "40P01", "0A000")
-"""Serialization failure, deadlock, and a cached plan whose result has changed its type."""
+REPEATED = ("40001", "40P01", "0A000", "26000")
+"""Serialization failure, deadlock, a cached plan whose result has changed its type, and a prepared
+statement that is gone."""
 
 
 class Traffic:
@@ -136,7 +137,7 @@ class Line(_Line):
 
     def execute(self, statement: Statement) -> Rows:
         if self._broken:
-            if statement is ROLLBACK:
+            if statement.sql.startswith(ROLLBACK.sql):
                 return ()
             self.release()
         failures = 0
@@ -191,7 +192,7 @@ class AsyncLine(_Line):
 
     async def execute(self, statement: Statement) -> Rows:
         if self._broken:
-            if statement is ROLLBACK:
+            if statement.sql.startswith(ROLLBACK.sql):
                 return ()
             await self.release()
         failures = 0
@@ -248,6 +249,8 @@ def run_blocking(connection: psycopg.Connection[Any], statement: Statement, orig
         sql, params = statement.plain()
         if sql in connection.names or connection.takes_more:
             return connection.ask(sql, params, origin)
+    if isinstance(statement, Ending):
+        return wire.end(connection, statement.sql)
     return execute_blocking(connection.cursor(), statement, origin)
 
 
@@ -258,6 +261,8 @@ async def run_awaiting(
         sql, params = statement.plain()
         if sql in connection.names or connection.takes_more:
             return await connection.ask(sql, params, origin)
+    if isinstance(statement, Ending):
+        return await wire.end_async(connection, statement.sql)
     return await execute_awaiting(connection.cursor(), statement, origin)
 
 
@@ -267,6 +272,9 @@ def execute_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: 
             for block in statement.blocks():
                 copy.write(block)
         return ()
+    if isinstance(statement, Script):
+        cursor.execute(statement.sql.encode(), prepare=False)
+        return _texts(cursor)
     cursor.execute(*bound(statement, origin))
     return cursor.fetchall() if _has_rows(cursor) else ()
 
@@ -277,6 +285,9 @@ async def execute_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statemen
             for block in statement.blocks():
                 await copy.write(block)
         return ()
+    if isinstance(statement, Script):
+        await cursor.execute(statement.sql.encode(), prepare=False)
+        return _texts(cursor)
     await cursor.execute(*bound(statement, origin))
     return await cursor.fetchall() if _has_rows(cursor) else ()
 
@@ -284,6 +295,16 @@ async def execute_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statemen
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
     """The same as having a description, which takes as long to make as the rows of a small answer."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
+def _texts(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> Rows:
+    """The rows of all results that a script has."""
+    rows: list[tuple[str | None, ...]] = []
+    while True:
+        if cursor.pgresult is not None:
+            rows += wire.texts(cursor.pgresult)
+        if not cursor.nextset():
+            return rows
 
 
 def bound(statement: Statement, origin: str) -> tuple[bytes, list[Any] | None]:
@@ -319,6 +340,8 @@ def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, fai
     """Whether a statement that failed did nothing, and may succeed now: another transaction was in its
     way, or its plan was stale. Inside a transaction what came before it is undone, too, so its op
     has to begin anew; and a commit that failed has nothing left to commit."""
-    if failures > REPEATS_MAX or connection is None or connection.closed or statement is COMMIT:
+    if failures > REPEATS_MAX or connection is None or connection.closed:
+        return False
+    if statement is COMMIT or isinstance(statement, Script):
         return False
     return sqlstate_of(error) in REPEATED and is_idle(connection)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import RawCursor, sql
+from psycopg.conninfo import conninfo_to_dict
 
 from commandbus.engines.postgres import location as locations
 from commandbus.engines.postgres import schema as schemas
@@ -16,9 +17,10 @@ from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.pgmq import installation
 from commandbus.engines.postgres.pgmq.queues import PACKAGE
+from commandbus.engines.postgres.roles import ROLES, role_named
 from commandbus.engines.postgres.statements import channel_of, in_schema
 from commandbus.errors import CommandBusError
-from commandbus.store.administration import Finding, Level
+from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
 from commandbus.store.sql_files import load
 
 OLDEST = 15
@@ -28,13 +30,15 @@ CLOCK_SECONDS = 1.0
 NOTIFY_SHARE = 0.5
 CONNECTION_SHARE = 0.8
 LISTEN_SECONDS = 3.0
+STRANGERS_SHOWN = 5
 
 _OK, _WARNING, _ERROR = Level.OK, Level.WARNING, Level.ERROR
 
 
 def doctor(dsn: str, schema: str | None = None) -> list[Finding]:
     """Everything that could hurt: version, schema, durability, old snapshots, dead rows, the queue of
-    notifications, clocks, connections, and whether LISTEN delivers."""
+    notifications, clocks, connections, whether LISTEN delivers and workers listen, encryption, and who
+    else has rights."""
     place = locations.parse(dsn)
     if schema is not None:
         place = msgspec.structs.replace(place, schema=locations.check_schema(schema))
@@ -62,10 +66,15 @@ class _Examination:
             ("hot tables", self._hot_tables),
             ("autovacuum", self._autovacuum),
             ("sequence", self._sequence),
+            ("leases", self._leases),
             ("notifications", self._notifications),
             ("clock", self._clock),
             ("connections", self._connections),
             ("listen", self._listen),
+            ("listeners", self._listeners),
+            ("encryption", self._encryption),
+            ("access", self._access),
+            ("rights", self._rights),
             ("pgmq", self._pgmq),
         )
         for subject, look in looks:
@@ -140,6 +149,9 @@ class _Examination:
         (last,) = self._row("sequence")
         return Finding("sequence", _OK, f"{last or 0:,} of 9.2 quintillion commands")
 
+    def _leases(self) -> Finding:
+        return overdue_leases(*self._row("overdue_leases", OVERDUE_SECONDS))
+
     def _notifications(self) -> Finding:
         (share,) = self._row("notifications")
         value = f"{share:.1%} of the queue is in use"
@@ -204,3 +216,63 @@ class _Examination:
             "pooler=on to the URL and accept that idle workers look at their poll interval only."
         )
         return Finding("listen", _ERROR, f"not delivered within {LISTEN_SECONDS:g} s", advice)
+
+    def _listeners(self) -> Finding:
+        processes, listening = self._row("listeners")
+        value = f"{listening} for {processes} processes with workers"
+        if not self._place.notify or listening >= processes:
+            return Finding("listeners", _OK, value)
+        advice = (
+            "A worker process hears no wake-ups: see its health and its log. One that ended without "
+            "a word is counted for five more minutes, one with notify=off or pooler=on always."
+        )
+        return Finding("listeners", _WARNING, value, advice)
+
+    def _encryption(self) -> Finding:
+        encrypted, version, cipher, is_socket, is_loopback = self._row("encryption")
+        if encrypted:
+            mode = conninfo_to_dict(self._place.conninfo).get("sslmode", "prefer")
+            value = f"{version}, {cipher}"
+            if mode in ("verify-full", "verify-ca"):
+                return Finding("encryption", _OK, value)
+            advice = "Add sslmode=verify-full and sslrootcert= to the URL, to know the server."
+            return Finding(
+                "encryption", _OK, f"{value}; its certificate is not checked (sslmode={mode})", advice
+            )
+        if is_socket or is_loopback:
+            return Finding("encryption", _OK, "none, on this machine only")
+        advice = "Passwords and payloads can be read on the way: add sslmode=verify-full to the URL."
+        return Finding("encryption", _WARNING, "none", advice)
+
+    def _access(self) -> Finding:
+        database, public, strangers = self._row("access", self._place.schema)
+        who = "every role may connect" if public else "only roles with the right may connect"
+        if not strangers:
+            return Finding("access", _OK, f"{who}; no login role without rights on the schema does")
+        names = ", ".join(strangers[:STRANGERS_SHOWN])
+        more = len(strangers) - STRANGERS_SHOWN
+        value = f"{who}; without rights on the schema: {names}{f' and {more} more' if more > 0 else ''}"
+        advice = (
+            "They can notify and use up connections. A bus needs a database of its own: revoke "
+            f'connect on database "{database}" from public, and grant it to the roles of the bus.'
+        )
+        return Finding("access", _WARNING, value, advice)
+
+    def _rights(self) -> Finding:
+        schema = self._place.schema
+        names = [role_named(role, schema) for role in ROLES]
+        needing = [role_named(role, schema) for role in ("sender", "worker")]
+        row = self._row("rights", schema, names, needing)
+        if row is None:
+            return Finding("rights", _ERROR, "there is no schema", "Run `commandbus db upgrade`.")
+        owner, public, present, outdated = row
+        value = f"owned by {owner}; roles: {', '.join(present) or 'none, programs use the owner'}"
+        if public:
+            advice = f'Revoke it: revoke all on all tables in schema "{schema}" from public.'
+            return Finding("rights", _ERROR, f"{value}; every role may {', '.join(public)}", advice)
+        if outdated:
+            advice = "Run the statements of `commandbus db roles` again, as after every upgrade."
+            return Finding(
+                "rights", _ERROR, f"{value}; rights are missing for {', '.join(outdated)}", advice
+            )
+        return Finding("rights", _OK, value)

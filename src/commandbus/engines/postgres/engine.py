@@ -194,7 +194,7 @@ class PostgresEngine:
 
     @property
     def connections(self) -> ConnectionUse:
-        sources = (self._blocking, self._awaiting)
+        sources, listener = (self._blocking, self._awaiting), self._listener
         return ConnectionUse(
             busy=sum(self.traffic.count(source) for source in sources if source is not None),
             busy_max=self._size * (2 if self._awaiting is not None else 1),
@@ -203,6 +203,8 @@ class PostgresEngine:
                 for reserve in (self._reserve, self._async_reserve, self._senders, self._async_senders)
             ),
             listening=int(self.store.sleepers.listening.is_set()),
+            listener_failures=0 if listener is None else listener.failures,
+            deaf=None if listener is None else listener.deaf,
         )
 
     def begin(self, demand: Demand) -> BlockingTransaction:

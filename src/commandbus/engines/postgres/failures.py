@@ -113,10 +113,10 @@ def translate(error: Exception) -> CommandBusError:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the connection must be thrown away. A plan that a migration made stale counts: only a
-    new connection forgets it."""
+    """Whether the connection must be thrown away. A plan that a migration made stale counts, and a
+    prepared statement that a handler's code removed: only a new connection forgets it."""
     state = sqlstate_of(error)
-    return not state or state.startswith(_FATAL) or state == "0A000"
+    return not state or state.startswith(_FATAL) or state in ("0A000", "26000")
 
 
 def _violated(error: Exception) -> tuple[str, str]:

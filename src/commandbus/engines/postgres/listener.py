@@ -4,6 +4,9 @@ The thread serves both runtimes, and a blocked event loop cannot stop it. It con
 worker of this process claims; says when its connection is lost, and after every reconnect, that all
 should look once, because nothing is heard in between; and does nothing else on its connection but a
 sign of life every two minutes.
+
+Every role that may connect to the database can notify any channel. So a payload is a hint of bounded
+size and nothing more, and no notification and no error ends the thread.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import RawCursor, sql
+from psycopg.pq.misc import PGnotify
 
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import texts
+from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
@@ -36,6 +41,11 @@ ANSWER_SECONDS = 5.0
 """Its statements are small: a server that has not answered by then is gone."""
 FAREWELL_SECONDS = 1.0
 """Nobody waits longer for a server that is told that its client goes."""
+DEAF_SECONDS = 10.0
+"""A listener that has been without a connection for so long makes its workers DEGRADED."""
+PAYLOAD_MAX = 200
+DIGITS_MAX = 15
+"""No payload of the bus is longer, and no due time that a worker waits for is further away."""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -62,6 +72,10 @@ class Listener:
         """Those of them that the connection listens to."""
         self._again: dict[str, float] = {}
         """When to wake a domain once more, because its channel is silent until then."""
+        self.failures = 0
+        """How often it had to begin anew: its connection was lost, or something unforeseen happened."""
+        self._deaf_since: float | None = None
+        self._why = ""
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -80,31 +94,53 @@ class Listener:
             self._others = {**self._others, **others}
             self._bell.send(b"+")
 
+    @property
+    def deaf(self) -> str | None:
+        """Why wake-ups of other processes are not heard, if that has been so for a while."""
+        if self._stopping:
+            return None
+        if not self._thread.is_alive():
+            return "the thread that listens to PostgreSQL has ended; restart this process"
+        since = self._deaf_since
+        if since is None or (seconds := time.monotonic() - since) < DEAF_SECONDS:
+            return None
+        return (
+            f"not listening to PostgreSQL for {seconds:.0f} s ({self._why}); work that other processes "
+            "send is found at the poll interval only"
+        )
+
     def _run(self) -> None:
-        failures = 0
+        tries = 0
         while not self._stopping:
             if not self._hub.wait_until_listened():
                 continue
             try:
                 with self._connect() as connection:
-                    failures = 0
+                    tries = 0
                     self._listen(connection)
-            except psycopg.Error as error:
-                listened = self._sleepers.listening.is_set()
-                self._sleepers.listening.clear()
-                self._sleepers.forget()
-                self._sleepers.missed = True
+            except Exception as error:  # whatever it is, nothing is heard until it begins anew
+                self._lost(error)
                 if self._stopping:
                     return
-                if listened:
-                    # Whoever waits would hear nothing of a server that is away before its next poll.
-                    self._hub.wake_all("lost")
-                failures += 1
-                wait = min(BACKOFF_MAX, 0.05 * 2 ** min(failures, 8)) * (0.5 + 0.5 * random.random())
+                tries += 1
+                wait = min(BACKOFF_MAX, 0.05 * 2 ** min(tries, 8)) * (0.5 + 0.5 * random.random())
                 logger.warning(
-                    "not listening to PostgreSQL, trying again in %.1f s: %s", wait, str(error).strip()
+                    "not listening to PostgreSQL, trying again in %.1f s: %s", wait, self._why
                 )
                 select.select([self._door], [], [], wait)
+
+    def _lost(self, error: Exception) -> None:
+        listened = self._sleepers.listening.is_set()
+        self._sleepers.listening.clear()
+        self._sleepers.forget()
+        self._sleepers.missed = True
+        self.failures += 1
+        self._why = str(translate(error) if isinstance(error, psycopg.Error) else repr(error))
+        if self._deaf_since is None:
+            self._deaf_since = time.monotonic()
+        if listened and not self._stopping:
+            # Whoever waits would hear nothing of a server that is away before its next poll.
+            self._hub.wake_all("lost")
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -117,10 +153,12 @@ class Listener:
         )
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        connection.pgconn.notify_handler = self._notified  # also for those that come with an answer
         channel = sql.Identifier(channel_of(self._location.schema))
         self._execute(connection, sql.SQL("listen {}").format(channel))
         self._heard = set()
         self._listen_to_others(connection)
+        self._deaf_since = None
         self._sleepers.listening.set()
         if self._sleepers.missed:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
@@ -140,11 +178,9 @@ class Listener:
                 continue
             self._look_again()
             self._listen_to_others(connection)
-            for heard in connection.notifies(timeout=0):
-                if heard.channel in self._others:
-                    self._hear_other(self._others[heard.channel])
-                else:
-                    self._hear(heard.payload)
+            connection.pgconn.consume_input()
+            while (heard := connection.pgconn.notifies()) is not None:
+                self._notified(heard)
         self._execute(connection, self._sql.forget_sleepers, [self._process])
 
     def _execute(self, connection: psycopg.Connection[Any], query: Any, params: Any = ()) -> None:
@@ -157,14 +193,20 @@ class Listener:
         finally:
             self._watch.end(connection)
 
+    def _notified(self, heard: PGnotify) -> None:
+        try:
+            other = self._others.get(heard.relname.decode())
+            if other is not None:
+                self._hear_other(other)
+            else:
+                self._hear(heard.extra.decode(errors="replace"))
+        except Exception:  # it can come from any program, and must not cost those that follow
+            logger.warning("a notification could not be understood", exc_info=True)
+
     def _hear(self, payload: str) -> None:
-        """A payload is the domain, the process that sent, and the microseconds until it is due. A star
-        after the process means that not everybody can take it."""
-        domain, _, rest = payload.partition(" ")
-        origin, _, due_in = rest.partition(" ")
+        domain, origin, due_in = announced(payload)
         if origin != self._process:
-            later = int(due_in) / SECOND if due_in.isdecimal() else None
-            self._hub.wake(domain, later, "notify", everyone=origin.endswith("*"))
+            self._hub.wake(domain, due_in, "notify", everyone=origin.endswith("*"))
 
     def _listen_to_others(self, connection: psycopg.Connection[Any]) -> None:
         if select.select([self._door], [], [], 0)[0] and not self._stopping:
@@ -193,3 +235,13 @@ class Listener:
             self._execute(connection, self._sql.awaken, [texts([domain]), self._process])
         asleep = [self._process, int(ASLEEP_SECONDS * SECOND)]
         self._execute(connection, self._sql.stay_asleep, asleep)
+
+
+def announced(payload: str) -> tuple[str, str, float | None]:
+    """The domain that a payload is about, the process that sent, and in how many seconds it is due. A
+    star after the process means that not everybody can take it. Whatever is odd means: look now."""
+    domain, _, rest = payload[:PAYLOAD_MAX].partition(" ")
+    origin, _, due_in = rest.partition(" ")
+    if len(payload) > PAYLOAD_MAX or len(due_in) > DIGITS_MAX:
+        return domain, origin, None
+    return domain, origin, int(due_in) / SECOND if due_in.isascii() and due_in.isdigit() else None

@@ -19,15 +19,18 @@ Everything else in the query is libpq's.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from commandbus.errors import ConfigurationError
 from commandbus.settings import STATEMENT_SECONDS
+from commandbus.store.urls import shown_url
 
 DEFAULT_SCHEMA = "commandbus"
 
@@ -74,6 +77,9 @@ class Location(msgspec.Struct, frozen=True):
     prepare: bool = True
     pooler: bool = False
 
+    def __repr__(self) -> str:
+        return f"Location(schema={self.schema!r}, …)"
+
 
 def parse(url: str) -> Location:
     """The location that a URL names, or ConfigurationError saying what is wrong with it."""
@@ -102,20 +108,51 @@ def plain_conninfo(url: str, statement_seconds: float) -> str:
 
 
 def _split(url: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Our options of a URL, and libpq's."""
-    parts = urlsplit(url)
+    """Our options of a URL, and libpq's. Errors of libpq and urllib quote parts of a URL, so they are
+    neither repeated nor chained."""
+    found, problem = _try_to_split(url)
+    if problem is None:
+        return found
+    raise ConfigurationError(
+        f"The PostgreSQL URL {shown_url(url)!r} cannot be understood: {problem} Write "
+        "postgresql://user:password@host:5432/database?option=value, and all but letters, digits and "
+        "-._~ as %XX (@ is %40, : is %3A, / is %2F, % is %25)."
+    )
+
+
+def _try_to_split(url: str) -> tuple[tuple[dict[str, str], dict[str, Any]], str | None]:
     options: dict[str, str] = {}
     rest: list[tuple[str, str]] = []
-    for key, value in parse_qsl(parts.query, keep_blank_values=True):
-        if key in _OPTIONS:
-            options[key] = value
-        else:
-            rest.append((key, value))
-    clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
     try:
-        return options, dict(conninfo_to_dict(clean))
-    except ProgrammingError as error:
-        raise ConfigurationError(f"The PostgreSQL URL cannot be understood: {error}".strip()) from None
+        parts = urlsplit(url)
+        for key, value in parse_qsl(parts.query, keep_blank_values=True):
+            if key in _OPTIONS:
+                options[key] = value
+            else:
+                rest.append((key, value))
+        problem = _misplaced(parts.netloc, parts.path, rest)
+        if problem is not None:
+            return (options, {}), problem
+        clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
+        return (options, dict(conninfo_to_dict(clean))), None
+    except (ProgrammingError, ValueError):
+        return (options, {}), "an address or an escape such as %2Z is malformed."
+
+
+def _misplaced(netloc: str, path: str, rest: list[tuple[str, str]]) -> str | None:
+    """What libpq would take for a host or a port, and name in its errors, though it is part of a
+    password with a character that is not escaped; or for an option, which it would name, too."""
+    hosts = netloc.rpartition("@")[2]
+    ports = [re.sub(r"^\[[^]]*\]|^[^:]*", "", host) for host in hosts.split(",")]
+    numbers = all(re.fullmatch(r"(:\d*)?", port) for port in ports)
+    if netloc.count("@") > 1 or "@" in path or not numbers:
+        return "a character of its user or password is not escaped, or a port is no number."
+    known = {"ssl", *(option.keyword.decode() for option in Conninfo.get_defaults())}
+    for key, _ in rest:
+        if key not in known:
+            near = get_close_matches(key, sorted(known | set(_OPTIONS)), 1, 0.7)
+            return f"it has an unknown option{f' (is it {near[0]}?)' if near else ''}."
+    return None
 
 
 def with_statement_timeout(location: Location, seconds: float) -> Location:

@@ -11,7 +11,7 @@ from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
-from commandbus.engines.postgres.statements import ORIGIN, Atomic, channel_of, in_schema
+from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
@@ -23,6 +23,10 @@ _TABLES_BY_SEQ = (
     "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
     "command",
 )  # fmt: skip
+
+
+CHECK_SECONDS = 2.0
+"""After so long a probe is answered; the next one finds another connection."""
 
 
 class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
@@ -96,7 +100,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         return rows[0]
 
     def check(self) -> Op[None]:
-        yield Atomic(self._sql.check)
+        yield Urgent(self._sql.check, seconds=CHECK_SECONDS)
 
     def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
         yield Statement(self._sql.set_paused, (domain, paused, reason, actor))

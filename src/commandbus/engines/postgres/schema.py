@@ -1,4 +1,4 @@
-"""The schema: numbered migrations, each with a checksum, applied under an advisory lock."""
+"""The schema: numbered migrations, each with a checksum, applied under a lock on their table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commandbus.engines.postgres import location as locations
 from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.statements import PACKAGE, in_schema
-from commandbus.errors import SchemaOutdated
+from commandbus.errors import SchemaOutdated, StoreUnavailable
 from commandbus.store.sql_files import read_text
 from commandbus.store.versions import accepts, compatible_from
 
@@ -24,6 +24,7 @@ MIGRATIONS = (
     "0004_ageing.sql",
     "0005_plain_sends.sql",
     "0006_many_groups.sql",
+    "0008_locks.sql",
     "0009_sql_door.sql",
     "0010_ledger.sql",
 )
@@ -38,6 +39,8 @@ create table if not exists commandbus.migration (
 );
 alter table commandbus.migration add column if not exists compatible_from integer;
 """
+"""The last statement also takes the lock that lets one upgrade work at a time. Any role that may
+connect could hold an advisory lock."""
 _ADD = "insert into commandbus.migration (version, name, checksum, compatible_from)"
 # Also where no upgrade has added the column yet.
 _APPLIED = """
@@ -45,6 +48,7 @@ select version, name, checksum, (to_jsonb(m) ->> 'compatible_from')::integer
 from commandbus.migration m order by 1
 """
 
+CREATIONS_MAX = 5
 _MAY_WRITE = "select has_table_privilege(to_regclass('commandbus.queue'), 'insert')"
 
 _CURE = "run `commandbus db upgrade`, or open the bus with migrate=True"
@@ -66,30 +70,40 @@ class Applied(msgspec.Struct, frozen=True):
 def upgrade(dsn: str, schema: str | None = None) -> list[str]:
     """Bring a database to this version; returns the names of the migrations that were applied.
 
-    Safe to run from many places at once: an advisory lock lets one of them work. All migrations are
-    applied in one transaction. Raises SchemaOutdated when the database is newer than this program, and
-    does not declare itself compatible with it.
+    Safe to run from many places at once: the lock on the table of migrations lets one of them work.
+    All migrations are applied in one transaction. Raises SchemaOutdated when the database is newer than
+    this program, and does not declare itself compatible with it.
     """
     place = _located(dsn, schema)
-    with connect(place) as connection, connection.transaction():
+    for _ in range(CREATIONS_MAX):
+        with connect(place) as connection:
+            try:
+                with connection.transaction():
+                    return _upgrade(connection, place.schema)
+            except psycopg.errors.UniqueViolation:
+                continue  # another process has just created the schema or the table of migrations
+    raise StoreUnavailable(
+        f"The schema {place.schema!r} is being created by others again and again; nothing was changed. "
+        "Trying again is safe."
+    )
+
+
+def _upgrade(connection: psycopg.Connection[Any], schema: str) -> list[str]:
+    connection.execute(_script(_REGISTER.format(schema=schema), schema))
+    connection.execute("set local statement_timeout = 0")
+    applied = _applied(connection, schema)
+    _check(applied, complete=False)
+    fresh: list[str] = []
+    for version, name in enumerate(MIGRATIONS, 1):
+        if version in applied:
+            continue
+        connection.execute(_script(read_text(PACKAGE, name), schema))
         connection.execute(
-            "select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"commandbus {place.schema}"]
+            _script(f"{_ADD} values ($1, $2, $3, $4)", schema),
+            [version, name, checksum_of(name), _compatible_from(name, version)],
         )
-        connection.execute("set local statement_timeout = 0")
-        connection.execute(_script(_REGISTER.format(schema=place.schema), place.schema))
-        applied = _applied(connection, place.schema)
-        _check(applied, complete=False)
-        fresh: list[str] = []
-        for version, name in enumerate(MIGRATIONS, 1):
-            if version in applied:
-                continue
-            connection.execute(_script(read_text(PACKAGE, name), place.schema))
-            connection.execute(
-                _script(f"{_ADD} values ($1, $2, $3, $4)", place.schema),
-                [version, name, checksum_of(name), _compatible_from(name, version)],
-            )
-            fresh.append(name)
-        return fresh
+        fresh.append(name)
+    return fresh
 
 
 def verify(dsn: str, schema: str | None = None) -> list[Applied]:

@@ -237,7 +237,8 @@ class PostgresSettling(PostgresSending):
         for domain, row in requeues:
             soonest[domain] = min(row.delay, soonest.get(domain, row.delay))
         for domain, delay in soonest.items():
-            self._bounds.forget(domain)
+            if not delay:
+                self._bounds.forget(domain)
             yield Wake(domain, delay / SECOND if delay else None)
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:

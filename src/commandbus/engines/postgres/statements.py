@@ -22,8 +22,11 @@ __all__ = [
     "Atomic",
     "Boundary",
     "Copy",
+    "Ending",
     "Listening",
+    "Script",
     "Shared",
+    "Undo",
     "Urgent",
     "bind",
     "channel_of",
@@ -75,6 +78,12 @@ class Boundary(Statement, frozen=True):
     sql: str = ""
 
 
+class Undo(Statement, frozen=True):
+    """Undoes what came since the last boundary, after an error that the op itself noticed."""
+
+    sql: str = ""
+
+
 class Copy(Statement, frozen=True, kw_only=True):
     """COPY … FROM STDIN; `params` are the rows, and `render` makes a line of COPY's text format of one.
     The server takes rows in while later ones are rendered."""
@@ -86,6 +95,14 @@ class Copy(Statement, frozen=True, kw_only=True):
         for first in range(0, len(self.params), BLOCK_ROWS):
             lines = [*map(self.render, self.params[first : first + BLOCK_ROWS]), ""]
             yield "\n".join(lines).encode()
+
+
+class Script(Statement, frozen=True):
+    """Several statements in one message, without parameters; rows of all of them come as texts."""
+
+
+class Ending(Script, frozen=True):
+    """A script whose first statement counts: when only a later one fails, the connection is closed."""
 
 
 def in_schema(sql: str, schema: str) -> str:

@@ -25,6 +25,7 @@ NAMES_MAX = 20
 """Statements that are prepared here on a connection; the driver forgets old ones, this does not."""
 
 _numbers = count()
+_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 class Connection(psycopg.Connection[Any]):
@@ -75,6 +76,38 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
         return _rows(_checked(self, await _answer(pgconn)))
 
 
+def end(connection: psycopg.Connection[Any], sql: str) -> Rows:
+    """Execute an Ending."""
+    with connection.lock:
+        connection.pgconn.send_query(sql.encode())
+        return _ended(connection.pgconn, connection.wait(execute(connection.pgconn)))
+
+
+async def end_async(connection: psycopg.AsyncConnection[Any], sql: str) -> Rows:
+    async with connection.lock:
+        connection.pgconn.send_query(sql.encode())
+        return _ended(connection.pgconn, await connection.wait(execute(connection.pgconn)))
+
+
+def _ended(pgconn: PGconn, results: list[PGresult]) -> Rows:
+    """The driver would report an error of any of them as the error of all."""
+    if results[0].status != ExecStatus.COMMAND_OK:
+        raise errors.error_from_result(results[0])
+    if any(result.status not in _GOOD for result in results):
+        pgconn.finish()
+        return ()
+    return [row for result in results for row in texts(result)]
+
+
+def texts(result: PGresult) -> list[tuple[str | None, ...]]:
+    """The rows of a result, in the server's text form."""
+    value, columns = result.get_value, range(result.nfields)
+    return [
+        tuple(None if (v := value(row, c)) is None else v.decode() for c in columns)
+        for row in range(result.ntuples)
+    ]
+
+
 def _new_name() -> bytes:
     return b"commandbus_%d" % next(_numbers)
 
@@ -112,10 +145,11 @@ def _set(future: asyncio.Future[None]) -> None:
 
 def _checked(connection: Connection | AsyncConnection, results: list[PGresult]) -> PGresult:
     result = results[-1]
-    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+    if result.status in _GOOD:
         return result
     error = errors.error_from_result(result)
-    if isinstance(error, errors.FeatureNotSupported):  # its plan is of an older schema
+    if isinstance(error, errors.FeatureNotSupported | errors.InvalidSqlStatementName):
+        # Its plan is of an older schema, or a handler has removed all that was prepared here.
         connection.names.clear()
     raise error
 

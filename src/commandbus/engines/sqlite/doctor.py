@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from commandbus.domain.moment import SECOND, system_clock
 from commandbus.engines.sqlite import location, schema
 from commandbus.engines.sqlite.engine import SqliteEngine
 from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.file import CLOCK_DIFFERENCE_MAX
 from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
-from commandbus.store.administration import Finding, Level
+from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
 from commandbus.store.sql_files import read_text
 
 SAFE_LIBRARY = (3, 51, 3)
@@ -81,6 +82,7 @@ class SqliteAdministration:
         try:
             with self._connection() as connection:
                 findings += [self._journal(connection), self._durability(), _integrity(connection)]
+                findings.append(_leases(connection))
             findings.append(self._clock())
         except CommandBusError as error:
             findings.append(Finding("integrity", _ERROR, "not readable", str(error)))
@@ -206,6 +208,12 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
     if rows == ["ok"]:
         return Finding("integrity", _OK, "quick_check ok")
     return Finding("integrity", _ERROR, "; ".join(rows), "Restore the file from a backup.")
+
+
+def _leases(connection: sqlite3.Connection) -> Finding:
+    before = system_clock() - OVERDUE_SECONDS * SECOND
+    query = "select count(*), min(lease_id) from commandbus_lease where until < ?"
+    return overdue_leases(*connection.execute(query, (before,)).fetchone())
 
 
 def _version(number: int) -> str:

@@ -242,5 +242,18 @@ class WriteLane(Lane):
                 logger.warning("could not fold back the write-ahead log: %s", error)
 
 
+def undoable(op: Op[T]) -> Op[T]:
+    """A part of an op that leaves nothing behind when it fails, so that the rest can go on."""
+    yield Statement("savepoint part")
+    try:
+        result = yield from op
+    except Exception:  # the op decides
+        yield Statement("rollback to part")
+        yield Statement("release part")
+        raise
+    yield Statement("release part")
+    return result
+
+
 def _typed(error: BaseException) -> BaseException:
     return translate(error) if isinstance(error, sqlite3.Error) else error

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from commandbus.errors import ConfigurationError
+from commandbus.store.urls import shown_url
 
 _NETWORK = frozenset(
     {
@@ -36,15 +37,16 @@ def parse(url: str) -> tuple[Path, str]:
     odd = parts.netloc or parts.fragment or "\0" in path
     if odd or not path.startswith("/") or path in ("/", "/:memory:"):
         raise ConfigurationError(
-            f"{url!r} names no SQLite file: write sqlite:///jobs.db for a file in the current folder, "
-            "sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file at all."
+            f"{shown_url(url)!r} names no SQLite file: write sqlite:///jobs.db for a file in the "
+            "current folder, sqlite:////var/lib/jobs.db for an absolute path, or memory:// for no file "
+            "at all."
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = _SYNCHRONOUS.get(options.pop("synchronous", "full").lower())
     if synchronous is None or options:
         raise ConfigurationError(
-            f"{url!r} has options that SQLite does not know; the only one is synchronous=full "
-            "(the default), extra, normal or off."
+            f"{shown_url(url)!r} has options that SQLite does not know; the only one is "
+            "synchronous=full (the default), extra, normal or off."
         )
     return Path(path[1:]).absolute(), synchronous
 

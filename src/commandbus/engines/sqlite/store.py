@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from heapq import nsmallest
 from typing import Any
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import FINAL, CommandStatus, ReplyOutcome
+from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
-from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.gates import Waiting
+from commandbus.engines.sqlite.heads import reply_to_expired, take_head
+from commandbus.engines.sqlite.lane import undoable
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
     as_claimed,
@@ -48,7 +48,7 @@ from commandbus.store.records import (
     SettleReport,
     with_pending,
 )
-from commandbus.store.replies import reply_command
+from commandbus.store.rescuing import StuckLeases
 from commandbus.store.settling import (
     AuditRow,
     Member,
@@ -60,6 +60,7 @@ from commandbus.store.settling import (
     plan_lost,
 )
 from commandbus.store.sql_files import load
+from commandbus.store.suspects import Admission
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 GATES = load("commandbus.engines.sqlite.sql", "gates.sql")
@@ -77,6 +78,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self._turn = 0
+        self._stuck = StuckLeases()
 
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
@@ -197,9 +199,10 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         now = self._clock()
-        rescued = 0
+        rescued, stuck = 0, None
         if request.sweep:
             rescued = yield from self._reclaim(now)
+            stuck = self._stuck.report()
         claimed: list[Claimed] = []
         self._turn += 1
         count = len(request.domains)
@@ -220,12 +223,12 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             for place in places:
                 yield from self._claim_from(domain, place, gated, request, now, claimed)
         if claimed:
-            return ClaimReply(claimed, None, rescued)
+            return ClaimReply(claimed, None, rescued, stuck)
         moment = yield Statement(
             SQL.next_moment, {"worker": request.worker, "domains": as_json(request.domains)}
         )
         due_in = None if moment[0][0] is None else max(0.0, (moment[0][0] - now) / SECOND)
-        return ClaimReply([], due_in, rescued)
+        return ClaimReply([], due_in, rescued, stuck)
 
     def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
@@ -249,8 +252,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         claimed: list[Claimed],
     ) -> Op[None]:
         fit: list[Any] = []
+        admission = Admission(request.suspects_beside(claimed))
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
-            head = yield from self._take_head(place, wanted, request)
+            head = yield from take_head(place, wanted, request, admission, now)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
             if len(found) == len(head):
@@ -294,33 +298,10 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 if row[17] is not None:
                     yield Wake(BATCHES)
                 if row[10] is not None:
-                    yield from self.insert([_reply_to_expired(domain, row)], Capacity())
+                    yield from self.insert([reply_to_expired(domain, row)], Capacity())
             else:
                 fit.append(row)
         return fit
-
-    def _take_head(self, place: str, wanted: int, request: ClaimRequest) -> Op[Sequence[Any]]:
-        """The first rows of a place, which are not there any more."""
-        if request.priority is not None:
-            chosen = yield Statement(SQL.head_of_priority, (place, request.priority, wanted))
-        elif request.ageing is not None:
-            chosen = yield from self._aged(place, wanted, request.ageing)
-        else:
-            head = yield Statement(SQL.head, (place, wanted))
-            if head:
-                yield Statement(SQL.take_head, (place, head[-1][1], head[-1][0]))
-            return head
-        if chosen:
-            gone = [(place, row[1], row[0]) for row in chosen]
-            yield Statement(SQL.delete_queue, gone, many=True)
-        return [row[:-1] for row in chosen]
-
-    def _aged(self, place: str, wanted: int, ageing: int) -> Op[Sequence[Any]]:
-        """The first rows by priority and by how long they have waited."""
-        rows: list[Any] = []
-        for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
-            rows += yield Statement(SQL.head_of_priority, (place, priority, wanted))
-        return nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[-1], ageing), row[0]))
 
     def _park_orphan(self, domain: str, row: Any, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a
@@ -403,10 +384,33 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
 
     def _reclaim(self, now: int) -> Op[int]:
-        """Take back what expired leases still held."""
-        expired = yield Statement(SQL.expired_leases, (now,))
-        if not expired:
+        """Take back what expired leases still held: all together, and after an error each by itself,
+        so that one that cannot be taken back holds up neither the others nor claims."""
+        skipped = self._stuck.skipped(now / SECOND)
+        expired = [r for r in (yield Statement(SQL.expired_leases, (now,))) if r[0] not in skipped]
+        if not expired and not skipped:
+            self._stuck.swept((), ())
             return 0
+        try:
+            count = yield from undoable(self._take_back(expired, now))
+            failed = list[int]()
+        except Exception:  # whatever is wrong with one of them
+            count, failed = yield from self._take_back_each(expired, now)
+        self._stuck.swept(skipped, failed)
+        return count
+
+    def _take_back_each(self, expired: Sequence[Any], now: int) -> Op[tuple[int, list[int]]]:
+        """Returns how many commands came back, and the leases that cannot be taken back."""
+        count, failed = 0, list[int]()
+        for lease in expired:
+            try:
+                count += yield from undoable(self._take_back([lease], now))
+            except Exception as error:  # it is tried again later, and an operator hears of it
+                failed.append(lease[0])
+                self._stuck.failed(lease[0], error, now / SECOND)
+        return count, failed
+
+    def _take_back(self, expired: Sequence[Any], now: int) -> Op[int]:
         writes = Writes()
         domains: dict[int, str] = {}
         keyed: list[int] = []
@@ -477,19 +481,6 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True
-
-
-def _reply_to_expired(domain: str, row: Any) -> NewCommand:
-    """Of a row of the query `head`."""
-    return reply_command(
-        row[10],
-        command_id=as_id(row[6]),
-        domain=domain,
-        command_type=row[5],
-        correlation_id=as_id(row[8]),
-        outcome=ReplyOutcome.CANCELED,
-        reason="EXPIRED",
-    )
 
 
 def _soonest(writes: Writes, domains: dict[int, str]) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ import typer
 
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
@@ -65,7 +66,7 @@ def bench(
             output.write(f"{name:<26}{value:>12,.1f} {unit}")
 
     with target.opened(url, create=True) as bus:
-        shown = target.shown_url(bus.url)
+        shown = shown_url(bus.url)
         try:
             note("bulk send", _bulk(bus, domain, data, count))
             note("drain", _drain(bus, domain, count, concurrency, runtime))

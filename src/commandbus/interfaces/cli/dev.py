@@ -12,6 +12,7 @@ import typer
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.dashboard import Host, Port, address_of, need_web, terminal_links
 from commandbus.interfaces.cli.reloading import LOOK_SECONDS, Follower, WorkerProcess
+from commandbus.store.urls import shown_url
 
 
 def dev(
@@ -55,7 +56,7 @@ def dev(
     except ConfigurationError as error:
         raise CliError(str(error), Exit.USAGE) from error
     arguments = ["worker", name, "--concurrency", str(concurrency)]
-    output.done(f"store      {target.shown_url(store)}")
+    output.done(f"store      {shown_url(store)}")
     links = terminal_links("dashboard ", address_of(host, listener))
     serving = serve(create_server(create_dashboard(store, links=links, registry=registry)), listener)
     with suppress(KeyboardInterrupt):  # the ordinary end

@@ -8,6 +8,7 @@ import typer
 
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from commandbus.store.moving import Survey
@@ -41,10 +42,10 @@ def promote(
         moved = arrived = 0
         if not dry_run:
             _check_idle(found)
-            where = target.shown_url(destination).partition("?")[0]
+            where = shown_url(destination).partition("?")[0]
             options.confirm(f"Move {_told(found)} to {where}?", yes=yes)
             old.record_action(options.acting(operator), "promote", f"to {where}")
-            new.record_action(options.acting(operator), "promote", f"from {target.shown_url(source)}")
+            new.record_action(options.acting(operator), "promote", f"from {shown_url(source)}")
             _pause_alike(old, new, options.acting(operator))
             moved, arrived = move(old, new, where)
             found = old.session.run(promotion.survey(old.scope), read=True)

@@ -11,6 +11,7 @@ from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.serving import run_async, tell_loop
 from commandbus.interfaces.cli.signals import Signals
 from commandbus.settings import SHUTDOWN_SECONDS
+from commandbus.store.urls import shown_url
 
 
 def serve_router(url: str, declarations: list[Any], concurrency: int, *, threads: bool) -> None:
@@ -60,7 +61,7 @@ def _serve_threads(url: str, declarations: list[Any], concurrency: int) -> None:
 
 def _hello(router: Any, url: str) -> None:
     served = ", ".join(sorted(router.declarations))
-    output.done(f"router {router.name} serves {served}, {target.shown_url(url)}")
+    output.done(f"router {router.name} serves {served}, {shown_url(url)}")
 
 
 def _goodbye(router: Any) -> None:

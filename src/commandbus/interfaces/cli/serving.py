@@ -18,6 +18,7 @@ from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import Signals
+from commandbus.store.urls import shown_url
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.metrics import WorkerMetrics
@@ -194,7 +195,7 @@ def _hello(name: str, plan: Plan) -> None:
     kind = "threads" if plan.threads else "asyncio"
     output.done(
         f"worker {name} serves {', '.join(plan.domains)}: {plan.concurrency} at once, {kind}, "
-        f"{target.shown_url(plan.url)}"
+        f"{shown_url(plan.url)}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.interfaces.cli.exits import CliError, Exit, exit_code
 from commandbus.settings import DEFAULT_URL
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
@@ -126,13 +127,3 @@ def check_store(engine: Any, *, create: bool) -> None:
             "with `commandbus db upgrade`.",
             Exit.STORE,
         )
-
-
-def shown_url(url: str) -> str:
-    """The URL without its password."""
-    scheme, separator, rest = url.partition("://")
-    user, at, host = rest.rpartition("@")
-    if not at:
-        return url
-    name = user.partition(":")[0]
-    return f"{scheme}{separator}{name}{':…' if ':' in user else ''}@{host}"

@@ -10,6 +10,7 @@ import typer
 
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.output import Column
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from commandbus.store.records import QueueStats
@@ -84,7 +85,7 @@ def _view(found: list[QueueStats], rates: Rates, url: str, width: int) -> Any:
 
     head = Text.assemble(
         ("commandbus top", "bold"),
-        ("   " + text.line(target.shown_url(url)) + "   ", "bright_black"),
+        ("   " + text.line(shown_url(url)) + "   ", "bright_black"),
         (text.moment(text.after_now(0))[11:19] + " UTC", "bright_black"),
     )
     columns = [COLUMNS[0], Column("per s", rate, right=True, style="bold"), *COLUMNS[1:]]

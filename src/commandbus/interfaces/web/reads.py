@@ -26,7 +26,6 @@ from commandbus.errors import (
     InvalidOperationError,
     ProcessNotFoundError,
 )
-from commandbus.interfaces.cli.target import shown_url
 from commandbus.interfaces.search import Look, is_at, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
@@ -37,6 +36,7 @@ from commandbus.operations.history import COUNT_MAX, Sample
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
+from commandbus.store.urls import shown_url
 
 GROUPED_MAX = 1_000
 NEIGHBOURS = 5_000

@@ -163,3 +163,14 @@ class SchedulingSuite:
         stats = bus.stats()
         assert (stats.ready, stats.scheduled) == (1, 1)
         assert bus.seconds_until(bus.query(status="PENDING")[1].due_at) == about(60)
+
+    def test_a_due_command_is_claimed_before_a_backlog_that_was_sent_later(self, bus: Harness) -> None:
+        """Also by a worker whose claims have gone past its place in the queue."""
+        due = bus.send(delay=600)
+        backlog = [bus.send() for _ in range(6)]
+        worker = bus.worker(visibility_timeout=3_600)
+        for sent in backlog[:4]:
+            assert bus.take(worker).command.command_id == sent
+        bus.advance(601)
+        assert bus.take(worker).command.command_id == due
+        assert bus.take(worker).command.command_id == backlog[4]

@@ -10,7 +10,7 @@ import msgspec
 
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
-from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.claiming import CRASHES, PostgresClaiming, hides, suspect_params
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
@@ -20,6 +20,7 @@ from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.errors import SchemaOutdated
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.store.suspects import NONE
 
 logger = logging.getLogger("commandbus.pgmq")
 
@@ -39,12 +40,14 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     def _glance_will_do(self, request: ClaimRequest) -> bool:
         return False  # other programs may have made queues that are not known here
 
-    def _sweep(self, request: ClaimRequest) -> Op[int]:
-        rescued = yield from super()._sweep(request)
+    def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
+        swept = yield from super()._sweep(request)
+        for domain in request.domains:
+            self._bounds.returned(domain)  # messages become visible by time alone
         yield from self._learn(request.domains)
         yield from self._take_over(request.domains)
         yield Boundary()
-        return rescued
+        return swept
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """The look that follows must not miss a queue that was created before senders knew of us."""
@@ -78,26 +81,31 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             queues = [queue for queue in queues if queue.priority == request.priority]
             if not queues:
                 return
+        fresh_only = False
         while (wanted := request.limit - len(claimed)) > 0:
+            limit = NONE if fresh_only else request.suspects_beside(claimed)
             began = self._monotonic()
             bounds = self._bounds.after(domain, began)
             firsts = integers([(bounds or {}).get(queue.queue_id, 0) for queue in queues])
-            params = (domain, wanted, request.worker, firsts, duration)
+            params = (domain, wanted, request.worker, firsts, duration, *suspect_params(limit))
             try:
                 rows = yield Atomic(self._texts("claim", queues), params)
             except SchemaOutdated:
                 self._queues.forget()  # one of them was dropped; the next claim looks again
                 raise
-            if bounds is None:
-                now = self._monotonic()
-                self._bounds.walked(domain, now, now - began)
+            now = self._monotonic()
+            self._bounds.looked(domain, now, now - began, everywhere=bounds is None)
             if not rows:
                 self._bounds.forget(domain)
                 if bounds is None:
-                    return
+                    if not hides(limit):
+                        return
+                    fresh_only = True
                 continue
             last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
             self._bounds.took(domain, last.items())
+            if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
+                self._bounds.returned(domain)  # more of them may have been left in the queue
             if not (yield from self._receive(domain, request, rows, claimed)):
                 return
 

@@ -95,9 +95,8 @@ def prepare(url: str) -> None:
             return  # and `require` says what to do
         with connection.transaction():
             connection.execute("set local client_min_messages = warning")
-            connection.execute(
-                "select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"commandbus {place.schema}"]
-            )
+            lock = "lock table commandbus.migration in share row exclusive mode"
+            connection.execute(in_schema(lock, place.schema).encode())
             text = read_text(PACKAGE, "schema.sql")
             text += f"\ncomment on table commandbus.pgmq_queue is '{_mark()}';"
             connection.execute(in_schema(text, place.schema).encode())

@@ -25,6 +25,10 @@ GRACE_SECONDS = 10
 """How much longer than its lease a message stays invisible: whoever takes the lease back counts the
 crash and makes the message visible again, before another reader of the queue could meet it."""
 
+CRASHES = """case when read_ct > 0 and jsonb_typeof(headers #> '{commandbus,2}') = 'number'
+        then (headers #>> '{commandbus,2}')::numeric else 0 end"""
+"""The crashes that a message counts; anything may stand in the headers of other senders."""
+
 _JOINS = {"each": ",\n", "any": "\nunion all\n", "sum": "\n+ ", "all": "\n"}
 _REPEATED = re.compile(r"@(each|any|sum|all) (\w+)@")
 _MARKED = re.compile(r"/\* places \*/.*?/\* end of places \*/", re.DOTALL)
@@ -111,6 +115,7 @@ class Texts:
             "columns": columns + (", last_read_at" if self._last_read_at else ""),
             "last_read": ", last_read_at = (select at from gate)" if self._last_read_at else "",
             "grace": GRACE_SECONDS * 1_000_000,
+            "crashes": CRASHES,
         }
         return re.sub(r"@(\w+)@", lambda found: str(values.get(found[1], found[0])), text)
 

@@ -78,7 +78,7 @@ from item where (select count(*) from woken) is not null order by item.seq
 
 -- name: lock_capacity
 -- Sends to a domain with a capacity count one after another; else two could take the last place.
-select pg_advisory_xact_lock(hashtextextended('commandbus.capacity ' || $1::text, 0))
+select commandbus.lock_mutex('capacity ' || $1::text, true)
 
 -- name: count_pending
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.
@@ -154,23 +154,43 @@ from item where $4::boolean order by domain
 -- Behind those that hold the only place of a group up to $10 members of such groups come along in all, $11
 -- of one; nobody else can let them pass. Not where a further gate or tags decide; nor behind one whose
 -- worker died, nor such a one itself, nor what comes after it.
+-- Commands whose workers died are taken as store/suspects.py says: $12 at most, for a worker that holds no
+-- such one ($13) or one on its last chance ($14), which is the one with $17 crashes; after $15 microseconds
+-- in the queue beside one with another chance, after $16 beside any.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
-taken as materialized (
-    select q.* from moment
+found as materialized (
+    select q.* from moment m
     cross join rows from (unnest($4::text::integer[]), unnest($5::text::bigint[]),
         unnest($6::text::integer[]), unnest($7::text::bigint[]))
         as r (from_priority, from_seq, to_priority, to_seq)
     cross join lateral (
-        select ctid as place, priority, seq, attempts, crashes, releases, keyed
+        select ctid as place, priority, seq, attempts, crashes, releases, keyed, available_at
         from commandbus.queue
         where domain = $1::text
             and (priority, seq) >= (r.from_priority, r.from_seq)
             and (priority, seq) < (r.to_priority, r.to_seq)
+            and (crashes = 0 or $12::bigint > 0
+                and (not $14::boolean or available_at <= m.now - $15::bigint))
         order by priority, seq limit $2::bigint for update skip locked) q
     where not exists (select 1 from commandbus.domain d
         where d.domain = $9::text and d.paused_at is not null)
     limit $2::bigint),
+left_out as materialized (
+    select seq from (
+        select s.*, row_number() over line as position,
+            $14::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+                and 1 preceding), false) as beside_last
+        from (
+            select f.priority, f.seq, f.crashes >= $17::bigint as last_chance,
+                m.now - f.available_at as waited
+            from found f cross join moment m where f.crashes > 0) s
+        window line as (order by s.priority, s.seq)) s
+    where position > $12::bigint or waited < case
+        when last_chance and beside_last then $16::bigint
+        when beside_last or last_chance and not ($13::boolean and position = 1) then $15::bigint
+        else 0 end),
+taken as materialized (select * from found where seq not in (select seq from left_out)),
 gone as (
     delete from commandbus.queue where ctid = any (array(select place from taken))),
 ahead as materialized (
@@ -267,7 +287,8 @@ from (select commandbus.now_us() as now) m
 
 -- name: sweep
 -- Promotes due work, bounded so that a flood is promoted in several claims; adds up the tally; and
--- says whether there are expired leases, and which domains have gates. What another worker is promoting right now is skipped.
+-- says whether there are expired leases, which domains have gates, for which work was promoted, and in how
+-- many microseconds more is due. What another worker is promoting right now is skipped.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 due as (
@@ -305,14 +326,20 @@ whole as (
     insert into commandbus.tally (domain, status, n)
     select domain, status, sum(n) from parts group by domain, status)
 select exists (select 1 from commandbus.lease l where l.until <= m.now),
-    array(select d.domain from commandbus.domain d where d.domain = any ($1::text::text[]) and d.gated)
+    array(select d.domain from commandbus.domain d where d.domain = any ($1::text::text[]) and d.gated),
+    array(select distinct domain from due),
+    (select min(s.due_at) from unnest($1::text::text[]) as wanted (domain)
+        cross join lateral (
+            select due_at from commandbus.scheduled
+            where domain = wanted.domain and due_at > m.now order by due_at limit 1) s) - m.now
 from moment m
 
 -- name: take_expired
 -- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.
 delete from commandbus.lease where lease_id in (
-    select lease_id from commandbus.lease where until <= commandbus.now_us()
-    order by lease_id limit 50 for update skip locked)
+    select lease_id from commandbus.lease
+    where until <= commandbus.now_us() and not lease_id = any ($1::text::bigint[])
+    order by lease_id limit $2::bigint for update skip locked)
 returning lease_id, domain, worker, claimed_at, seqs, unusual
 
 -- name: lock_leases

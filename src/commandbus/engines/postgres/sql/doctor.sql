@@ -32,6 +32,10 @@ order by n_dead_tup desc
 -- name: sequence
 select case when is_called then last_value end from commandbus.command_seq_seq
 
+-- name: overdue_leases
+select count(*), min(lease_id) from commandbus.lease
+where until < commandbus.now_us() - $1::bigint * 1000000
+
 -- name: notifications
 select pg_notification_queue_usage()
 
@@ -65,3 +69,42 @@ select current_setting('max_connections')::integer,
         (select case when rolconnlimit >= 0 then rolconnlimit - (select count(*) - 1
             from pg_stat_activity a where a.usename = r.rolname) else 2147483647 end
          from pg_roles r where r.rolname = current_user))
+
+-- name: encryption
+select ssl, version, cipher, inet_server_addr() is null, coalesce(host(inet_server_addr()), '')
+    in ('127.0.0.1', '::1') from pg_stat_ssl where pid = pg_backend_pid()
+
+-- name: access
+-- Whether every role may connect, and login roles that may though they have nothing to do with the bus.
+select current_database(), has_database_privilege('public', d.oid, 'connect'), array(
+    select r.rolname from pg_roles r
+    where r.rolcanlogin and not r.rolsuper and r.rolname <> current_user
+        and has_database_privilege(r.oid, d.oid, 'connect')
+        and not has_schema_privilege(r.oid, $1, 'usage')
+    order by r.rolname)
+from pg_database d where d.datname = current_database()
+
+-- name: rights
+-- What every role may do here; the roles of the bus that have rights here, since a role of the same name
+-- may be another database's; and those that lack the rights of this version, by its newest function.
+select pg_get_userbyid(n.nspowner), array_remove(array[
+        case when has_schema_privilege('public', n.oid, 'create') then 'create tables' end,
+        case when exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
+            and has_table_privilege('public', c.oid, 'insert, update, delete, truncate'))
+            then 'write tables' end,
+        case when exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
+            and has_table_privilege('public', c.oid, 'select')) then 'read tables' end], null),
+    array(select r.rolname from pg_roles r where r.rolname = any ($2::text[])
+        and has_schema_privilege(r.oid, n.oid, 'usage') order by 1),
+    array(select r.rolname from pg_roles r where r.rolname = any ($3::text[])
+        and has_schema_privilege(r.oid, n.oid, 'usage')
+        and not has_function_privilege(r.oid,
+            to_regprocedure('commandbus.lock_mutex(text, boolean)'), 'execute'))
+from pg_namespace n where n.nspname = $1
+
+-- name: listeners
+-- Processes with workers, as they reported themselves, and connections that listen.
+select (select count(distinct ((d.body::jsonb)->>'host', (d.body::jsonb)->>'pid'))
+        from commandbus.document d where d.kind = 'worker' and d.due_at > commandbus.now_us()),
+    (select count(*) from pg_stat_activity a
+        where a.application_name = 'commandbus listen' and a.datname = current_database())

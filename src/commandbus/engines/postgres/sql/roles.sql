@@ -23,8 +23,8 @@ grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 -- A sender adds commands by functions that check them, and has no right on any other table. It cannot
 -- read payloads, its own included, nor take, repeat or end anything.
 grant execute on function commandbus.send, commandbus.send_commands, commandbus.holders_of,
-    commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket
-    to :sender;
+    commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket,
+    commandbus.lock_mutex to :sender;
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,

@@ -69,7 +69,7 @@ delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
 -- one whose command was damaged: columns of a file take values of any type.
 select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
 from commandbus_queue q left join commandbus_command c on c.seq = q.seq
     and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
     and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
@@ -79,6 +79,21 @@ from commandbus_queue q left join commandbus_command c on c.seq = q.seq
     and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
     and (c.expires_at is null or typeof(c.expires_at) = 'integer')
 where q.domain = ? order by q.priority, q.seq limit ?
+
+-- name: fresh_head
+-- As `head`, without commands whose workers died.
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
+    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq
+    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
+    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
+    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
+    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
+    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
+    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
+    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+where q.domain = ? and q.crashes = 0 order by q.priority, q.seq limit ?
 
 -- name: priorities
 -- Those of which something is ready: from one to the next along the index, whatever lies between.
@@ -91,7 +106,7 @@ with recursive found (priority) as (
 select priority from found where priority is not null
 
 -- name: head_of_priority
--- As `head`, of one priority, with the moment since when each has been ready.
+-- As `head`, of one priority.
 select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
     c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from commandbus.interfaces.cli import output, target, text
+from commandbus.interfaces.cli import output, text
 from commandbus.interfaces.cli.demo.scene import Figures, Scene, View
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -38,7 +39,7 @@ class PlainView:
         self._news = ""
         output.write(
             f"Command Bus demo: {len(scene.planned):,} commands, 4 workers, "
-            f"{text.line(target.shown_url(scene.url))}"
+            f"{text.line(shown_url(scene.url))}"
         )
 
     def update(self, figures: Figures) -> None:

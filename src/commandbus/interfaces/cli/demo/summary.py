@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commandbus.interfaces.cli import output, target, text
+from commandbus.interfaces.cli import output, text
 from commandbus.interfaces.cli.demo.scene import Report
 from commandbus.interfaces.cli.output import Column
+from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +189,7 @@ def _print_table(out: Console, rows: Iterable[Any], columns: Sequence[Column]) -
 
 def _next_steps(out: Console, records: list[CommandRecord], url: str) -> None:
     """Commands to copy: they work as they stand, wherever this one was started from."""
-    program, shown = _program(), target.shown_url(url)
+    program, shown = _program(), shown_url(url)
     # A password is not shown, so the commands must get the URL in another way.
     where = f" --url {shlex.quote(url)}" if shown == url else ""
     hint = "" if where else "; set COMMANDBUS_URL to it"

@@ -123,14 +123,31 @@ from taken t cross join lateral (
 -- visibility timeout moves and the read count rises. What carries a command of ours is put under one
 -- new lease; other messages come back with their text, to be made commands or to be refused. The
 -- messages stay invisible a little longer than the lease, so that who takes it back is first.
+-- Commands whose workers died are taken as the engine's own claim does, by $6 to $11.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
 gate as materialized (
     select m.at from moment m where not exists (select 1 from commandbus.domain d
         where d.domain = $1::text and d.paused_at is not null)),
-taken as materialized (
+found as materialized (
     select * from (@any look@) q limit $2::bigint),
+left_out as materialized (
+    select queue_id, msg_id from (
+        select s.*, row_number() over line as n,
+            $8::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+                and 1 preceding), false) as beside_last
+        from (
+            select f.*, f.crashes >= $11::bigint as last_chance,
+                extract(epoch from m.at - f.vt) * 1000000 as waited
+            from found f cross join moment m where f.crashes > 0) s
+        window line as (order by s.position, s.msg_id)) s
+    where n > $6::bigint or waited < case
+        when last_chance and beside_last then $10::bigint
+        when beside_last or last_chance and not ($7::boolean and n = 1) then $9::bigint
+        else 0 end),
+taken as materialized (
+    select * from found where (queue_id, msg_id) not in (select queue_id, msg_id from left_out)),
 @each read@,
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
@@ -160,9 +177,12 @@ from known k cross join moment m left join leased l on true
 order by k.place, k.msg_id
 
 -- name: look
-select @queue@ as queue_id, q.place from gate g cross join lateral (
-    select ctid as place from @table@
+select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
+    select ctid as place, msg_id, vt, @crashes@ as crashes from @table@
     where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
+        and (read_ct = 0 or $6::bigint > 0
+            and (not $8::boolean or vt <= g.at - $9::bigint * '1 microsecond'::interval)
+            or @crashes@ = 0)
     order by msg_id limit $2::bigint for update skip locked) q
 
 -- name: read

@@ -86,7 +86,7 @@ declare
     the_id    integer;
     owner     text;
 begin
-    perform pg_advisory_xact_lock(hashtextextended('commandbus.pgmq ' || the_queue, 0));
+    perform commandbus.lock_mutex('pgmq ' || the_queue, true);
     select queue_id, domain into the_id, owner from commandbus.pgmq_queue where queue = the_queue;
     if owner <> the_domain then
         raise exception 'the queue % is bound to the domain % already', the_queue, owner

@@ -1,0 +1,22 @@
+"""How often a worker does things, and for how long it waits, in seconds."""
+
+from __future__ import annotations
+
+GLANCE_FROM = 30.0
+"""Workers that poll less often than this use the cheap idle check."""
+SWEEP_INTERVAL = 0.1
+"""A busy worker promotes due work and rescues expired leases this often, not with every claim."""
+SWEEP_INTERVAL_MIN = 0.02
+"""And no more often than this where work is known to become due before."""
+GRACE = 1.0
+"""After interrupting handlers, how long their ends are awaited."""
+SETTLE_PATIENCE = 5.0
+"""After that, how long a settle in flight is awaited."""
+SETTLE_GAP = 0.004
+"""While all slots are busy and more work waits for them, settles begin no closer to each other: each
+costs a commit, and nothing is held up but the moment at which outcomes are known."""
+HOARD_SECONDS = 1.0
+"""Commands that were claimed ahead are given back when nothing has finished for this long: a slow
+command came among fast ones, and other workers may be free."""
+SUSPECTS_HOARD_SECONDS = 0.2
+"""The same while suspects are held, which may be among them."""

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.suspects import SuspectsSuite
+
+
+class TestSuspects(SuspectsSuite):
+    pass
