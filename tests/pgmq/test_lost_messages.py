@@ -192,7 +192,7 @@ def test_a_lease_that_cannot_be_taken_back_stops_nothing_else(
     monkeypatch.setattr(PgmqStore, "_still_held", still_held)
     bus.advance(LEASE_SECONDS + 1)
     assert bus.take(bus.worker(name="next")).command.command_id == good.command.command_id
-    assert f"lease {poisoned.claimed.lease_id} cannot be taken back" in caplog.text
+    assert f"lease {poisoned.claimed.lease_id} has ended and cannot be taken back" in caplog.text
     assert leases() == 2
 
 
