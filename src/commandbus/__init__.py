@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from commandbus.runtimes.watchdog import WorkerWatchdog
     from commandbus.settings import BusSettings, WorkerSettings
     from commandbus.store.records import CommandPage, QueueStats
-    from commandbus.store.session import ConnectionUse
+    from commandbus.store.session import ConnectionUse, NotOpen
     from commandbus.worker.base import ReceivedCommand
     from commandbus.worker.context import HandlerContext, SyncHandlerContext
     from commandbus.worker.handlers import HandlerRegistry, handler
@@ -130,7 +130,7 @@ _HOMES = {
     "commandbus.runtimes.watchdog": "WorkerWatchdog",
     "commandbus.settings": "BusSettings WorkerSettings",
     "commandbus.store.records": "CommandPage QueueStats",
-    "commandbus.store.session": "ConnectionUse",
+    "commandbus.store.session": "ConnectionUse NotOpen",
     "commandbus.worker.base": "ReceivedCommand",
     "commandbus.worker.context": "HandlerContext SyncHandlerContext",
     "commandbus.worker.handlers": "HandlerRegistry handler",
@@ -194,6 +194,7 @@ __all__ = [
     "InvalidOperationError",
     "LeaseLost",
     "Misfire",
+    "NotOpen",
     "PayloadError",
     "PermanentCommandError",
     "PgmqClient",

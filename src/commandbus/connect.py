@@ -111,11 +111,11 @@ def _not_postgresql(url: str) -> ConfigurationError:
 
 
 def create_pool(url: str, concurrency: int, **kwargs: Any) -> ConnectionPool[Any]:
-    """A psycopg pool, not open yet, for handlers that use PostgreSQL themselves: at least one
-    connection for each of `concurrency` slots and at most two, waited for up to 30 s, checked before
-    use, replaced after an hour, closed when idle for ten minutes, and brought back for five minutes
-    after a server was away. `kwargs` are further arguments of psycopg's ConnectionPool and count
-    more."""
+    """A psycopg pool, not open yet, for handlers that use PostgreSQL themselves. Its minimum is
+    `concurrency`, one connection for each slot, and its maximum twice that; connections are waited for
+    up to 30 s, checked before use, replaced after an hour, closed when idle for ten minutes, and
+    brought back for five minutes after a server was away. `kwargs` are further arguments of psycopg's
+    ConnectionPool and count more; a `min_size` below `concurrency` raises ConfigurationError."""
     _need_psycopg()
     from commandbus.engines.postgres import planning
 
@@ -128,7 +128,8 @@ def plan_connections(
     """How many slots each of `processes` workers may have, given what the PostgreSQL server has left.
 
     Each slot may hold a connection (three with `own_pool`, a pool of `create_pool` beside it); a
-    process holds four more for its own work, and one that listens. Fewer slots than wanted are planned
+    process holds five more for its own work (claims, settles, renewals, services, single sends), and
+    one that listens. Fewer slots than wanted are planned
     where the server has too few; raises ConfigurationError, with the arithmetic, when not even one
     fits, or with `strict` when not all do.
     """

@@ -74,7 +74,7 @@ def run_on_terminal(*arguments: str, folder: Path, columns: int, timeout: float 
         except OSError:  # the other side is closed
             return
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)
     with subprocess.Popen(
         [*PROGRAM, *arguments], cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:

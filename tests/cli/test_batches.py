@@ -99,7 +99,7 @@ def test_watch_ends_when_the_batch_is_complete(
     thread = threading.Timer(0.1, finish)
     thread.start()
     ran = cli("batch", "show", batch, "--watch", "--timeout", "20s", *options)
-    thread.join()
+    thread.join(30)
     if options:
         assert ran.document["status"] == "COMPLETED"
     else:

@@ -182,7 +182,7 @@ def test_watch_sees_what_happens_meanwhile(cli: Cli, bus: SyncCommandBus) -> Non
     later = threading.Timer(0.2, bus.cancel, ("shop", sent.command_id, "changed my mind"))
     later.start()
     ran = cli("watch", str(sent.command_id), "--timeout", "20s", code=1)
-    later.join()
+    later.join(30)
     assert "canceled" in ran.out
     assert "changed my mind" in ran.err
 

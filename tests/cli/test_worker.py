@@ -51,6 +51,11 @@ def endless(command, context):
     while True:
         time.sleep(0.05)
 
+@registry.handler("shop", "Long")
+def long(command, context):
+    begun("long")
+    time.sleep(command.data)
+
 @registry.handler("mail", "Send")
 def send(command, context): ...
 """
@@ -103,17 +108,21 @@ def test_a_handler_that_cannot_be_stopped_does_not_keep_the_process(
         assert worker.process.wait(15) == 0
 
 
-def test_the_second_signal_gives_commands_back(folder: Path, url: str, bus: SyncCommandBus) -> None:
-    sent = bus.send("shop", "Wait", 60)
-    with serving(folder, url, "shop") as worker:
-        wait_until_begun(folder, "wait")
+@pytest.mark.parametrize("options", [[], ["--threads"]], ids=str)
+@pytest.mark.parametrize("name", ["Wait", "Long"])
+def test_the_second_signal_gives_commands_back(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str], name: str
+) -> None:
+    sent = bus.send("shop", name, 60)
+    with serving(folder, url, "shop", *options) as worker:
+        wait_until_begun(folder, name.lower())
         worker.signal()
         worker.wait_for("draining")
         worker.signal()
         assert worker.process.wait(20) == 0
     record = bus.get_command("shop", sent.command_id)
     assert record is not None
-    assert record.status is CommandStatus.PENDING
+    assert (record.status, record.attempts, record.crashes) == (CommandStatus.PENDING, 0, 0)
 
 
 def test_the_third_signal_aborts_even_a_blocked_loop(

@@ -159,7 +159,7 @@ def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
 
         class Engine:
             hub = bus.engine.hub
-            reserved_session = Failing()
+            service_session = Failing()
 
         runner = ServiceRunner(Engine(), Scope(bus.engine.store, bus.settings), [service])
         runner.start()

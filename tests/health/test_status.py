@@ -1,6 +1,9 @@
 """The judgement over a worker's machinery, without a worker."""
 
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -100,19 +103,58 @@ def test_critical_outranks_degraded_and_both_are_told() -> None:
     assert len(report.causes) == 1, "what makes it worse than DEGRADED"
 
 
-def test_counting_from_many_threads_loses_nothing() -> None:
-    health = HealthStatus()
+class Switching(HealthStatus):
+    """Lets other threads run between the read of a counter and the write that follows."""
 
-    def fail() -> None:
-        for _ in range(1000):
-            health.record_failure("x")
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("_failures", "_stuck", "_exhaustions", "_starved", "_stalls"):
+            time.sleep(0.0001)
+        return value
 
-    threads = [threading.Thread(target=fail) for _ in range(8)]
+
+@pytest.mark.parametrize(
+    ("count", "field"),
+    [
+        (lambda health: health.record_failure("x"), "consecutive_failures"),
+        (lambda health: health.record_pool_exhaustion("x"), "pool_exhaustions"),
+        (lambda health: health.record_starvation("x"), "pool_exhaustions"),
+        (lambda health: health.record_stuck_thread(), "stuck_threads"),
+        (lambda health: health.record_loop_stall("x"), "loop_stalls"),
+    ],
+)
+def test_counting_from_many_threads_loses_nothing(
+    count: Callable[[HealthStatus], None], field: str
+) -> None:
+    health = Switching()
+
+    def work() -> None:
+        for _ in range(25):
+            count(health)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    assert health.report().consecutive_failures == 8000
+        thread.join(30)
+    assert getattr(health.report(), field) == 100
+
+
+def test_threads_that_come_back_at_once_are_all_counted() -> None:
+    health = Switching()
+    for _ in range(100):
+        health.record_stuck_thread()
+
+    def come_back() -> None:
+        for _ in range(25):
+            health.record_thread_back()
+
+    threads = [threading.Thread(target=come_back, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert health.report().stuck_threads == 0
 
 
 def test_the_report_is_plain_json() -> None:

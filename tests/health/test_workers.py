@@ -29,8 +29,10 @@ from commandbus import (
 from commandbus.observe.exposition import render
 from commandbus.runtimes.probes import ProbeServer, SignsOfLife
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
+from commandbus.testing import Configuration, Gate
 from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
+from commandbus.worker import sizing
 from commandbus.worker.readiness import StoreCheck
 
 AGAIN_AT_ONCE = RetryPolicy(max_attempts=10, backoff_schedule=[0])
@@ -65,7 +67,7 @@ class Running:
 
     def __init__(self, worker: SyncWorker) -> None:
         self.worker = worker
-        self.thread = threading.Thread(target=worker.run)
+        self.thread = threading.Thread(target=worker.run, daemon=True)
 
     def __enter__(self) -> SyncWorker:
         self.thread.start()
@@ -153,7 +155,7 @@ def test_stop_ends_in_time_although_a_handler_never_returns(bus: SyncCommandBus)
     registry, hanging = HandlerRegistry(), Hanging(1)
     registry.register("d", "hang", hanging)
     worker = SyncWorker(bus, "d", registry)
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     bus.send("d", "hang")
     eventually(lambda: hanging.calls == 1)
@@ -170,7 +172,7 @@ def test_a_stop_before_the_run_is_not_lost(bus: SyncCommandBus) -> None:
     registry.register("d", "x", lambda command, context: None)
     worker = SyncWorker(bus, "d", registry)
     worker.stop()
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
@@ -207,7 +209,7 @@ def test_no_event_loop_is_behind_the_thread_runtime(
     registry = HandlerRegistry()
     registry.register("d", "x", lambda command, context: "done")
     router = SyncProcessReplyRouter(bus, BookTrip)
-    routing = threading.Thread(target=router.run)
+    routing = threading.Thread(target=router.run, daemon=True)
     with Running(SyncWorker(bus, "d", registry)):
         routing.start()
         assert bus.wait(bus.send("d", "x").command_id, timeout=10).result == "done"
@@ -286,7 +288,8 @@ leak: contextvars.ContextVar[str | None] = contextvars.ContextVar("leak", defaul
 
 
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_context_variables_do_not_leak_to_the_next_command(kind: str) -> None:
+@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
+def test_context_variables_do_not_leak_to_the_next_command(kind: str, runtime: str) -> None:
     registry, seen = HandlerRegistry(), []
 
     async def look_async(command: object, context: object) -> None:
@@ -299,16 +302,35 @@ async def test_context_variables_do_not_leak_to_the_next_command(kind: str) -> N
         seen.append(leak.get())
         leak.set("left behind")
 
-    registry.register("d", "look", look_async if kind == "async def" else look)
-    async with CommandBus("memory://") as bus:
-        worker = Worker(bus, "d", registry, concurrency=1)
-        running = asyncio.create_task(worker.run())
-        for _ in range(3):
-            sent = await bus.send("d", "look")
-            assert (await bus.wait(sent.command_id, timeout=10)).status == "COMPLETED"
-        await worker.stop()
-        await running
+    registry.register("orders", "ship", look_async if kind == "async def" else look)
+    bus = Configuration("memory", "memory://").open(runtime, real_time=True)
+    try:
+        with bus.run_worker(registry, concurrency=1):
+            for _ in range(3):
+                assert bus.wait(bus.send()).status is CommandStatus.COMPLETED
+    finally:
+        bus.close()
     assert seen == [None, None, None]
+
+
+@pytest.mark.parametrize("runtime", ["asyncio", "threads"])
+def test_a_worker_with_bounds_follows_its_load(runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "INTERVAL", 0.05)
+    registry = HandlerRegistry()
+    bus = Configuration("memory", "memory://").open(runtime, real_time=True)
+    options = {"concurrency": 1, "prefetch": 0, "min_concurrency": 1, "max_concurrency": 4}
+    try:
+        with Gate() as gate:
+            registry.register("orders", "ship", gate)
+            bus.send_many([SendRequest("orders", "ship")] * 20)
+            with bus.run_worker(registry, **options) as running:
+                eventually(lambda: running.worker.concurrency == 4, timeout=30)
+                gate.wait_for(4)
+                gate.open()
+                eventually(lambda: running.worker.concurrency == 1, timeout=30)
+    finally:
+        bus.close()
+    assert gate.most_inside == 4
 
 
 def _get(port: int, path: str) -> tuple[int, str]:

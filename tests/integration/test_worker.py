@@ -49,7 +49,7 @@ def with_threads():
         thread.start()
         wait_for_the_end()
         worker.stop()
-        thread.join()
+        thread.join(30)
 
 async def with_asyncio():
     async with CommandBus(url) as bus:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -159,3 +161,16 @@ async def test_a_dependency_of_fastapi() -> None:
     async with client_of(app) as client:
         assert (await client.post("/orders")).json()["id"]
         assert (await client.post("/orders")).status_code == 429
+
+
+def test_without_the_extra_the_import_names_it() -> None:
+    script = """
+import sys
+sys.modules["starlette"] = None
+import commandbus.interfaces.integrations.fastapi
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 1
+    assert "pip install 'durable-commandbus[fastapi]'" in run.stderr.splitlines()[-1]

@@ -257,7 +257,7 @@ def test_a_running_worker_finds_a_priority_that_is_new() -> None:
         SyncCommandBus(url, transport="pgmq") as receiver,
     ):
         worker = SyncWorker(receiver, domain, registry)
-        thread = threading.Thread(target=worker.run)
+        thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         try:
             eventually(lambda: worker.is_running)
@@ -265,7 +265,7 @@ def test_a_running_worker_finds_a_priority_that_is_new() -> None:
             assert sender.wait(sent.command_id, 10).status is CommandStatus.COMPLETED
         finally:
             worker.stop()
-            thread.join()
+            thread.join(30)
     assert seen == [1]
 
 
@@ -383,7 +383,7 @@ def test_pgmqs_own_notifications_serve_where_there_is_no_trigger_of_ours() -> No
         worker.receive()
         sql(f"drop trigger commandbus_tell on pgmq.q_{queue}")
         sql("select pgmq.enable_notify_insert(%s, 400)", queue)
-        thread = threading.Thread(target=worker.run)
+        thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         try:
             eventually(lambda: f"pgmq.q_{queue}.INSERT" in bus.engine._listener._heard)  # type: ignore[attr-defined]
@@ -392,5 +392,5 @@ def test_pgmqs_own_notifications_serve_where_there_is_no_trigger_of_ours() -> No
             eventually(lambda: bus.stats(domain).completed == 3)
         finally:
             worker.stop()
-            thread.join()
+            thread.join(30)
         assert worker.metrics.wakeups["notify"] >= 1

@@ -12,7 +12,6 @@ from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
 from commandbus.engines.postgres.claiming import suspect_params
-from commandbus.engines.postgres.pgmq.names import queue_of
 from commandbus.engines.postgres.pgmq.queues import Queue, Texts, templates
 from commandbus.store.suspects import SuspectLimit
 from commandbus.sync import SyncCommandBus
@@ -100,7 +99,8 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         params[5], params[6], params[33], params[34] = None, "w", "me", True
     elif name == "claim":
         limit = suspect_params(SuspectLimit(8))
-        sql, params = texts("claim", found), ["orders", 100, "w", "{0,0}", 30_000_000, *limit]
+        params = ["orders", 100, "w", "{0,0}", 30_000_000, *limit, "{99,99}"]
+        sql = texts("claim", found)
     else:
         sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
     rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()
@@ -121,13 +121,18 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
     ],
 )
 def test_plain_domains_keep_their_names(
-    domain: str, priority: int, replies: bool, expected: str
+    connection: Any, domain: str, priority: int, replies: bool, expected: str
 ) -> None:
-    assert queue_of(domain, priority, replies=replies) == expected
+    assert queue_of(connection, domain, priority, replies) == expected
 
 
-def test_other_domains_get_names_that_pgmq_takes_and_tells_apart() -> None:
+def test_other_domains_get_names_that_pgmq_takes_and_tells_apart(connection: Any) -> None:
     domains = ["Orders", "oRders", "or.ders", "or-ders", "or:ders", "d" * 63, "d" * 62, "orders"]
-    names = [queue_of(domain, -32_768, replies=False) for domain in domains]
+    names = [queue_of(connection, domain, -32_768, False) for domain in domains]
     assert len(set(names)) == len(domains)
     assert all(re.fullmatch(r"[a-z_][a-z0-9_]{0,46}", name) for name in names)
+
+
+def queue_of(connection: Any, domain: str, priority: int, replies: bool) -> str:
+    sql = b"select commandbus.pgmq_queue_of($1, $2, $3)"
+    return str(connection.execute(sql, [domain, priority, replies]).fetchone()[0])

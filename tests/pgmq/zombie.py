@@ -25,11 +25,11 @@ def main(url: str) -> None:
 
     with SyncCommandBus(url, transport="pgmq") as bus:
         worker = SyncWorker(bus, "orders", registry, visibility_timeout=VISIBILITY_SECONDS)
-        thread = threading.Thread(target=worker.run)
+        thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         done.wait()
         worker.stop()
-        thread.join()
+        thread.join(30)
         print(
             f"settled {worker.metrics.commands_settled} lost {worker.metrics.leases_lost}", flush=True
         )

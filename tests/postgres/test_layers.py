@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -25,8 +26,9 @@ from commandbus import (
     create_pool,
     plan_connections,
 )
-from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres import pools
 from commandbus.store.records import ClaimRequest
+from commandbus.store.session import Demand
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.waiting import eventually
@@ -125,6 +127,14 @@ def test_a_pool_smaller_than_the_concurrency_is_refused(url: str) -> None:
             SyncWorker(bus, "orders", concurrency=5)
         with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=16"):
             worker.set_concurrency(16)
+        assert SyncWorker(bus, "orders", concurrency=9, min_concurrency=1, max_concurrency=4)
+        with pytest.raises(ConfigurationError, match=r"pool_size=4.*concurrency=8.*max_concurrency"):
+            SyncWorker(bus, "orders", concurrency=2, min_concurrency=1, max_concurrency=8)
+
+
+def test_a_listener_behind_a_pooler_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"pooler=on.*notify=on"):
+        SyncCommandBus("postgresql://localhost/x?pooler=on&notify=on")
 
 
 @pytest.mark.parametrize("value", ["0", "x", "-1", "1e9"])
@@ -202,7 +212,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
                 most[0] = max(most[0], found[0])
                 time.sleep(0.002)
 
-    watching = threading.Thread(target=watch)
+    watching = threading.Thread(target=watch, daemon=True)
     try:
         bus.send_many([SendRequest("orders", "ship", n) for n in range(count)])
         watching.start()
@@ -215,7 +225,7 @@ def test_sixteen_slots_hold_no_more_than_their_connections(runtime: str, kind: s
             assert held.reserved <= 4
     finally:
         over.set()
-        watching.join()
+        watching.join(30)
         bus.close()
     limit = 16 + 4 + 1
     # Under asyncio the sender of this test has a connection on the loop, beside the handlers' threads.
@@ -313,6 +323,20 @@ def test_the_pool_for_handlers_has_sound_sizes(url: str) -> None:
         create_pool(url, 0)
 
 
+def test_the_pool_for_handlers_gives_out_no_dead_connection(url: str) -> None:
+    with create_pool(url, 3) as pool:
+        pool.wait(30)
+        with psycopg.connect(url, autocommit=True) as connection:
+            ended = connection.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            ).fetchall()
+        assert len(ended) >= 3
+        for _ in range(3):
+            with pool.connection() as handed_out:
+                assert handed_out.execute("select 1").fetchone() == (1,)
+
+
 def test_a_plan_fits_what_the_server_has_left(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("select current_setting('max_connections')::int").fetchone()
@@ -346,26 +370,33 @@ def test_a_limit_of_the_database_counts(url: str) -> None:
             connection.execute(f"alter database {name} connection limit -1")
 
 
-def test_connections_are_replaced_under_senders(url: str) -> None:
-    """Whoever waits in a pool that is replaced may try again, and finds the new one."""
-    with SyncCommandBus(url + "&pool_size=1") as bus:
-        told: list[BaseException] = []
-        line = Line(bus.engine.blocking_pool(), bus.engine)
-        line.take()
-
-        def send() -> None:
-            try:
-                bus.send_many([SendRequest("orders", "ship")] * 200)
-            except StoreUnavailable as error:
-                told.append(error)
-
-        sending = threading.Thread(target=send)
-        sending.start()
-        pool = bus.engine.blocking_pool()
-        eventually(lambda: pool.get_stats().get("requests_waiting") == 1)
+def test_connections_are_replaced_under_senders(bus: Harness) -> None:
+    """A call that waits in a pool that is replaced goes on in the new one."""
+    begin = bus.engine.begin_async if bus.runtime == "asyncio" else bus.engine.begin
+    size = bus.engine.connections.busy_max // (2 if bus.runtime == "asyncio" else 1)
+    held = [bus.call(begin, Demand(size, 5.0)) for _ in range(size)]
+    try:
+        waiting = bus.spawn(partial(bus.bus.send_many, [SendRequest("orders", "ship")] * 200))
+        pool = held[0]._line.source
+        eventually(lambda: len(pool._queue) == 1)
         bus.engine.replace()
-        sending.join(10)
-        assert "replaced" in str(told[0])
-        bus.send("orders", "ship")
-        line.release()
-        assert bus.stats("orders").ready == 1
+        assert len(waiting.result(10)) == 200
+        assert bus.stats().ready == 200
+    finally:
+        for transaction in held:
+            bus.call(transaction.rollback)
+    assert bus.engine.connections.busy == 0
+
+
+def test_connections_of_a_pool_that_are_not_used_are_closed(
+    bus: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.5)
+    begin = bus.engine.begin_async if bus.runtime == "asyncio" else bus.engine.begin
+    held = [bus.call(begin, Demand(3, 5.0)) for _ in range(3)]
+    pool = held[0]._line.source
+    for transaction in held:
+        bus.call(transaction.rollback)
+    assert pool.size == 3
+    eventually(lambda: pool.size == 0)
+    assert bus.stats().depth == 0

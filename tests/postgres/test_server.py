@@ -335,9 +335,9 @@ def test_a_server_stops_when_its_owner_exits() -> None:
 
 def test_a_server_outlives_the_thread_that_started_it() -> None:
     started: list[PostgresServer] = []
-    starter = threading.Thread(target=lambda: started.append(PostgresServer.start()))
+    starter = threading.Thread(target=lambda: started.append(PostgresServer.start()), daemon=True)
     starter.start()
-    starter.join()
+    starter.join(30)
     with started[0] as server:
         assert_soon(lambda: not Path(f"/proc/self/task/{starter.native_id}").exists())
         assert value(server.dsn(), "SELECT 1") == 1

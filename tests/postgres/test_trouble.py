@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -119,11 +120,13 @@ def test_a_database_from_before_declarations_is_taken_over() -> None:
 def test_many_upgrades_at_once_apply_each_migration_once() -> None:
     url = create_database(server(os.getpid()))
     applied: list[list[str]] = []
-    threads = [threading.Thread(target=lambda: applied.append(upgrade(url))) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: applied.append(upgrade(url)), daemon=True) for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert sorted(map(len, applied)) == [0, 0, 0, 0, 0, len(MIGRATIONS)]
 
 
@@ -178,7 +181,8 @@ def test_nothing_leaks_into_pooled_connections(url: str) -> None:
     with SyncCommandBus(url + "&pool_size=4") as bus:
         bus.send("orders", "ship")
         SyncWorker(bus, "orders").receive(1)
-        with bus.engine.blocking_pool().connection() as connection:
+        pool = bus.engine.blocking_pool()
+        with closing(pool.getconn()) as connection:
             shown = [
                 connection.execute(f"show {name}").fetchone()[0]
                 for name in ("synchronous_commit", "statement_timeout")
@@ -197,18 +201,18 @@ def test_a_failing_send_of_a_group_takes_nobody_with_it(url: str) -> None:
         failures: list[Exception] = []
 
         def work(number: int) -> None:
-            together.wait()
+            together.wait(30)
             for _ in range(20):
                 try:
                     bus.send("orders", "ship", command_id=known if number == 0 else None)
                 except DuplicateCommandError as error:
                     failures.append(error)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(30)
         assert len(failures) == 20
         assert bus.stats("orders").ready == 1 + 15 * 20
 
@@ -308,7 +312,7 @@ def test_a_worker_survives_an_immediate_restart_of_the_server() -> None:
 
         with SyncCommandBus(url) as bus:
             worker = SyncWorker(bus, "orders", registry)
-            running = threading.Thread(target=worker.run)
+            running = threading.Thread(target=worker.run, daemon=True)
             running.start()
             bus.send("orders", "ship", 1)
             eventually(lambda: done == [1])
@@ -318,7 +322,7 @@ def test_a_worker_survives_an_immediate_restart_of_the_server() -> None:
             eventually(lambda: 2 in done)
             assert time.monotonic() - began < 10
             worker.stop()
-            running.join()
+            running.join(30)
 
 
 def test_a_queue_row_without_its_command_is_noted_and_passed_over(url: str) -> None:

@@ -13,8 +13,10 @@ import pytest
 from commandbus import CommandBus, SendRequest
 from commandbus.engines.postgres import listener, watch
 from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.pools import CONNECT_SECONDS_MIN
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
 from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing import Configuration
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url, tcp
 from tests.support.proxy import Proxy
@@ -245,6 +247,22 @@ async def test_an_awaiting_caller_of_a_frozen_server_is_told_in_time(proxy: Prox
             await bus.send(DOMAIN, "ship")
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_server_that_does_not_greet_is_not_waited_for_beyond_the_pool_timeout(
+    proxy: Proxy, runtime: str
+) -> None:
+    bus = Configuration("postgres", f"{proxy.url}&pool_timeout=1").open(runtime)
+    try:
+        with proxy.frozen():
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                bus.stats()
+            assert time.monotonic() - began < 1 + CONNECT_SECONDS_MIN + 1
+        assert bus.stats().depth == 0
+    finally:
+        bus.close()
+
+
 @pytest.mark.parametrize("weather", [{"delay": 0.02}, {"bytes_per_second": 20_000}])
 def test_slow_lines_only_take_longer(url: str, proxy: Proxy, weather: dict[str, float]) -> None:
     with SyncCommandBus(url) as bus, working(proxy.url, poll_interval=0.5) as done:
@@ -264,7 +282,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
         held = [Line(pool, bus.engine), Line(pool, bus.engine)]
         for line in held:
             line.take()
-        monkeypatch.setattr(pool, "timeout", 0.2)
+        monkeypatch.setattr(pool, "patience", 0.2)
         with pytest.raises(PoolExhausted, match="pool_size"):
             bus.stats(DOMAIN)
         bus.send(DOMAIN, "ship")  # single sends have a connection of their own

@@ -135,24 +135,26 @@ def test_a_busy_worker_hears_nothing(url: str) -> None:
                 heard.extend(n.payload for n in connection.notifies(timeout=0.05))
 
     ready = threading.Event()
-    listener = threading.Thread(target=listen)
+    listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    ready.wait()
+    assert ready.wait(30)
 
     def slow(command: Any, context: Any) -> None:
         time.sleep(0.02)
 
-    with worker(url, slow, concurrency=1, prefetch=0), SyncCommandBus(url) as sender:
-        for _ in range(30):
-            sender.send("orders", "ship")
-        eventually(lambda: sleepers(url) == 0)
-        before = len(heard)
-        for _ in range(20):
-            sender.send("orders", "ship")
-        assert len(heard) == before
-        assert before >= 1
-    stop.set()
-    listener.join()
+    try:
+        with worker(url, slow, concurrency=1, prefetch=0), SyncCommandBus(url) as sender:
+            for _ in range(30):
+                sender.send("orders", "ship")
+            eventually(lambda: sleepers(url) == 0)
+            before = len(heard)
+            for _ in range(20):
+                sender.send("orders", "ship")
+            assert len(heard) == before
+            assert before >= 1
+    finally:
+        stop.set()
+        listener.join(30)
 
 
 def test_sends_of_the_same_process_notify_nobody(url: str) -> None:

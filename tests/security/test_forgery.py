@@ -61,7 +61,7 @@ class TestDoors:
 @pytest.mark.parametrize("command_type", RESERVED)
 async def test_the_api_refuses_it(command_type: str) -> None:
     async with CommandBus("memory://") as bus:
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             body = {"domain": REPLIES, "command_type": command_type, "data": {}}
             answer = await client.post("/api/v1/commands", json=body)

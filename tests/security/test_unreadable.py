@@ -302,7 +302,7 @@ async def test_the_dashboard_shows_it(shop: Shop, text: str) -> None:
     bad, good = shop.park(), shop.park({"n": 1})
     shop.damage(bad, command_expires_at=FAR, **columns)
     async with CommandBus(shop.url) as bus:
-        transport = httpx.ASGITransport(app=create_dashboard(bus))
+        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             for path in (
                 "/commands",

@@ -351,7 +351,7 @@ def who_waits_in_a_chain_is_forgotten_at_a_stop(patch: pytest.MonkeyPatch) -> No
 @bug
 def a_stopping_core_asks_for_a_moment_that_has_passed(patch: pytest.MonkeyPatch) -> None:
     def deadline(original: Any, core: Any) -> float | None:
-        return original(core) if core._stop_at is None else core._stop_at
+        return original(core) if core.ending.at is None else core.ending.at
 
     _around(patch, WorkerCore, "deadline", deadline)
 

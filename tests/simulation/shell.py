@@ -28,6 +28,7 @@ from commandbus.worker.effects import (
     Start,
     Withdraw,
 )
+from commandbus.worker.ending import GRACE, SETTLE_PATIENCE
 from commandbus.worker.events import (
     Claims,
     Event,
@@ -37,7 +38,6 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
-from commandbus.worker.pace import GRACE, SETTLE_PATIENCE
 from tests.simulation.oracle import Violation
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class VirtualWorker:
             self._end_gracefully()
 
     def _end_gracefully(self) -> None:
-        stop_at = self.core._stop_at
+        stop_at = self.core.ending.at
         assert stop_at is not None
         if self.owed and self.world.seconds < stop_at + GRACE + SETTLE_PATIENCE:
             raise Violation(f"P18: {self.name} ends and forgets {sorted(self.owed)}")

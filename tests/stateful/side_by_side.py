@@ -71,7 +71,12 @@ class SideBySide:
     def claim(self, request: ClaimRequest) -> list[Delivery]:
         replies: list[ClaimReply] = self.answers(lambda scope: scope.store.claim(request))
         shown = [
-            ([_delivered(c) for c in reply.claimed], reply.next_due_in, reply.rescued)
+            # Beside commands it is a hint, which not every engine gives.
+            (
+                [_delivered(c) for c in reply.claimed],
+                None if reply.claimed else reply.next_due_in,
+                reply.rescued,
+            )
             for reply in replies
         ]
         assert all(other == shown[0] for other in shown[1:]), "\n".join(map(str, shown))

@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from commandbus.domain.moment import Duration
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.engines.sqlite import heads
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.postgres import create_database
@@ -88,6 +89,7 @@ def test_a_query_that_is_wrong_on_one_engine_is_noticed(
     query: str, embedded: type[Engines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ineffective = getattr(sqlite.SQL, query).replace("where", "where false and")
-    monkeypatch.setattr(sqlite.SQL, query, ineffective)
+    for module in (sqlite, heads):
+        monkeypatch.setattr(module.SQL, query, ineffective)
     with pytest.raises(Exception):  # noqa: B017, PT011 - whichever comparison notices first
         run_state_machine_as_test(embedded, settings=QUICK)

@@ -71,7 +71,7 @@ def test_what_is_frozen_waits_and_goes_on(proxy: Proxy) -> None:
             answers.append(connection.execute("select 7").fetchone())
 
         with proxy.frozen():
-            asking = threading.Thread(target=ask)
+            asking = threading.Thread(target=ask, daemon=True)
             asking.start()
             asking.join(0.2)
             assert answers == []

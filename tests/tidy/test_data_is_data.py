@@ -11,7 +11,7 @@ CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 # this package exports, the folders of its SQL, the commands of the command line, and the app that its
 # caller names.
 OWN_CODE = {
-    ("worker/handlers.py", "eval"),
+    ("worker/signatures.py", "eval"),
     ("__init__.py", "import_module"),
     ("store/sql_files.py", "import_module"),
     ("interfaces/cli/app.py", "import_module"),

@@ -155,6 +155,20 @@ def test_one_word_per_concept() -> None:
     )
 
 
+def test_a_thread_of_a_test_cannot_keep_the_run_from_ending() -> None:
+    """A failing assertion leaves its threads behind; Python waits at its end for those that are not
+    daemons."""
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in files_below(ROOT / "tests")
+        for node in ast.walk(syntax(path))
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "Thread"
+        if not any(keyword.arg == "daemon" for keyword in node.keywords)
+    ]
+    assert not found, report("Give the thread daemon=True.", found)
+
+
 def called_names(function: ast.AST) -> set[str]:
     names = set()
     for node in ast.walk(function):

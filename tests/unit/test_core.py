@@ -14,6 +14,7 @@ from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.backoff import BACKOFF_MAX
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
+from commandbus.worker.ending import GRACE, SETTLE_PATIENCE
 from commandbus.worker.events import (
     ClaimFailed,
     Claims,
@@ -28,7 +29,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
-from commandbus.worker.pace import GRACE, SETTLE_GAP, SETTLE_PATIENCE
+from commandbus.worker.pace import SETTLE_GAP
 from tests.unit.cores import Bench
 
 DOWN = StoreUnavailable("down")

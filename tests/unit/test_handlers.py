@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import pytest
 
 import commandbus
-from commandbus import Command, HandlerRegistry, RetryPolicy, handler
+from commandbus import (
+    Command,
+    HandlerContext,
+    HandlerRegistry,
+    RetryPolicy,
+    SyncHandlerContext,
+    handler,
+)
 from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
@@ -147,6 +155,129 @@ def test_a_handler_that_cannot_be_called_with_command_and_context_is_refused(wro
         HandlerRegistry().register("shop", "T", wrong)
 
 
+def plain_values(order: int, city: str) -> None: ...
+def payload_itself(order: Order, context: object) -> None: ...
+def mapping(order: dict[str, Any], context: object) -> None: ...
+def not_a_command(order: int | None, context: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [
+        (plain_values, "int"),
+        (payload_itself, "Order"),
+        (mapping, "dict"),
+        (not_a_command, "int | None"),
+        (functools.partial(plain_values), "int"),
+    ],
+)
+def test_a_first_parameter_that_takes_no_command_is_refused(wrong: Any, shown: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"annotate it Command\[{re.escape(shown)}"):
+        HandlerRegistry().register("shop", "T", wrong)
+
+
+def city_for_context(command: Command[Order], city: str) -> None: ...
+
+
+def test_a_second_parameter_that_takes_no_context_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="as str: it gets a HandlerContext if"):
+        HandlerRegistry().register("shop", "T", city_for_context)
+
+
+class Seen(Protocol):
+    @property
+    def attempt(self) -> int: ...
+
+
+class OwnCommand(Command[Order]): ...
+
+
+def protocols(command: object, context: Seen) -> None: ...
+def unions(command: Command[Order] | None, context: HandlerContext | None) -> None: ...
+def own_command(command: OwnCommand, context: SyncHandlerContext) -> None: ...
+def annotated(command: Annotated[Command[Order], "text"], context: Any) -> None: ...
+def unknown_name(command: Unknown, context: Unknown) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def unknown_context(command: Command[Order], context: Unknown[Any]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    "right", [protocols, unions, own_command, annotated, unknown_name, unknown_context]
+)
+def test_annotations_that_may_fit_are_accepted(right: Any) -> None:
+    assert HandlerRegistry().register("shop", "T", right).function is right
+
+
+def generator(command: object, context: object) -> Any:
+    yield 1
+
+
+async def async_generator(command: object, context: object) -> Any:
+    yield 1
+
+
+class GeneratorObject:
+    def __call__(self, command: object, context: object) -> Any:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [generator, async_generator, functools.partial(generator), GeneratorObject()]
+)
+def test_a_generator_is_refused_because_its_call_runs_nothing(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is a generator: calling it runs nothing"):
+        HandlerRegistry().register("shop", "T", wrong)
+
+
+class TwoArguments:
+    def __init__(self, command: object, context: object) -> None: ...
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"TwoArguments .*is a class: register a function"):
+        HandlerRegistry().register("shop", "T", TwoArguments)
+
+
+def test_a_variable_of_the_enclosing_function_may_be_assigned_later() -> None:
+    def closes_over(command: Command[Order], context: object) -> int:
+        return later
+
+    registered = HandlerRegistry().register("shop", "T", closes_over)
+    later = 1
+    assert registered.payload_type is Order
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("transactionl", "'transactional'"), ("timout", "'timeout'"), ("total_time", "'total_timeout'")],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest_one(wrong: str, meant: str) -> None:
+    options: Any = {wrong: 1}
+    with pytest.raises(ConfigurationError, match=f"{wrong}=, which is no option: did you mean {meant}"):
+        HandlerRegistry().register("shop", "T", untyped, **options)
+    with pytest.raises(ConfigurationError, match=f"did you mean {meant}"):
+        HandlerRegistry().handler("shop", "T", **options)(untyped)
+    with pytest.raises(ConfigurationError, match=f"did you mean {meant}"):
+        handler("shop", "T", **options)(untyped)
+
+
+def test_an_option_like_no_other_is_refused_with_all_of_them() -> None:
+    options: Any = {"colour": 1}
+    with pytest.raises(ConfigurationError, match="no option: The options are breaker, errors, retry"):
+        HandlerRegistry().register("shop", "T", untyped, **options)
+
+
+def test_a_refusal_names_the_file_and_line_of_the_handler() -> None:
+    line = untyped.__code__.co_firstlineno
+    options: Any = {"timout": 5}
+    with pytest.raises(ConfigurationError, match=rf"untyped \({re.escape(__file__)}:{line}\)"):
+        HandlerRegistry().register("shop", "T", untyped, **options)
+    line = one.__code__.co_firstlineno
+    with pytest.raises(ConfigurationError, match=rf"one \({re.escape(__file__)}:{line}\) must accept"):
+        HandlerRegistry().register("shop", "T", one)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, "text"])
 def test_what_cannot_be_called_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="must be callable"):
@@ -165,7 +296,16 @@ def test_a_second_handler_of_a_type_is_refused_and_the_first_one_stays() -> None
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"retry": 3}, {"timeout": 0}, {"timeout": -1}, {"timeout": "5"}, {"timeout": float("nan")}],
+    [
+        {"retry": 3},
+        {"breaker": 3},
+        {"transactional": "yes"},
+        {"transactional": None},
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": "5"},
+        {"timeout": float("nan")},
+    ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -32,11 +32,11 @@ def test_each_thread_sees_growing_ids_and_no_two_are_equal() -> None:
     def make() -> None:
         found.append([ids.new_id() for _ in range(3_000)])
 
-    threads = [threading.Thread(target=make) for _ in range(4)]
+    threads = [threading.Thread(target=make, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert all(made == sorted(made) for made in found)
     assert len({one for made in found for one in made}) == 12_000
 

@@ -395,7 +395,7 @@ def test_producers_and_consumers_in_many_threads_lose_nothing() -> None:
         for number in range(start, start + 250):
             queue.enqueue(number, priority=number % 3)
 
-    producers = [threading.Thread(target=produce, args=(n * 250,)) for n in range(4)]
+    producers = [threading.Thread(target=produce, args=(n * 250,), daemon=True) for n in range(4)]
     for thread in producers:
         thread.start()
     for thread in producers:

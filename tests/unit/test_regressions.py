@@ -59,12 +59,12 @@ def test_a_broken_exception_or_result_ends_its_command_not_its_slot(runtime: str
     if runtime == "threads":
         with SyncCommandBus("memory://", max_attempts=1) as bus:
             worker = SyncWorker(bus, "d", registry, concurrency=1)
-            thread = threading.Thread(target=worker.run)
+            thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()
             sent = [bus.send("d", kind).command_id for kind in ("raise", "return", "fine")]
             statuses = [bus.wait(one, timeout=10).status for one in sent]
             worker.stop()
-            thread.join()
+            thread.join(30)
     else:
 
         async def main() -> list[CommandStatus]:
@@ -146,16 +146,16 @@ def test_several_stops_at_once_do_not_end_the_next_run() -> None:
     with SyncCommandBus("memory://") as bus:
         worker = SyncWorker(bus, "d", registry)
         for _ in range(2):
-            thread = threading.Thread(target=worker.run)
+            thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()
             eventually(lambda: worker.is_running and worker.ping())
             assert bus.wait(bus.send("d", "x").command_id, timeout=10).status == "COMPLETED"
-            stops = [threading.Thread(target=worker.stop) for _ in range(4)]
+            stops = [threading.Thread(target=worker.stop, daemon=True) for _ in range(4)]
             for stop in stops:
                 stop.start()
             for stop in stops:
-                stop.join()
-            thread.join()
+                stop.join(30)
+            thread.join(30)
 
 
 def test_a_batch_whose_last_worker_died_before_closing_it_is_closed_by_others_soon() -> None:

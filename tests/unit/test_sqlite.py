@@ -245,7 +245,7 @@ def test_another_connections_write_transaction_is_waited_for(
     other = sqlite3.connect(tmp_path / "test.db", isolation_level=None, check_same_thread=False)
     other.execute("begin immediate")
     sent: list[Any] = []
-    sending = threading.Thread(target=lambda: sent.append(bus.send("shop", "Order")))
+    sending = threading.Thread(target=lambda: sent.append(bus.send("shop", "Order")), daemon=True)
     sending.start()
     sending.join(0.2)
     assert sent == []
@@ -420,11 +420,11 @@ def test_of_concurrent_sends_of_one_id_exactly_one_succeeds(bus: SyncCommandBus)
         except DuplicateCommandError:
             outcomes.append("duplicate")
 
-    threads = [threading.Thread(target=send) for _ in range(8)]
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert sorted(outcomes) == ["duplicate"] * 7 + ["sent"]
 
 

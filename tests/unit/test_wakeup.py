@@ -166,7 +166,7 @@ def test_observers_hear_of_every_commit_until_they_stop() -> None:
 
 def test_a_watcher_waits_until_somebody_listens() -> None:
     hub, found = WakeHub(), list[bool]()
-    watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()))
+    watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()), daemon=True)
     watching.start()
     waiter(hub, "w1", News())
     watching.join(10)
@@ -186,13 +186,13 @@ def test_from_many_threads_each_event_wakes_exactly_one() -> None:
     for number in range(200):
         waiter(hub, f"w{number}", told)
     threads = [
-        threading.Thread(target=lambda: [hub.wake("a", None, "notify") for _ in range(50)])
+        threading.Thread(target=lambda: [hub.wake("a", None, "notify") for _ in range(50)], daemon=True)
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert sorted(name for name, _, _ in told) == sorted(f"w{number}" for number in range(200))
 
 

@@ -24,6 +24,11 @@ ERROR_CHARACTERS_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2_000
 STATEMENT_TIMEOUT = "STATEMENT_TIMEOUT"
 POOL_TIMEOUT = "POOL_TIMEOUT"
+CANCELLED = (
+    "The handler was ended by a cancellation, not by the worker: the handler, a task that it awaited "
+    "or a library that it calls cancelled it. Catch CancelledError there if the handler is to go on."
+)
+"""What an unexpected CancelledError says, which has no text of its own."""
 _OURS = re.compile(r"commandbus\.(runtimes|worker)\.")
 
 
@@ -67,6 +72,8 @@ def classify(error: BaseException) -> Failure:
         code = STATEMENT_TIMEOUT
     elif isinstance(error, PoolExhausted) or type(error).__name__ == "PoolTimeout":
         code = POOL_TIMEOUT
+    elif type(error).__name__ == "CancelledError":
+        message = message or CANCELLED
     return Failure(
         kind=kind,
         code=code,

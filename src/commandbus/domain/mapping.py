@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_command_type, as_text
 from commandbus.domain.retry import check_max_attempts
 from commandbus.errors import InvalidArgumentError
 
@@ -37,7 +37,7 @@ class QueueMapping(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         for name in (self.command_type, *self.types.values()):
             if name is not None:
-                as_name(name, "command_type")
+                as_command_type(name)
         for field in (self.type_field, self.data_field, self.id_field, self.correlation_field):
             if field is not None:
                 as_text(field, "field")

@@ -17,6 +17,8 @@ CRASHES_MAX = 3
 UNKNOWN_HANDLER_PATIENCE = 20
 """Deliveries to workers that lack the handler before an operator is asked."""
 
+STOPS_MAX = 20
+"""A command that this many workers gave back because they were stopped is parked: it may never end."""
 
 POOL_BACKOFF = (1.0, 2.0, 4.0)
 """Seconds to wait when no connection was free, the last one again and again."""
@@ -130,6 +132,19 @@ def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Out
         delay=min(60.0, 0.5 * 1.6**releases),
         counted=True,
     )
+
+
+def decide_stopped(releases: int) -> Outcome:
+    """The worker was stopped before the run ended: no attempt is used and no crash is counted."""
+    if releases < STOPS_MAX:
+        return Released(reason="the worker stopped", counted=True)
+    failure = Failure(
+        kind=FailureKind.PERMANENT,
+        code="NEVER_FINISHED",
+        message=f"It was given back {releases} times, the last time by a worker that stopped before it "
+        "ended; raise shutdown_timeout, or split it into shorter commands.",
+    )
+    return Parked(failure, reason="NEVER_FINISHED")
 
 
 def worker_lost(crashes: int) -> Failure:

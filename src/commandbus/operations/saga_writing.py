@@ -235,7 +235,7 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
 def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
     """Call off a command, if that is still possible: it waits, or it is parked."""
     try:
-        yield from scope.store.cancel(run.target, run.id, reason, "process")
+        yield from scope.store.cancel(run.target, run.id, reason, None)
     except CommandNotFoundError:
         return
     except InvalidOperationError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -31,6 +32,15 @@ class Host(Protocol[S_co]):
     def session(self) -> S_co: ...
     @property
     def hub(self) -> WakeHub: ...
+
+
+TRIES_MAX = 4
+
+
+def may_repeat(tries: int, arguments: Iterable[object]) -> bool:
+    """Whether an operation that was undone so many times is built and run again. Not with an iterator
+    among its arguments, which has been used up."""
+    return tries < TRIES_MAX and not any(isinstance(value, Iterator) for value in arguments)
 
 
 def tracing_module() -> Any:

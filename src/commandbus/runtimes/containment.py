@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-CANCEL_SECONDS = 1.0
-"""How long a cancelled handler may tidy up before it is left behind."""
+CANCEL_SECONDS = 0.8
+"""How long a cancelled handler may tidy up before it is left behind: less than the time that a stop
+waits for its end (GRACE of the core), so that its command is given back before the worker ends."""
 
 
 class Escaped(msgspec.Struct, frozen=True):
@@ -27,12 +29,24 @@ class OverTime(Exception):  # noqa: N818 - a signal between a runtime and this m
     """The handler did not end in its time; it was cancelled, and perhaps left behind."""
 
 
+def task_at_work() -> asyncio.Task[Any]:
+    """The task that runs the caller."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 async def contained(handling: Awaitable[Any]) -> Any:
     """The result of a handler, or what tried to escape from it."""
     try:
-        return await handling
+        result = await handling
     except (SystemExit, KeyboardInterrupt) as error:
         return Escaped(error)
+    if task_at_work().cancelling():
+        # One that was not delivered yet would take the place of the result.
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+    return result
 
 
 def uncontained(result: Any) -> Any:

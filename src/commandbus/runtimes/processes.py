@@ -30,9 +30,12 @@ from commandbus.services.process_router import (
     queues_of,
     router_settings,
 )
-from commandbus.settings import VERSION
+from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.wakeup import Waiter
+
+CUT_SECONDS = 1.0
+"""Statements that have been waiting for so long at the end of a stop are given up."""
 
 
 class ManagerBase:
@@ -166,6 +169,8 @@ class RouterBase:
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
+        self._giving_up: threading.Timer | None = None
+        self._stop_early: bool | None = None
 
     @property
     def metrics(self) -> RouterMetrics:
@@ -177,13 +182,21 @@ class RouterBase:
         return bool(self._loops)
 
     def _prepare(self) -> None:
-        """Make the loops that `run` serves, each with its place among those who wait."""
+        """Make the loops that `run` serves, each with its own registration for wake-ups."""
         with self._guard:
             if self._loops:
                 raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
+            self._set_up()
             self._waiters: list[Waiter] = []
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
+        early, self._stop_early = self._stop_early, False
+        if early:
+            self._ask_to_stop()
+
+    def _set_up(self) -> None:
+        """Make what a runtime needs to reach its loops."""
+        raise AssertionError("a runtime knows what it needs")
 
     def _loop(self, number: int) -> RouterLoop:
         hub, waiters = self._bus.hub, self._waiters
@@ -239,12 +252,30 @@ class RouterBase:
             loop.timers_changed()
             self._tell(number)
 
+    def _stop(self) -> bool:
+        """Ask the loops to end, from any thread or signal handler; whether there are any. A stop before
+        the first run is remembered: a program that started it in a thread or task cannot know how far
+        it is."""
+        # First this, then the look: `_prepare` does both the other way round, so one sees the other.
+        if self._stop_early is None:
+            self._stop_early = True
+        self._ask_to_stop()
+        return self.is_running
+
     def _ask_to_stop(self) -> None:
         for number, loop in enumerate(self._loops):
             loop.stopping = True
             self._tell(number)
+        if self._loops and self._giving_up is None:
+            # Transactions under way may take as long as handlers may; then the store is given up.
+            self._giving_up = threading.Timer(SHUTDOWN_SECONDS, self._bus.engine.cut, [CUT_SECONDS])
+            self._giving_up.daemon = True
+            self._giving_up.start()
 
     def _let_go(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
         self._forget()
         for waiter in self._waiters:
             self._bus.hub.unregister(waiter)

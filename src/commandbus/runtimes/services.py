@@ -19,6 +19,7 @@ from commandbus.store.session import Engine, NotOpen
 logger = logging.getLogger("commandbus.services")
 
 PAUSE_AFTER_FAILURE = 5.0
+STOP_SECONDS = 10.0
 
 
 class ServiceRunner:
@@ -37,13 +38,14 @@ class ServiceRunner:
             self._unsubscribe.append(self._engine.hub.subscribe(service.topic, tell))
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End, and wait for it for so long: a service may wait for a store that does not answer."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=seconds)
 
     def _nudge(self, service: Service) -> None:
         with self._changed:
@@ -53,7 +55,7 @@ class ServiceRunner:
     def _run(self) -> None:
         while (service := self._next()) is not None:
             try:
-                seconds = self._engine.reserved_session.run(service.work(self._scope))
+                seconds = self._engine.service_session.run(service.work(self._scope))
                 if isinstance(service, Confirming):
                     service.confirm()
             except NotOpen:  # closed before the worker has stopped: nothing is left to do, or to tell

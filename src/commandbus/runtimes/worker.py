@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
@@ -15,12 +14,12 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import CommandBusError
 from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin
 from commandbus.runtimes.base import tracing_module
+from commandbus.runtimes.farewell import Budget, attempt
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.runtimes.threads.bus import SyncBusWithin
 from commandbus.services.batch_closer import BatchCloser
@@ -223,16 +222,19 @@ class RuntimeWorker(WorkerBase):
         self._services = ServiceRunner(self._engine, self._bus.scope, services)
         self._services.start()
 
-    def _stop_helpers(self) -> None:
-        """Let go of them, the lease keeper last; blocks for a moment."""
+    def _stop_helpers(self, budget: Budget) -> None:
+        """End them, the lease keeper last; blocks for a moment."""
         if self._restart_reason is not None:
-            self._engine.leave_behind()
-        self._services.stop()
-        with suppress(CommandBusError):  # the store may be the reason for stopping
-            if self._closer.touched:
-                self._engine.reserved_session.run(self._closer.work(self._bus.scope))
-            self._engine.reserved_session.run(forget_worker(self._bus.scope, self.name))
-        self._keeper.stop()
+            self._engine.leave_behind(self.name)
+        self._services.stop(budget.left())
+        attempt(self._say_farewell, budget.left())
+        self._keeper.stop(budget.left())
+
+    def _say_farewell(self) -> None:
+        session = self._engine.reserved_session
+        if self._closer.touched:
+            session.run(self._closer.work(self._bus.scope))
+        session.run(forget_worker(self._bus.scope, self.name))
 
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))

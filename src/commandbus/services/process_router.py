@@ -21,12 +21,13 @@ from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
+from commandbus.store.session import NotOpen, bus_closed
 
 logger = logging.getLogger("commandbus.processes")
 
 SWEEP_SECONDS = 1.0
 """How often due work is promoted and expired leases are taken back while there is work."""
-BACKOFF_MAX_SECONDS = 10.0
+BACKOFF_MAX_SECONDS = 5.0
 
 
 class RouterSettings(msgspec.Struct, frozen=True):
@@ -129,6 +130,10 @@ class RouterLoop:
             try:
                 idle = yield from self._round(now)
                 failures = 0
+            except NotOpen as error:
+                if not self.stopping:
+                    raise bus_closed(f"router {self._name}") from error
+                return
             except Exception as error:  # a router outlives its failures; what it holds is tried again
                 failures += 1
                 self._metrics.failures += 1
@@ -170,7 +175,7 @@ class RouterLoop:
         cannot be routed keeps nobody else from it."""
         try:
             yield from self._route_some(now, self._held)
-        except StoreUnavailable:
+        except (StoreUnavailable, NotOpen):
             raise
         except Exception as error:  # a mistake that one of them brings along
             logger.exception("router %s could not route a batch", self._name)
@@ -181,7 +186,7 @@ class RouterLoop:
                 first, *rest = self._held
                 try:
                     yield from self._route_some(now, [first])
-                except StoreUnavailable:
+                except (StoreUnavailable, NotOpen):
                     raise
                 except Exception as own:  # this one
                     yield Send(park_reply(self._scope, first, own))

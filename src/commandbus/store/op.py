@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from commandbus.errors import StoreUnavailable
+
 T = TypeVar("T")
 
 Row = Any
@@ -50,6 +52,12 @@ class Together(msgspec.Struct, frozen=True):
 
 
 TOGETHER = Together()
+
+
+class Undone(StoreUnavailable):
+    """Another transaction was in the way of an op whose statements commit together, so all of it was
+    undone: the same op, built again, can succeed."""
+
 
 Op = Generator[Statement | Wake | Together, Rows, T]
 

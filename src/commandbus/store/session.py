@@ -34,6 +34,14 @@ class TransactionEnded(PermanentCommandError):  # noqa: N818 - what the handler 
         )
 
 
+def bus_closed(whose: str) -> InvalidOperationError:
+    """What a worker or router ends with when its bus is closed before it has stopped."""
+    return InvalidOperationError(
+        f"The bus was closed while {whose} was running, so nothing can be claimed or recorded any "
+        "more; call its stop() before the bus is closed."
+    )
+
+
 class Session(Protocol):
     """Runs an op in one transaction and returns its value; raises StoreUnavailable when it cannot.
     After StoreUnavailable it is unknown whether the op took effect, unless its message says."""
@@ -89,6 +97,8 @@ class Demand(msgspec.Struct, frozen=True):
 
     concurrency: int
     statement_timeout: float
+    worker: str = ""
+    """Its name: transactions of its handlers are known by it."""
 
 
 class ConnectionUse(msgspec.Struct, frozen=True):
@@ -135,6 +145,12 @@ class Engine(Protocol):
     @property
     def reserved_async_session(self) -> AsyncSession: ...
 
+    @property
+    def service_session(self) -> Session:
+        """For a worker's services: they come after its claims, settles and renewals when the server
+        has too few connections."""
+        ...
+
     def check_demand(self, demand: Demand) -> None:
         """Raises ConfigurationError, with the numbers, when a worker wants what cannot be given."""
         ...
@@ -143,29 +159,23 @@ class Engine(Protocol):
         """Make room for a worker that begins."""
         ...
 
-    async def meet_async(self, demand: Demand) -> None: ...
-
     def cut(self, seconds: float) -> int:
-        """Break the connections that have been waiting for an answer for so long, from any thread;
-        returns how many there were."""
+        """Break the connections of the workers' own that have been waiting for an answer for so long,
+        from any thread; returns how many there were."""
         ...
 
     def replace(self) -> None:
-        """Go on with fresh connections; those in use are thrown away when they come back. From any
+        """Go on with fresh connections; those in use are closed when they come back. From any
         thread."""
         ...
 
-    async def replace_async(self) -> None:
-        """The rest of it, which only the event loop can do."""
-        ...
-
-    def leave_behind(self) -> None:
-        """Break what is still in use of the connections that were replaced: transactions of handlers
-        that are left behind, and whoever waits for an answer in vain."""
+    def leave_behind(self, worker: str) -> None:
+        """A worker has let go of its handlers: break the transactions of those that still run, and the
+        workers' own statements that wait for an answer in vain. Calls of others are left alone."""
         ...
 
     def loop_ended(self) -> None:
-        """The event loop that `async def` handlers have under the thread runtime is gone."""
+        """An event loop that `async def` handlers had under the thread runtime is gone."""
         ...
 
     @property

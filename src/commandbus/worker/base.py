@@ -36,7 +36,7 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
-from commandbus.store.session import ConnectionUse, Demand, Engine
+from commandbus.store.session import ConnectionUse, Demand, Engine, NotOpen, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim
@@ -51,12 +51,13 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, settlement_of
+from commandbus.worker.execution import CaughtException, Execution
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
+from commandbus.worker.settlements import settlement_of
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -110,7 +111,7 @@ class WorkerBase:
         self.name = f"{base[:54]}-{boot_id}"
         self._engine = engine
         self._demand = self._demand_of(settings.concurrency)
-        engine.check_demand(self._demand)
+        engine.check_demand(self._demand_of(settings.max_concurrency or settings.concurrency))
         self._check_handlers()
         self._ageing = self._check_ageing()
         self.health_status = HealthStatus(settings.silence_timeout, self._deafness)
@@ -186,6 +187,9 @@ class WorkerBase:
         first, self._fresh = self._fresh, False
         if first:
             return True
+        closed = self._core.ending.failure
+        if closed is not None:
+            raise bus_closed(f"worker {self.name}") from closed
         again, self._restart_reason = self._restart_reason is not None, None
         if again:
             self.health_status.reset()
@@ -210,7 +214,8 @@ class WorkerBase:
             if isinstance(event, Claims) and event.reply.stuck is not None:
                 health.record_stuck_leases(event.reply.stuck)
             return
-        logger.warning("%s failed, trying again: %s", what, event.error)
+        if not isinstance(event.error, NotOpen):
+            logger.warning("%s failed, trying again: %s", what, event.error)
         if isinstance(event.error, PoolExhausted):
             health.record_pool_exhaustion(event.error, what)
         else:
@@ -302,7 +307,7 @@ class WorkerBase:
         self._post_from_anywhere(PollChanged(checked))
 
     def _demand_of(self, concurrency: int) -> Demand:
-        return Demand(concurrency, self.settings.statement_seconds)
+        return Demand(concurrency, self.settings.statement_seconds, self.name)
 
     @property
     def is_stopping(self) -> bool:
@@ -339,9 +344,10 @@ class WorkerBase:
 
     def _remember_stop(self) -> bool:
         """Whether there is nothing to stop. A stop that comes before the first run is remembered,
-        since whoever started that run in a thread or task cannot know how far it is."""
+        since a program that started that run in a thread or task cannot know how far it is."""
         self._restart_reason = None
-        if not self._running and self._stop_early is None:
+        # First this, then the look: `_may_run` does both the other way round, so one sees the other.
+        if self._stop_early is None:
             self._stop_early = True
         return not self._running
 
@@ -350,9 +356,11 @@ class WorkerBase:
         self._check_can_run()
         self._check_handlers()
         self._warn_of_idle_domains()
+        self._running = self._fresh = True
         early, self._stop_early = self._stop_early, False
-        self._running = self._fresh = not early
-        return not early
+        if early:
+            self._running = False
+        return self._running
 
     def _warn_of_idle_domains(self) -> None:
         served = {domain for domain, _ in self.registry.registered_handlers()}

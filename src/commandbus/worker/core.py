@@ -18,6 +18,7 @@ from typing import assert_never
 
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.session import NotOpen
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace
@@ -34,6 +35,7 @@ from commandbus.worker.effects import (
     Start,
     Withdraw,
 )
+from commandbus.worker.ending import Ending
 from commandbus.worker.events import (
     ClaimFailed,
     Claims,
@@ -83,8 +85,7 @@ class WorkerCore:
         self._suspects = Suspects()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
-        self._taken = 0
-        self._claiming = False
+        self._taken, self._claiming = 0, False
         self._may_wait = True
         self.backlog = False
         """The last claim took all that was asked for, so more may be waiting."""
@@ -92,32 +93,26 @@ class WorkerCore:
         """The last claim had commands of high priority, so others may follow."""
         self._share = 1
         """As the last claim had commands that others may wait for, less is claimed ahead."""
-        self._woken_meanwhile = False
-        self._due_meanwhile = inf
-        self._look_at = -inf
-        self._look_source = "start"
-        self._claim_at = -inf
-        self._settle_at = -inf
+        self._woken_meanwhile, self._due_meanwhile = False, inf
+        self._look_at, self._look_source = -inf, "start"
+        self._claim_at = self._settle_at = -inf
         self._settled_at = -inf  # when the last settle began
         self._sweep_at = -inf
         self._swept = False  # the last claim put things in order, too
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
-        self._claim_failures = 0
+        self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
-        self._settle_failures = 0
         self._one_by_one = False
         self._handler_seconds: float | None = None
         self._progress_at = -inf
         self._held_up = False
         """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
-        self._stop_at: float | None = None
-        self._stop_requested = False
-        self._interrupted_at: float | None = None
+        self.ending = Ending()
 
     @property
     def stopping(self) -> bool:
-        return self._stop_at is not None
+        return self.ending.at is not None
 
     @property
     def idle(self) -> bool:
@@ -131,13 +126,7 @@ class WorkerCore:
 
     def done(self, now: float) -> bool:
         """Whether the worker may end: everything is recorded, or patience is at its end."""
-        if self._stop_at is None:
-            return False
-        if not self._in_flight():
-            given_up = self._interrupted_at is not None and now >= self._interrupted_at + pace.GRACE
-            if given_up or not self.held:
-                return True
-        return now >= self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE
+        return self.ending.done(now, self.held, self._in_flight())
 
     def _in_flight(self) -> bool:
         """Whether something is on its way to or from the store or the slots, or has to go there."""
@@ -146,17 +135,14 @@ class WorkerCore:
     def deadline(self) -> float | None:
         """When a Tick is wanted, if nothing happens before."""
         moments: list[float] = []
-        if self._stop_at is not None:
-            moments.append(self._stop_at + pace.GRACE + pace.SETTLE_PATIENCE)
-            if self.held and self._interrupted_at is None:
-                moments.append(self._stop_at)
-            elif self.held and not self._in_flight() and self._interrupted_at is not None:
-                moments.append(self._interrupted_at + pace.GRACE)
+        ending = self.ending.deadline(self.held, self._in_flight())
+        if ending is not None:
+            moments.append(ending)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
         if self.unsettled and not self._settling:
             moments.append(self._next_settle())
-        if self._ahead() and self._stop_at is None:
+        if self._ahead() and not self.stopping:
             moments.append(self._progress_at + self._hoard_seconds)
         return min(moments, default=None)
 
@@ -182,11 +168,13 @@ class WorkerCore:
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._left_under_lease(now)
                 self._may_wait = self._woken_meanwhile = True
+                self._end_if_closed(event.error, now, effects)
                 if self._claim_failures == 1:
                     # Other workers may have left an event or a timer to this one.
                     effects.append(PassOn())
             case SettleFailed():
                 self._settle_failed(event, now, effects)
+                self._end_if_closed(event.error, now, effects)
             case Withdrawn():
                 self._withdrawn(event)
             case LeasesGone():
@@ -197,25 +185,30 @@ class WorkerCore:
                 self.poll_interval = event.poll_interval
                 self._look(now + self.poll_interval, "fallback")
             case StopRequested():
-                if not self._stop_requested:
-                    self._stop_requested = True
-                    effects.append(Withdraw())
-                    self._give_back(self.chains.give_up(), STOPPING)
-                self._stop_at = min(now + event.patience, self._stop_at or inf)
+                self._stop(now + event.patience, effects)
             case _:
                 assert_never(event)
         self._decide(now, effects)
         self._withdrawing += sum(isinstance(effect, Withdraw) for effect in effects)
         return effects
 
+    def _stop(self, at: float, effects: list[Effect]) -> None:
+        if self.ending.request(at):
+            effects.append(Withdraw())
+            self._give_back(self.chains.give_up(), STOPPING)
+
+    def _end_if_closed(self, error: Exception, now: float, effects: list[Effect]) -> None:
+        """A bus that was closed under its worker ends it at once."""
+        if isinstance(error, NotOpen):
+            self.ending.closed(error)
+            self._stop(now, effects)
+
     def _decide(self, now: float, effects: list[Effect]) -> None:
         """What follows from the state, whatever led to it."""
         idle = False
-        overdue = self._stop_at is not None and now >= self._stop_at
-        if overdue and self.held and self._interrupted_at is None:
-            self._interrupted_at = now
+        if self.ending.interrupts(now, self.held):
             effects.append(Interrupt())
-            if not self._stop_requested:  # it ends by itself, and could have done all that it took
+            if not self.ending.requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
                 self._give_back(self.chains.give_up(), STOPPING)
         if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
@@ -351,7 +344,7 @@ class WorkerCore:
         effects.append(Start(self.chains.lead(reply.claimed)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
-            self._stop_at = now + self._settings.shutdown_timeout
+            self.ending.at = now + self._settings.shutdown_timeout
         if self.backlog or self._suspects:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 

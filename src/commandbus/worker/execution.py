@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +19,6 @@ from commandbus.domain.breaker import denial
 from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
-from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.outcome import (
@@ -28,9 +28,9 @@ from commandbus.domain.outcome import (
     Rejected,
     Released,
     RetryLater,
-    Succeeded,
     as_result,
     decide_failure,
+    decide_stopped,
     decide_unknown_handler,
 )
 from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, policy_of
@@ -41,14 +41,14 @@ from commandbus.errors import (
     PoolExhausted,
     TransientCommandError,
 )
-from commandbus.store.records import CancelRequest, Claimed, NewCommand, Settlement, SettleReport
-from commandbus.store.replies import reply_command
+from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async
+from commandbus.worker.settlements import settlement_of
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
 logger = logging.getLogger("commandbus.worker")
@@ -56,8 +56,16 @@ logger = logging.getLogger("commandbus.worker")
 LAST_EXCEPTIONS_MAX = 100
 LOGGED_MAX = 200
 """So many characters of an error's message are logged."""
-FATES = {Rejected: "failed", RetryLater: "tried again later", Parked: "parked"}
-"""What becomes of a command after a failed attempt, in the words of a log."""
+FATES = {
+    Rejected: (logging.INFO, "failed"),
+    RetryLater: (logging.WARNING, "tried again later"),
+    Parked: (logging.ERROR, "parked"),
+}
+"""What becomes of a command after a failed attempt, in the words of a log, and its level."""
+
+
+_at_work: ContextVar[Execution | None] = ContextVar("commandbus_at_work", default=None)
+"""The worker whose handler runs: set once in each slot, of whose context every run gets a copy."""
 
 
 class Tracing(Protocol):
@@ -137,8 +145,13 @@ class Execution:
 
     def enter_slot(self) -> None:
         """To be called by each slot in its own context, before its first run."""
+        _at_work.set(self)
         if self._tracing is not None:
             self._tracing.enter()
+
+    def in_handler(self) -> bool:
+        """Whether the caller is a handler of this worker, or something that it called."""
+        return _at_work.get() is self
 
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
@@ -182,11 +195,13 @@ class Execution:
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is None:
             outcome = decide_unknown_handler(claimed.domain, claimed.command_type, claimed.releases)
-            logger.warning(
+            parked = isinstance(outcome, Parked)
+            logger.log(
+                logging.ERROR if parked else logging.WARNING,
                 "no handler for %s in domain %s: %s",
                 claimed.command_type,
                 claimed.domain,
-                "parked" if isinstance(outcome, Parked) else "given back",
+                "parked" if parked else "given back",
             )
             return self._settlement(claimed, outcome)
         if self.requests and claimed.seq in self.requests:
@@ -324,8 +339,12 @@ class Execution:
         return self.failed(call, error, ran)
 
     def interrupted(self, call: Call, ran: int) -> Settlement:
-        """The worker stopped and cancelled the handler: not its fault, so no attempt is used."""
-        return self._settlement(call.claimed, Released("the worker stopped"), ran)
+        """The worker stopped and cancelled the handler or left it behind: no attempt is used."""
+        claimed = call.claimed
+        outcome = decide_stopped(claimed.releases)
+        if isinstance(outcome, Parked):
+            self._log(claimed, outcome)
+        return self._settlement(claimed, outcome, ran)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
         """Whoever asked for the end of what begins anew did so before an operator let it be tried
@@ -371,24 +390,28 @@ class Execution:
                     error,
                 )
             )
-            logger.log(
-                logging.INFO if isinstance(outcome, Rejected) else logging.WARNING,
-                "%s %s, attempt %d: %s, %s",
-                claimed.command_type,
-                claimed.command_id,
-                claimed.attempt,
-                _in_short(failure),
-                FATES[type(outcome)],
-                extra={
-                    "command_id": str(claimed.command_id),
-                    "domain": claimed.domain,
-                    "command_type": claimed.command_type,
-                    "attempt": claimed.attempt,
-                    "correlation_id": str(claimed.correlation_id),
-                    "code": failure.code,
-                },
-            )
+            self._log(claimed, outcome)
         return outcome
+
+    def _log(self, claimed: Claimed, outcome: Rejected | RetryLater | Parked) -> None:
+        level, fate = FATES[type(outcome)]
+        logger.log(
+            level,
+            "%s %s, attempt %d: %s, %s",
+            claimed.command_type,
+            claimed.command_id,
+            claimed.attempt,
+            _in_short(outcome.failure),
+            fate,
+            extra={
+                "command_id": str(claimed.command_id),
+                "domain": claimed.domain,
+                "command_type": claimed.command_type,
+                "attempt": claimed.attempt,
+                "correlation_id": str(claimed.correlation_id),
+                "code": outcome.failure.code,
+            },
+        )
 
     def _policy_of(self, claimed: Claimed, handler: Handler | None) -> RetryPolicy:
         """When to try again: as the command itself says, else its handler, else the worker."""
@@ -439,46 +462,6 @@ def _command(claimed: Claimed, data: Any) -> Command[Any]:
         as_datetime(claimed.created_at),
         tuple(payload.decode(claimed.tags)) if claimed.tags else (),
         payload.decode(claimed.headers) if claimed.headers else {},
-    )
-
-
-def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
-    """What is to be recorded; with its reply, if somebody wants one and the command ends by it."""
-    sends = () if claimed.reply_to is None else _reply(claimed, claimed.reply_to, outcome)
-    return Settlement(
-        claimed.seq,
-        claimed.lease_id,
-        claimed.attempt,
-        outcome,
-        ran,
-        sends,
-        claimed.batch_id,
-        claimed=claimed,
-    )
-
-
-def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewCommand, ...]:
-    told: dict[str, Any]
-    match outcome:
-        case Succeeded(result):
-            told = {"outcome": ReplyOutcome.SUCCESS, "result": result}
-        case Rejected(failure):
-            told = {"outcome": ReplyOutcome.FAILED, "failure": failure}
-        case Canceled(reason):
-            told = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
-        case Parked() | RetryLater() | Released():
-            return ()
-        case _:
-            assert_never(outcome)
-    return (
-        reply_command(
-            reply_to,
-            command_id=claimed.command_id,
-            domain=claimed.domain,
-            command_type=claimed.command_type,
-            correlation_id=claimed.correlation_id,
-            **told,
-        ),
     )
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
 
-import msgspec
-
-from commandbus.domain import payload
 from commandbus.domain.breaker import CircuitBreaker
-from commandbus.domain.command import Command
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
@@ -33,10 +27,10 @@ from commandbus.worker.mapping import (
     translate,
 )
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.signatures import Decode, decoder, described, is_async, payload_type_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
-Decode = Callable[[str], Any]
 
 _MARK = "__commandbus_handler__"
 
@@ -92,6 +86,7 @@ def handler(
     registers all marked methods of an object. The options are those of `HandlerRegistry.handler`."""
 
     def mark(function: Function) -> Function:
+        _check_options(function, options)
         setattr(function, _MARK, _Mark(domain, command_type, options))
         return function
 
@@ -173,27 +168,26 @@ class HandlerRegistry:
         """Register a function or bound method.
 
         Raises HandlerAlreadyRegisteredError for a second one of the same type, and
-        ConfigurationError when it cannot be called with (command, context) or its payload type
-        cannot be decoded from JSON.
+        ConfigurationError when it cannot be called with (command, context), its payload type cannot be
+        decoded from JSON, or an option is wrong or unknown.
         """
         key = (as_name(domain, "domain"), as_name(command_type, "command_type"))
         if key in self._handlers:
             raise HandlerAlreadyRegisteredError(*key)
-        retry, breaker = options.get("retry"), options.get("breaker")
-        if retry is not None and not isinstance(retry, RetryPolicy):
-            raise ConfigurationError(f"retry must be a RetryPolicy, not {retry!r}.")
-        payload_type = _payload_type(function)
+        payload_type = payload_type_of(function)
+        _check_options(function, options)
+        breaker = options.get("breaker")
         registered = Handler(
             domain,
             command_type,
             function,
-            is_async=_is_async(function),
-            decode=_decoder(function, payload_type),
+            is_async=is_async(function),
+            decode=decoder(function, payload_type),
             payload_type=payload_type,
-            retry=retry,
+            retry=options.get("retry"),
             timeout=_seconds(options.get("timeout"), "timeout"),
             breaker=CircuitBreaker(breaker) if isinstance(breaker, str) else breaker,
-            transactional=bool(options.get("transactional", False)),
+            transactional=options.get("transactional", False),
             total_timeout=_seconds(options.get("total_timeout"), "total_timeout"),
             errors=check_errors(options.get("errors")),
         )
@@ -242,94 +236,26 @@ def _seconds(duration: Duration | None, name: str) -> float | None:
     return None if duration is None else as_seconds(duration, name, minimum=0.001)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - objects with an async __call__
-    )
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "retry": (RetryPolicy, type(None)),
+    "breaker": (CircuitBreaker, str, type(None)),
+    "transactional": (bool,),
+}
+"""Options whose type is checked here; the others are checked where they are read."""
 
 
-def _payload_type(function: Callable[..., Any]) -> Any:
-    """T, when the first parameter is annotated `Command[T]`; else Any."""
-    if not callable(function):
-        raise ConfigurationError(f"A handler must be callable, not {function!r}.")
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some callables of C extensions have no signature
-        return Any
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    required = [p for p in positional if p.default is p.empty]
-    named = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-    if (len(positional) < 2 and not variadic) or len(required) > 2 or named:
-        raise ConfigurationError(
-            f"{_name_of(function)} must accept exactly (command, context), not "
-            f"{inspect.signature(function)}."
-        )
-    annotation = positional[0].annotation if positional else inspect.Parameter.empty
-    if isinstance(annotation, str):
-        annotation = _resolve(function, annotation)
-    if typing.get_origin(annotation) is Command:
-        (inner,) = typing.get_args(annotation)
-        return Any if isinstance(inner, TypeVar) else inner
-    return Any
-
-
-def _resolve(function: Callable[..., Any], annotation: str) -> Any:
-    """An annotation that is text, because of `from __future__ import annotations`."""
-    if "[" not in annotation:
-        return Any
-    inner = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    if not inspect.isroutine(inner):  # an object with __call__, whose annotations are that method's
-        inner = inspect.unwrap(type(inner).__call__)
-    inner = getattr(inner, "__func__", inner)
-    names = dict(getattr(inner, "__globals__", {}))
-    try:
-        names |= inspect.getclosurevars(inner).nonlocals
-        return eval(annotation, names)  # noqa: S307 - the programmer's own annotation, as typing does
-    except (NameError, AttributeError, TypeError) as error:
-        raise ConfigurationError(
-            f"The annotation {annotation!r} of {_name_of(function)} cannot be resolved ({error}); "
-            "define or import its types at the top of the module."
-        ) from None
-
-
-def _decoder(function: Callable[..., Any], payload_type: Any) -> Decode:
-    if payload_type is Any:
-        return payload.decode
-    validate = getattr(payload_type, "model_validate_json", None)  # pydantic, without importing it
-    if callable(validate):
-        return typing.cast("Decode", validate)
-    try:
-        if foreign := _foreign_type(msgspec.inspect.type_info(payload_type)):
-            raise TypeError(f"JSON has no form for {foreign!r}")
-        return msgspec.json.Decoder(payload_type).decode
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{_name_of(function)} wants its payload as {payload_type!r}, which cannot be decoded "
-            f"from JSON: {error}."
-        ) from None
-
-
-def _foreign_type(info: object) -> type | None:
-    """A class somewhere inside a type that no JSON decodes into. msgspec would only notice with the
-    first command, when the handler is long deployed."""
-    seen: set[int] = set()
-    pending = [info]
-    while pending:
-        part = pending.pop()
-        if id(part) in seen:  # types may contain themselves
-            continue
-        seen.add(id(part))
-        if isinstance(part, msgspec.inspect.CustomType):
-            return part.cls
-        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
-            pending += [getattr(part, name) for name in part.__struct_fields__]
-        elif isinstance(part, tuple):
-            pending += part
-    return None
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
+def _check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    known = sorted(HandlerOptions.__annotations__)
+    for name, value in options.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigurationError(
+                f"The handler {described(function)} is registered with {name}=, which is no option: "
+                f"{meant}The options are {', '.join(known)}."
+            )
+        if not isinstance(value, _KINDS.get(name, object)):
+            names = " or ".join("None" if k is type(None) else k.__name__ for k in _KINDS[name])
+            raise ConfigurationError(
+                f"{name} of the handler {described(function)} must be a {names}, not {value!r}."
+            )

@@ -53,11 +53,11 @@ class HealthReport(msgspec.Struct, frozen=True):
 class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
-    Claims (or settles) that fail 10 times in a row or for 30 s, expired leases that cannot be taken back,
-    and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5 pool exhaustions in a row,
-    a claim or settle without any answer for `silence_max` seconds, or claims (or settles) that fail for
-    so long make it CRITICAL. A success ends a row, and a stuck thread that comes back is not stuck any
-    more, so it recovers.
+    Claims (or settles) that fail 10 times in a row or for 30 s, expired leases that cannot be taken
+    back, and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5 pool exhaustions in
+    a row, a claim or settle without any answer for `silence_max` seconds, or claims (or settles) that
+    fail for so long make it CRITICAL. A success ends a row, and a stuck thread that comes back is not
+    stuck any more, so it recovers.
     """
 
     def __init__(

@@ -48,12 +48,12 @@ class LeaseKeeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End, and wait for it for so long: it may be waiting for a store that does not answer."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        # It may be waiting for a store that does not answer.
-        self._thread.join(timeout=STOP_SECONDS)
+        self._thread.join(timeout=seconds)
 
     def keep(self, lease_ids: Iterable[int], asked: float) -> None:
         """Renew these from now on, which were asked for at that moment."""

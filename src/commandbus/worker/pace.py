@@ -8,10 +8,6 @@ SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
 SWEEP_INTERVAL_MIN = 0.02
 """And no more often than this where work is known to become due before."""
-GRACE = 1.0
-"""After interrupting handlers, how long their ends are awaited."""
-SETTLE_PATIENCE = 5.0
-"""After that, how long a settle in flight is awaited."""
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.errors import ConfigurationError
+from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement, Wake, drive
 from commandbus.store.serverless import Serverless
 from commandbus.store.session import NotOpen
@@ -16,16 +18,30 @@ from commandbus.store.wakeup import WakeHub
 T = TypeVar("T")
 
 
+_sessions: WeakSet[MemorySession] = WeakSet()
+
+
 class MemorySession:
     def __init__(self, hub: WakeHub) -> None:
         self._lock = threading.RLock()
         self._hub = hub
         self.is_open = False
+        self._forked = False
+        _sessions.add(self)
+
+    def open(self) -> None:
+        if self._forked:
+            raise _forked()
+        self.is_open = True
+
+    def leave(self) -> None:
+        """In the child of a fork: what is here is a copy, and its lock may be held for ever."""
+        self._forked, self.is_open = self._forked or self.is_open, False
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self.is_open:
             op.close()
-            raise NotOpen
+            raise _forked() if self._forked else NotOpen()
         wakes: list[Wake] = []
         with self._lock:
             result = drive(op, _refuse, wakes)
@@ -56,9 +72,10 @@ class MemoryEngine(Serverless):
         self.session = MemorySession(self.hub)
         self.async_session = AsyncMemorySession(self.session)
         self.reserved_session, self.reserved_async_session = self.session, self.async_session
+        self.service_session = self.session
 
     def open(self) -> None:
-        self.session.is_open = True
+        self.session.open()
 
     def close(self) -> None:
         """What is there stays, until the bus is forgotten."""
@@ -75,6 +92,23 @@ class MemoryEngine(Serverless):
 
     def within_async(self, connection: Any) -> AsyncMemorySession:
         raise _no_transactions()
+
+
+def _leave_all() -> None:
+    for session in _sessions:
+        session.leave()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_leave_all)
+
+
+def _forked() -> InvalidOperationError:
+    return InvalidOperationError(
+        "This bus was opened before a fork and cannot be used in the child process, because memory:// "
+        "belongs to the process that opened it; open a bus of its own in the child, on sqlite:// or "
+        "postgresql:// if both are to share it."
+    )
 
 
 def _no_transactions() -> ConfigurationError:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
+from commandbus.engines.postgres.failures import Conflict
 from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
-from commandbus.store.op import Op, Rows, Statement, Together, Wake
+from commandbus.store.op import Op, Rows, Statement, Together, Undone, Wake
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ def conduct(op: Op[T], wakes: list[Wake], *, own: bool = True) -> Steps[T]:
         return done.value  # type: ignore[no-any-return]
     except Exception as error:
         yield from transaction.undo(error)
+        if isinstance(error, Conflict) and transaction.is_whole:
+            raise Undone(str(error)) from error
         raise
     finally:
         op.close()
@@ -68,6 +71,11 @@ class _Transaction:
         self._doom: Exception | None = None
         self.untouched = True
         """Nothing was said yet that matters for what follows."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing of the op is committed before the end of it."""
+        return self._own and self._together
 
     def perform(self, step: Statement | Together) -> Steps[Rows]:
         self.untouched = False

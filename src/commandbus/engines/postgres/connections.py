@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg_pool import PoolClosed, PoolTimeout
-from psycopg_pool.base import BasePool
 
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
-from commandbus.engines.postgres.pools import AsyncReserve, AsyncSource, Source
+from commandbus.engines.postgres.pools import AsyncSource, Replaced, Source
 from commandbus.engines.postgres.statements import Copy, Ending, Script, Shared, bind
 from commandbus.engines.postgres.watch import shut_down
-from commandbus.errors import (
-    CommandBusError,
-    InvalidOperationError,
-    PoolExhausted,
-    StoreUnavailable,
-)
+from commandbus.errors import CommandBusError
 from commandbus.store.op import Rows, Statement
 
 if TYPE_CHECKING:
@@ -43,8 +35,6 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: set[_Line] = set()
-        self.replaced: WeakSet[Any] = WeakSet()
-        """Sources that were closed because others took their place."""
 
     def enter(self, line: _Line, connection: Any) -> None:
         with self._lock:
@@ -62,68 +52,48 @@ class Traffic:
         with self._lock:
             return sum(line.source is source for line in self._lines)
 
-    def cut_all_but(self, *current: Any) -> None:
-        """Break what is held or waits on connections of sources that are no longer used."""
-        with self._lock:
-            for line in self._lines:
-                busy = line.held or line.asked_at is not None
-                if busy and not any(line.source is source for source in current):
-                    shut_down(line.connection)
+    def cut_transactions(self, worker: str) -> None:
+        """Break the transactions of a worker's handlers that were left behind."""
+        self._cut(lambda line: line.worker == worker)
 
     def cut(self, seconds: float) -> int:
-        """Shut the sockets of those that have been waiting for so long: whoever waits is told then
-        that the connection is lost, in whichever thread or loop it is."""
-        late, lost = time.monotonic() - seconds, 0
+        """Break those of the workers' own that have been waiting for so long; what calls of others wait
+        for is left alone."""
+        late = time.monotonic() - seconds
+        return self._cut(lambda line: line.own and line.asked_at is not None and line.asked_at <= late)
+
+    def _cut(self, applies: Callable[[_Line], bool]) -> int:
+        """Shut the sockets: the end of the connection is seen by what waits for it, in whichever
+        thread or loop that is."""
         with self._lock:
-            for line in self._lines:
-                if line.asked_at is not None and line.asked_at <= late:
-                    lost += 1
-                    shut_down(line.connection)
-        return lost
+            chosen = [line for line in self._lines if applies(line)]
+            for line in chosen:
+                shut_down(line.connection)
+        return len(chosen)
 
 
 class _Line:
     """A connection for one op or transaction."""
 
-    __slots__ = ("_broken", "_origin", "_traffic", "_watch", "asked_at", "connection", "held", "source")
+    __slots__ = (
+        "_broken", "_origin", "_traffic", "_watch", "asked_at", "connection", "own", "source", "worker",
+    )  # fmt: skip
 
-    def __init__(self, source: Any, engine: PostgresEngine) -> None:
+    def __init__(
+        self, source: Any, engine: PostgresEngine, *, own: bool = False, worker: str = ""
+    ) -> None:
         self.source = source
+        self.own, self.worker = own, worker
+        """Whether it serves the workers' own statements; and the worker whose handler has it."""
         self._origin = engine.process
         self._traffic, self._watch = engine.traffic, engine.watch
         self.connection: Any = None
         self.asked_at: float | None = None
-        self.held = False
-        """A handler has it, for a transaction."""
         self._broken = False
 
     @property
     def in_use(self) -> bool:
         return self.connection is not None
-
-    def _ours(self, error: BaseException) -> BaseException:
-        if isinstance(error, PoolTimeout):
-            return self._no_connection()
-        if isinstance(error, PoolClosed) and self.source in self._traffic.replaced:
-            return StoreUnavailable(
-                "The connections of this process were replaced meanwhile. Trying again is safe."
-            )
-        if isinstance(error, PoolClosed):
-            return InvalidOperationError("The bus is closed; open it again before using it.")
-        return translate(error) if isinstance(error, psycopg.Error) else error
-
-    def _no_connection(self) -> StoreUnavailable:
-        pool: BasePool = self.source
-        busy = self._traffic.count(pool)
-        if busy >= pool.max_size:
-            return PoolExhausted(
-                f"All {pool.max_size} connections of the pool were in use for {pool.timeout:g} s; "
-                "nothing was changed. Raise pool_size in the URL, or lower the concurrency."
-            )
-        return StoreUnavailable(
-            f"No connection to PostgreSQL within {pool.timeout:g} s, though only {busy} of "
-            f"{pool.max_size} are in use: the server is away. Nothing was changed."
-        )
 
     def _is_clean(self, connection: Any) -> bool:
         return not self._broken and is_idle(connection)
@@ -147,7 +117,7 @@ class Line(_Line):
             except psycopg.Error as error:
                 failures += 1
                 if not _may_repeat(error, statement, self.connection, failures):
-                    raise self._ours(error) from error
+                    raise translate(error) from error
                 self.release()
 
     def _execute_once(self, statement: Statement) -> Rows:
@@ -169,7 +139,11 @@ class Line(_Line):
 
     def take(self) -> None:
         while True:
-            connection = self.source.getconn()
+            self.source = newest(self.source)
+            try:
+                connection = self.source.getconn()
+            except Replaced:
+                continue
             if is_alive(connection):
                 return self._traffic.enter(self, connection)
             connection.close()
@@ -202,7 +176,7 @@ class AsyncLine(_Line):
             except psycopg.Error as error:
                 failures += 1
                 if not _may_repeat(error, statement, self.connection, failures):
-                    raise self._ours(error) from error
+                    raise translate(error) from error
                 await self.release()
 
     async def _execute_once(self, statement: Statement) -> Rows:
@@ -224,11 +198,15 @@ class AsyncLine(_Line):
 
     async def take(self) -> None:
         while True:
-            connection = await self.source.getconn()
+            self.source = newest(self.source)
+            try:
+                connection = await self.source.getconn()
+            except Replaced:
+                continue
             if is_alive(connection):
                 return self._traffic.enter(self, connection)
             await connection.close()
-            await self.source.putconn(connection)
+            self.source.putconn(connection)
 
     async def release(self) -> None:
         connection = self._traffic.leave(self)
@@ -236,11 +214,14 @@ class AsyncLine(_Line):
             if not self._is_clean(connection):
                 await connection.close()
             self._broken = False
-            if isinstance(self.source, AsyncReserve):
-                await self.source.putconn(connection)  # never waits, so it cannot be cancelled
-            else:
-                # A cancelled caller must not leave its connection behind.
-                await asyncio.shield(self.source.putconn(connection))
+            self.source.putconn(connection)  # nothing is awaited, so nothing can be cancelled
+
+
+def newest(source: Any) -> Any:
+    """The source itself, or the one that took its place."""
+    while source.successor is not None:
+        source = source.successor
+    return source
 
 
 def run_blocking(connection: psycopg.Connection[Any], statement: Statement, origin: str) -> Rows:
@@ -331,9 +312,7 @@ def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 def _breaks(error: BaseException) -> bool:
     """Whether the connection is unusable: it is lost, or nobody knows what it is doing."""
-    if isinstance(error, psycopg.Error):
-        return is_fatal(error)
-    return not isinstance(error, PoolTimeout | PoolClosed)
+    return is_fatal(error) if isinstance(error, psycopg.Error) else True
 
 
 def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, failures: int) -> bool:

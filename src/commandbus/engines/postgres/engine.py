@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from math import inf
 from typing import Any
-
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from commandbus.domain.ids import new_id
 from commandbus.engines.postgres import location, pools, schema
@@ -19,8 +18,16 @@ from commandbus.engines.postgres.callers import (
 )
 from commandbus.engines.postgres.connections import AsyncLine, Line, Traffic
 from commandbus.engines.postgres.listener import Listener
-from commandbus.engines.postgres.pools import AsyncReserve, Reserve
+from commandbus.engines.postgres.pools import (
+    AsyncPool,
+    AsyncReserve,
+    Following,
+    Pool,
+    Reserve,
+    Sources,
+)
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import Watch
@@ -31,6 +38,8 @@ from commandbus.store.wakeup import WakeHub
 
 POOL_SIZE = 10
 """Unless the URL says otherwise or a worker has more slots."""
+WAITED_SECONDS = 1.0
+"""Statements of a worker that ends are given up when they have been waiting for so long."""
 
 
 class PostgresEngine:
@@ -39,7 +48,8 @@ class PostgresEngine:
     Its connections: at most `pool_size` for senders of many and transactional handlers (for `def` and
     for `async def` ones, so twice that where both are), one that single sends share, the workers' own
     four (claims, settles, renewals, services), and one that listens while a worker is here. None is
-    opened before it is needed.
+    opened before it is needed. Each event loop that uses the bus has connections of its own, which are
+    closed when another loop comes after its end.
     """
 
     store_class: type[PostgresStore] = PostgresStore
@@ -53,35 +63,42 @@ class PostgresEngine:
         self.traffic, self.watch = Traffic(), Watch()
         self.session = PostgresSession(self, self.blocking_pool, self._senders_of)
         self.async_session = AsyncPostgresSession(self, self.awaiting_pool, self._async_senders_of)
-        self.reserved_session = PostgresSession(self, self._reserve_of, self._reserve_of)
+        self.reserved_session = PostgresSession(self, self._reserve_of, self._reserve_of, own=True)
         self.reserved_async_session = AsyncPostgresSession(
-            self, self._async_reserve_of, self._async_reserve_of
+            self, self._async_reserve_of, self._async_reserve_of, own=True
         )
+        self.service_session = PostgresSession(self, self._following_of, self._following_of, own=True)
         self._migrate = migrate
         self._lock = threading.Lock()
         self._pid = 0
+        self._awaits = False
+        """Whether the bus was opened for asyncio."""
         self._size = self.location.pool_size or POOL_SIZE
-        self._blocking: ConnectionPool[Any] | None = None
-        self._awaiting: AsyncConnectionPool[Any] | None = None
-        self._make_reserves(self.location)
+        self._workers_location, self._statement_timeout = self.location, inf
+        """The shortest timeout that any worker asks for counts, for connections made from then on."""
+        self._shortage = Shortage(self._make_room)
+        self._threads: Sources | None = None
+        """None while the bus is closed."""
+        self._loops: dict[asyncio.AbstractEventLoop, Sources] = {}
         self._listener: Listener | None = None
 
     def open(self) -> None:
         with self._lock:
-            if self._blocking is not None and self._pid == os.getpid():
-                return
-            self._check_schema()
-            self._start()
+            if not self._is_open:
+                self._check_schema()
+                self._start()
 
     async def open_async(self) -> None:
-        if self._awaiting is not None and self._pid == os.getpid():
+        if self._is_open and self._awaits:
             return
         await asyncio.to_thread(self._check_schema)
-        pool = pools.awaiting_pool(self.location, self._size)
-        await pool.open()
         with self._lock:
-            self._awaiting = pool
+            self._awaits = True
             self._start()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._threads is not None and self._pid == os.getpid()
 
     def _check_schema(self) -> None:
         if self._migrate:
@@ -91,45 +108,54 @@ class PostgresEngine:
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._blocking = pools.blocking_pool(self.location, self._size)
-        self._make_reserves(self.location)
+        self._workers_location, self._statement_timeout = self.location, inf
+        self._threads, self._loops = self._blocking_sources(), {}
         self.store.sleepers.forget()
         if self.location.notify:
             self._listener = Listener(
-                self.location, self.hub, self.store.sleepers, self.process, self.watch
-            )
+                self.location, self.hub, self.store.sleepers, self.process, self.watch,
+                self._shortage,
+            )  # fmt: skip
 
-    def _make_reserves(self, workers: location.Location) -> None:
-        self._reserve, self._async_reserve = Reserve(workers), AsyncReserve(workers)
-        patience = self.location.pool_timeout
-        self._senders = Reserve(self.location, patience)
-        self._async_senders = AsyncReserve(self.location, patience)
+    def _blocking_sources(self) -> Sources:
+        return pools.blocking_sources(self.location, self._workers_location, self._size, self._shortage)
+
+    def _awaiting_sources(self, loop: asyncio.AbstractEventLoop) -> Sources:
+        return pools.awaiting_sources(
+            self.location, self._workers_location, self._size, self._shortage, loop
+        )
 
     def close(self) -> None:
         with self._lock:
             self._stop()
 
     async def close_async(self) -> None:
-        awaiting, self._awaiting = self._awaiting, None
-        if awaiting is not None and self._pid == os.getpid():
-            await awaiting.close()
-            await self._async_reserve.close()
-            await self._async_senders.close()
         await asyncio.to_thread(self.close)
 
     def _stop(self) -> None:
         listener, self._listener = self._listener, None
-        blocking, self._blocking = self._blocking, None
+        open_ones = self._all_sources()
+        self._threads, self._loops, self._awaits = None, {}, False
         if self._pid != os.getpid():
             return  # after a fork, the parent's threads and sockets are not ours to end
+        self._shortage.end()
         if listener is not None:
             listener.close()
-        if blocking is not None:
-            blocking.close()
-        self._reserve.close()
-        self._senders.close()
-        self._async_reserve.drop()
-        self._async_senders.drop()
+        for sources in open_ones:
+            sources.close()
+
+    def _all_sources(self) -> list[Sources]:
+        return [*filter(None, [self._threads]), *self._loops.values()]
+
+    def _make_room(self) -> bool:
+        """The server refuses a connection: close one that is needed less, if there is any."""
+        every, listener = self._all_sources(), self._listener
+        return (
+            any(sources.pool.close_oldest() for sources in every)
+            or any(sources.senders.close_oldest() for sources in every)
+            or (listener is not None and listener.let_go())
+            or any(sources.reserve.close_oldest() for sources in every)
+        )
 
     # What workers need.
 
@@ -138,129 +164,124 @@ class PostgresEngine:
         if given is not None and given < demand.concurrency:
             raise ConfigurationError(
                 f"pool_size={given} in the URL is less than concurrency={demand.concurrency}: every "
-                "slot may need a connection. Raise the one, lower the other, or leave pool_size out."
+                "slot may need a connection. Raise the one, lower the other (max_concurrency where it "
+                "is given), or leave pool_size out."
             )
 
     def meet(self, demand: Demand) -> None:
         self.check_demand(demand)
-        self._reserve.lower_statement_timeout(demand.statement_timeout)
-        self._async_reserve.lower_statement_timeout(demand.statement_timeout)
-        if demand.concurrency > self._size:
-            self._size = demand.concurrency
-            if self._blocking is not None:
-                self._blocking.resize(0, self._size)
-
-    async def meet_async(self, demand: Demand) -> None:
-        self.meet(demand)
-        if self._awaiting is not None:
-            await self._awaiting.resize(0, self._size)
+        with self._lock:
+            self._size = max(self._size, demand.concurrency)
+            self._statement_timeout = min(self._statement_timeout, demand.statement_timeout)
+            self._workers_location = location.with_statement_timeout(
+                self.location, self._statement_timeout
+            )
+            for sources in self._all_sources():
+                sources.reserve.location = self._workers_location
+                sources.pool.grow(self._size)
 
     def cut(self, seconds: float) -> int:
         return self.traffic.cut(seconds)
 
     def replace(self) -> None:
         with self._lock:
-            if self._blocking is None:
+            if self._threads is None:
                 return
-            old, self._blocking = self._blocking, pools.blocking_pool(self.location, self._size)
-            reserves = (self._reserve, self._senders)
-            waiting = (self._async_reserve, self._async_senders)
-            self._make_reserves(self._reserve.location)
-        for reserve in reserves:
-            reserve.close()
-        for other in waiting:
-            other.drop()
-        self.traffic.replaced.add(old)
-        old.close(timeout=1.0)
+            moves = [(self._threads, self._blocking_sources())]
+            moves += [(old, self._awaiting_sources(loop)) for loop, old in self._loops.items()]
+            self._threads = moves[0][1]
+            self._loops = {loop: new for loop, (_, new) in zip(self._loops, moves[1:], strict=True)}
+        for old, new in moves:
+            old.close(new)
 
-    async def replace_async(self) -> None:
-        old = self._awaiting
-        if old is not None:
-            self._awaiting = pools.awaiting_pool(self.location, self._size)
-            await self._awaiting.open()
-            self.traffic.replaced.add(old)
-            await old.close(timeout=1.0)
-
-    def leave_behind(self) -> None:
-        self.traffic.cut_all_but(
-            self._blocking, self._awaiting, self._reserve, self._async_reserve,
-            self._senders, self._async_senders,
-        )  # fmt: skip
+    def leave_behind(self, worker: str) -> None:
+        self.traffic.cut_transactions(worker)
+        self.traffic.cut(WAITED_SECONDS)
 
     def loop_ended(self) -> None:
-        if not self.is_awaiting:
-            old, self._async_reserve = self._async_reserve, AsyncReserve(self._async_reserve.location)
-            old.drop()
+        with self._lock:
+            self._forget_ended_loops()
+
+    def _forget_ended_loops(self) -> None:
+        ended = {loop: sources for loop, sources in self._loops.items() if loop.is_closed()}
+        self._loops = {loop: found for loop, found in self._loops.items() if loop not in ended}
+        for sources in ended.values():
+            sources.close()
 
     @property
     def connections(self) -> ConnectionUse:
-        sources, listener = (self._blocking, self._awaiting), self._listener
+        every, listener = self._all_sources(), self._listener
         return ConnectionUse(
-            busy=sum(self.traffic.count(source) for source in sources if source is not None),
-            busy_max=self._size * (2 if self._awaiting is not None else 1),
-            reserved=sum(
-                reserve.size
-                for reserve in (self._reserve, self._async_reserve, self._senders, self._async_senders)
-            ),
+            busy=sum(self.traffic.count(sources.pool) for sources in every),
+            busy_max=self._size * max(len(every), 2 if self._awaits else 1),
+            reserved=sum(sources.reserve.size + sources.senders.size for sources in every),
             listening=int(self.store.sleepers.listening.is_set()),
             listener_failures=0 if listener is None else listener.failures,
             deaf=None if listener is None else listener.deaf,
         )
 
     def begin(self, demand: Demand) -> BlockingTransaction:
-        line = Line(self.blocking_pool(), self)
+        line = Line(self.blocking_pool(), self, worker=demand.worker)
         return BlockingTransaction.begin(line, self, demand.statement_timeout)
 
     async def begin_async(self, demand: Demand) -> AwaitingTransaction:
-        line = AsyncLine(self._transaction_source(), self)
+        line = AsyncLine(self.awaiting_pool(), self, worker=demand.worker)
         return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
-
-    def _transaction_source(self) -> Any:
-        """Under the thread runtime, `async def` handlers have a loop that no pool belongs to."""
-        return self.awaiting_pool() if self.is_awaiting else self._async_reserve_of()
 
     # Where sessions get their connections.
 
     @property
     def is_awaiting(self) -> bool:
         """Whether the bus was opened for asyncio."""
-        return self._awaiting is not None or self._blocking is None
+        return self._awaits or self._threads is None
 
-    def blocking_pool(self, op: Op[Any] | None = None) -> ConnectionPool[Any]:
-        """The pool for threads, open; refuses, and lets go of `op`, when the bus is not open here."""
-        pool = self._blocking
-        if pool is None or self._pid != os.getpid():
-            raise self._not_open(op)
-        if pool.closed:
-            with self._lock:
-                if pool.closed and pool is self._blocking:
-                    pool.open()
+    def blocking_pool(self, op: Op[Any] | None = None) -> Pool:
+        """The pool for threads; refuses, and closes `op`, when the bus is not open here."""
+        pool: Pool = self._for_threads(op).pool
         return pool
 
-    def awaiting_pool(self, op: Op[Any] | None = None) -> AsyncConnectionPool[Any]:
-        if self._awaiting is None or self._pid != os.getpid():
-            raise self._not_open(op)
-        return self._awaiting
+    def awaiting_pool(self, op: Op[Any] | None = None) -> AsyncPool:
+        """The pool of the running event loop."""
+        pool: AsyncPool = self._for_loop(op).pool
+        return pool
 
     def _reserve_of(self, op: Op[Any] | None = None) -> Reserve:
-        if self._blocking is None or self._pid != os.getpid():
-            raise self._not_open(op)
-        return self._reserve
+        reserve: Reserve = self._for_threads(op).reserve
+        return reserve
+
+    def _following_of(self, op: Op[Any] | None = None) -> Following:
+        return Following(self._for_threads(op).reserve)
 
     def _async_reserve_of(self, op: Op[Any] | None = None) -> AsyncReserve:
-        if self._blocking is None or self._pid != os.getpid():
-            raise self._not_open(op)
-        return self._async_reserve
+        reserve: AsyncReserve = self._for_loop(op).reserve
+        return reserve
 
     def _senders_of(self) -> Reserve:
-        if self._blocking is None or self._pid != os.getpid():
-            raise self._not_open(None)
-        return self._senders
+        senders: Reserve = self._for_threads(None).senders
+        return senders
 
     def _async_senders_of(self) -> AsyncReserve:
-        if self._blocking is None or self._pid != os.getpid():
-            raise self._not_open(None)
-        return self._async_senders
+        senders: AsyncReserve = self._for_loop(None).senders
+        return senders
+
+    def _for_threads(self, op: Op[Any] | None) -> Sources:
+        sources = self._threads
+        if sources is None or self._pid != os.getpid():
+            raise self._not_open(op)
+        return sources
+
+    def _for_loop(self, op: Op[Any] | None) -> Sources:
+        loop = asyncio.get_running_loop()
+        sources = self._loops.get(loop)
+        if sources is not None and self._pid == os.getpid():
+            return sources
+        if not self._is_open:
+            raise self._not_open(op)
+        with self._lock:
+            self._forget_ended_loops()
+            sources = self._awaiting_sources(loop)
+            self._loops = {**self._loops, loop: sources}  # others may be reading it
+        return sources
 
     def _not_open(self, op: Op[Any] | None) -> InvalidOperationError:
         if op is not None:

@@ -27,6 +27,10 @@ class UniqueViolation(CommandBusError):  # noqa: N818 - never leaves the engine
         self.detail = detail
 
 
+class Conflict(StoreUnavailable):
+    """Another transaction was in the way; the transaction was undone."""
+
+
 class NotifyRefused(StoreUnavailable):
     """The server's queue of notifications is full: the same without a notification may pass."""
 
@@ -48,6 +52,8 @@ _MESSAGES = {
     "58": "PostgreSQL reports trouble with its disk",
     "XX": "PostgreSQL reports an internal error",
 }
+
+_CONFLICTS = ("40001", "40P01")
 
 _AGAIN = (
     "Trying again is safe; a send that may have been committed is repeated with the command_id it "
@@ -103,7 +109,8 @@ def translate(error: Exception) -> CommandBusError:
         )
     for prefix, meaning in _MESSAGES.items():
         if state.startswith(prefix):
-            return StoreUnavailable(f"{meaning} ({text}). {_AGAIN}")
+            kind = Conflict if prefix in _CONFLICTS else StoreUnavailable
+            return kind(f"{meaning} ({text}). {_AGAIN}")
     if text.startswith(_UNREACHED):
         return StoreUnavailable(
             f"PostgreSQL cannot be reached: {text.removeprefix(_UNREACHED[0])}. Check the URL, and "

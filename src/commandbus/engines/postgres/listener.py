@@ -29,9 +29,10 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
-from commandbus.engines.postgres.watch import Watch
+from commandbus.engines.postgres.watch import Watch, shut_down
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
@@ -39,6 +40,8 @@ logger = logging.getLogger("commandbus.postgres")
 BACKOFF_MAX = 2.0
 ANSWER_SECONDS = 5.0
 """Its statements are small: a server that has not answered by then is gone."""
+LOOK_SECONDS = 0.5
+"""How often it looks whether it is to end, while it may not connect."""
 FAREWELL_SECONDS = 1.0
 """Nobody waits longer for a server that is told that its client goes."""
 DEAF_SECONDS = 10.0
@@ -57,9 +60,17 @@ class Other(msgspec.Struct, frozen=True):
 
 class Listener:
     def __init__(
-        self, location: Location, hub: WakeHub, sleepers: Sleepers, process: str, watch: Watch
+        self,
+        location: Location,
+        hub: WakeHub,
+        sleepers: Sleepers,
+        process: str,
+        watch: Watch,
+        shortage: Shortage,
     ) -> None:
         self._location = location
+        self._shortage = shortage
+        self._connection: psycopg.Connection[Any] | None = None
         self._watch = watch
         self._hub = hub
         self._sleepers = sleepers
@@ -88,6 +99,13 @@ class Listener:
         self._bell.close()
         self._door.close()
 
+    def let_go(self) -> bool:
+        """Give its connection up for one that is needed more; returns whether there was one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            shut_down(connection)
+        return connection is not None
+
     def listen_also(self, others: Mapping[str, Other]) -> None:
         """Hear channels of other programs, too."""
         if others.keys() - self._others.keys():
@@ -112,11 +130,11 @@ class Listener:
     def _run(self) -> None:
         tries = 0
         while not self._stopping:
-            if not self._hub.wait_until_listened():
+            if not self._hub.wait_until_listened() or not self._may_connect():
                 continue
             try:
                 with self._connect() as connection:
-                    tries = 0
+                    tries, self._connection = 0, connection
                     self._listen(connection)
             except Exception as error:  # whatever it is, nothing is heard until it begins anew
                 self._lost(error)
@@ -142,15 +160,27 @@ class Listener:
             # Whoever waits would hear nothing of a server that is away before its next poll.
             self._hub.wake_all("lost")
 
+    def _may_connect(self) -> bool:
+        """Whether the work has its connections, after waiting for that for a moment."""
+        self._connection = None
+        if self._shortage.may_follow(LOOK_SECONDS):
+            return True
+        select.select([self._door], [], [], LOOK_SECONDS)
+        return False
+
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._location.conninfo,
-            autocommit=True,
-            cursor_factory=RawCursor,
-            application_name="commandbus listen",
-            connect_timeout=5,
-            prepare_threshold=None,
-        )
+        try:
+            return psycopg.connect(
+                self._location.conninfo,
+                autocommit=True,
+                cursor_factory=RawCursor,
+                application_name="commandbus listen",
+                connect_timeout=5,
+                prepare_threshold=None,
+            )
+        except psycopg.OperationalError:
+            self._shortage.follower_refused()
+            raise
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.pgconn.notify_handler = self._notified  # also for those that come with an answer

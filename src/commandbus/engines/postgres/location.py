@@ -85,6 +85,12 @@ def parse(url: str) -> Location:
     """The location that a URL names, or ConfigurationError saying what is wrong with it."""
     options, given = _split(url)
     pooler = _switch(options, "pooler", default=False)
+    notify = _switch(options, "notify", default=not pooler)
+    if pooler and notify:
+        raise ConfigurationError(
+            "pooler=on and notify=on in the URL exclude each other: a pooler in transaction mode "
+            "delivers no notifications. Leave one of them out."
+        )
     settings = _DEFAULTS | given
     if not pooler:
         settings["options"] = " ".join([*_STARTUP, str(given.get("options") or "")]).strip()
@@ -93,7 +99,7 @@ def parse(url: str) -> Location:
         schema=check_schema(options.get("schema", DEFAULT_SCHEMA)),
         pool_size=_pool_size(options["pool_size"]) if "pool_size" in options else None,
         pool_timeout=_pool_timeout(options.get("pool_timeout", "30")),
-        notify=_switch(options, "notify", default=not pooler),
+        notify=notify,
         prepare=_switch(options, "prepare", default=not pooler),
         pooler=pooler,
     )

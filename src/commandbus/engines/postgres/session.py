@@ -28,14 +28,16 @@ class PostgresSession:
         engine: PostgresEngine,
         source: Callable[[Op[Any] | None], Source],
         shared: Callable[[], Source],
+        *,
+        own: bool = False,
     ) -> None:
-        self._engine = engine
+        self._engine, self._own = engine, own
         self._source, self._shared = source, shared
         self._lane = SharedLane(self._run_alone)
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         wakes: list[Wake] = []
-        line = Line(self._source(op), self._engine)
+        line = Line(self._source(op), self._engine, own=self._own)
         try:
             result = self._perform(conduct(op, wakes), line)
         finally:
@@ -81,17 +83,19 @@ class AsyncPostgresSession:
         engine: PostgresEngine,
         source: Callable[[Op[Any] | None], AsyncSource],
         shared: Callable[[], AsyncSource],
+        *,
+        own: bool = False,
     ) -> None:
-        self._engine = engine
+        self._engine, self._own = engine, own
         self._source, self._shared = source, shared
-        self._lane = AsyncSharedLane(self._run_alone)
+        self._lanes: dict[asyncio.AbstractEventLoop, AsyncSharedLane] = {}
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self._engine.is_awaiting:
             # The bus was opened for threads, and this is an `async def` handler of one of its workers.
             return await asyncio.to_thread(self._engine.session.run, op, read=read)
         wakes: list[Wake] = []
-        line = AsyncLine(self._source(op), self._engine)
+        line = AsyncLine(self._source(op), self._engine, own=self._own)
         try:
             result = await self._perform(conduct(op, wakes), line)
         finally:
@@ -110,7 +114,7 @@ class AsyncPostgresSession:
                         await asyncio.to_thread(listening.wait, LISTEN_SECONDS)
                         rows: Rows = ()
                     elif isinstance(statement, Shared) and not line.in_use:
-                        rows = await self._lane.run(statement)
+                        rows = await self._lane().run(statement)
                     else:
                         rows = await line.execute(statement)
                 except Exception as error:  # the op decides; unhandled, it comes straight back
@@ -121,6 +125,15 @@ class AsyncPostgresSession:
             return done.value  # type: ignore[no-any-return]
         finally:
             steps.close()
+
+    def _lane(self) -> AsyncSharedLane:
+        loop = asyncio.get_running_loop()
+        lane = self._lanes.get(loop)
+        if lane is None:
+            running = {one: lane for one, lane in self._lanes.items() if not one.is_closed()}
+            lane = AsyncSharedLane(self._run_alone)
+            self._lanes = {**running, loop: lane}
+        return lane
 
     async def _run_alone(self, statement: Shared) -> Rows:
         line = AsyncLine(self._shared(), self._engine)

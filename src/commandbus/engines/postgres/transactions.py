@@ -93,7 +93,6 @@ class _Transaction:
         """From then on, a transaction that is not open any more was not ended by the handler."""
         self._prepare_threshold = connection.prepare_threshold
         connection.cursor_factory = self._cursors[0]
-        line.held = True
 
     def _is_idle(self, connection: Any) -> bool:
         return bool(connection.pgconn.transaction_status == TransactionStatus.IDLE)

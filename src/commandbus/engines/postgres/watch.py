@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any
 
+import psycopg
+
 from commandbus.engines.postgres.statements import Urgent
 from commandbus.settings import STATEMENT_SECONDS
 from commandbus.store.op import Statement
@@ -73,7 +75,7 @@ class Watch:
 def shut_down(connection: Any) -> None:
     """Whoever waits for this connection sees its end at once; closing it would only remove the file
     from under them."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, psycopg.Error):  # it may be closed already
         file = os.dup(connection.pgconn.socket)
         with socket.socket(fileno=file) as end:
             end.shutdown(socket.SHUT_RDWR)

@@ -40,6 +40,7 @@ class SqliteEngine(Serverless):
         self.session = SqliteSession(self)
         self.async_session = AsyncSqliteSession(self)
         self.reserved_session, self.reserved_async_session = self.session, self.async_session
+        self.service_session = self.session
         self._clock = clock
         self._opening = threading.Lock()
         self._writer: WriteLane | None = None

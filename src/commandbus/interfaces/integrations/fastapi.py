@@ -13,9 +13,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from math import ceil
 from typing import Any, TypeAlias
 
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import JSONResponse
+except ImportError as missing:
+    raise ModuleNotFoundError(
+        f"commandbus.interfaces.integrations.fastapi needs the package {missing.name}; "
+        "`pip install 'durable-commandbus[fastapi]'` brings it, for Starlette alone [web].",
+        name=missing.name,
+    ) from None
 
 from commandbus.errors import ConfigurationError, QueueFull, StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus

@@ -70,6 +70,7 @@ class CommandBus(BusBase, _Sending):
     async def close(self) -> None:
         """Finish what was begun and let go of the store."""
         await self.engine.close_async()
+        self.hub.wake_all("lost")  # workers that were not stopped end now
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from commandbus.operations.flows import FlowRun
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host
-from commandbus.store.op import Op
+from commandbus.runtimes.base import Host, may_repeat
+from commandbus.store.op import Op, Undone
 from commandbus.store.session import AsyncSession
 
 P = ParamSpec("P")
@@ -26,7 +26,14 @@ def awaiting(
 
     @wraps(build)
     async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await bus.session.run(build(bus.scope, *args, **kwargs), read=read)
+        tries = 0
+        while True:
+            try:
+                return await bus.session.run(build(bus.scope, *args, **kwargs), read=read)
+            except Undone:
+                tries += 1
+                if not may_repeat(tries, (*args, *kwargs.values())):
+                    raise
 
     return run
 
@@ -38,8 +45,16 @@ def awaiting_own(
 
     @wraps(build)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await self.session.run(build(self, *args, **kwargs), read=read)
-        return result
+        tries = 0
+        while True:
+            try:
+                result: T = await self.session.run(build(self, *args, **kwargs), read=read)
+            except Undone:
+                tries += 1
+                if not may_repeat(tries, (*args, *kwargs.values())):
+                    raise
+            else:
+                return result
 
     return run
 

@@ -12,7 +12,9 @@ from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
+from commandbus.runtimes.farewell import FAREWELL_SECONDS
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+from commandbus.store.session import AsyncSession
 
 
 class ProcessManager(ManagerBase):
@@ -44,11 +46,13 @@ class ProcessReplyRouter(RouterBase):
 
     runtime = "asyncio"
 
-    async def run(self) -> None:
-        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
+    def _set_up(self) -> None:
         self._asyncio_loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._bells = [asyncio.Event() for _ in range(self.settings.concurrency)]
+
+    async def run(self) -> None:
+        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
         self._prepare()
         try:
             async with asyncio.TaskGroup() as group:
@@ -57,8 +61,9 @@ class ProcessReplyRouter(RouterBase):
         except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                await asyncio.shield(self._bus.engine.reserved_async_session.run(self._farewell()))
+            with suppress(CommandBusError, TimeoutError):  # the store may be the reason for stopping
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await asyncio.shield(self._session.run(self._farewell()))
             self._let_go()
             self._stopped.set()
 
@@ -66,12 +71,15 @@ class ProcessReplyRouter(RouterBase):
         """Finish the transactions that are under way and return when everything has stopped, or
         after `timeout` seconds."""
         patience = stop_seconds(timeout)
-        if not self.is_running:
-            return
-        self._ask_to_stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._stopped.wait()
+        if self._stop():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._stopped.wait()
+
+    @property
+    def _session(self) -> AsyncSession:
+        session: AsyncSession = self._bus.engine.reserved_async_session
+        return session
 
     async def _work(self, number: int) -> None:
         progress, bell = FlowRun(self._loops[number].run()), self._bells[number]
@@ -80,7 +88,7 @@ class ProcessReplyRouter(RouterBase):
                 with progress.answering():
                     if progress.pause is None:
                         op, read = progress.op, progress.read
-                        progress.answer = await self._bus.session.run(op, read=read)
+                        progress.answer = await self._session.run(op, read=read)
                     else:
                         await _ring(bell, progress.pause)
                         progress.answer = time.monotonic()

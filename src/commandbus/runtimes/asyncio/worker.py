@@ -17,7 +17,8 @@ from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
-from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded
+from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work
+from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
@@ -90,16 +91,15 @@ class Worker(RuntimeWorker):
         """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
         if not self._may_run():
             return
-        # No await since the right to run was taken, so nobody has seen the worker without these.
+        # No await since the right to run was taken, so these are set before any other task can stop it.
         self._loop = asyncio.get_running_loop()
+        self._runner = task_at_work()
+        self._cancels = self._runner.cancelling()
         self._stopped = asyncio.Event()
         self._news = asyncio.Event()
         try:
             while self._another_round():
                 await self._run_once()
-                if self._restart_reason is not None:
-                    await self._engine.replace_async()
-                    self._engine.leave_behind()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -110,7 +110,7 @@ class Worker(RuntimeWorker):
 
     async def _run_once(self) -> None:
         self._begin_anew()
-        await self._engine.meet_async(self._demand_of(self._core.concurrency))
+        self._engine.meet(self._demand_of(self._core.concurrency))
         assert self._loop is not None
         self._ready.clear()
         self._idle_slots.clear()
@@ -126,13 +126,15 @@ class Worker(RuntimeWorker):
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
-        may take `timeout` seconds (default: shutdown_timeout) before they are cancelled. Returns
-        when the worker has stopped."""
+        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
+        and threads that are still busy are left behind; their commands go back without using an
+        attempt. Returns when the worker has stopped; at once if a handler of this worker calls it."""
         patience = self._stop_seconds(timeout)
         if self._remember_stop() or self._stopped is None:
             return
         self._post(StopRequested(patience))
-        await self._stopped.wait()
+        if not self._execution.in_handler():
+            await self._stopped.wait()
 
     # The pump: everything that happens comes through here, one event after another.
 
@@ -170,8 +172,11 @@ class Worker(RuntimeWorker):
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
             if isinstance(event, Resized):
-                self._spawn(self._engine.meet_async(self._demand_of(event.concurrency)))
+                self._engine.meet(self._demand_of(event.concurrency))
         self._fit_slots()
+
+    def _run_cancelled(self) -> bool:
+        return self._runner.cancelling() > self._cancels
 
     def _post(self, event: Event) -> None:
         self._inbox.append(event)
@@ -213,8 +218,7 @@ class Worker(RuntimeWorker):
         match effect:
             case Start(claimed):
                 self._ready.extend(claimed)
-                for _ in range(min(len(claimed), len(self._idle_slots))):
-                    self._idle_slots.popleft().set_result(None)
+                self._wake_slots(len(claimed))
             case Settle(batch):
                 self.health_status.asked("settle")
                 self._spawn(self._settle(batch))
@@ -254,7 +258,10 @@ class Worker(RuntimeWorker):
         self._slots.discard(slot)
         self._left_behind.add(slot)
         slot.add_done_callback(self._left_behind.discard)
-        self._dropped += 1
+        if self._core.stopping:
+            self._finished.append(self._execution.interrupted(call, 0))
+        else:
+            self._dropped += 1
         self._news.set()
 
     def _stop_calls(self, seqs: frozenset[int]) -> None:
@@ -294,15 +301,25 @@ class Worker(RuntimeWorker):
         while len(self._slots) < self._core.concurrency:
             slot = asyncio.ensure_future(self._slot())
             self._slots.add(slot)
-            slot.add_done_callback(self._slots.discard)
-        surplus = len(self._slots) - self._core.concurrency
-        while surplus > 0 and self._idle_slots:
-            self._idle_slots.popleft().set_result(None)
-            surplus -= 1
+            slot.add_done_callback(self._slot_ended)
+        self._wake_slots(len(self._slots) - self._core.concurrency)
+
+    def _wake_slots(self, count: int) -> None:
+        """Wake so many idle slots, if there are as many."""
+        while count > 0 and self._idle_slots:
+            idle = self._idle_slots.popleft()
+            if not idle.done():  # a handler may have left a timer behind that cancelled its slot
+                idle.set_result(None)
+                count -= 1
+
+    def _slot_ended(self, slot: asyncio.Task[None]) -> None:
+        self._slots.discard(slot)
+        self._interrupting.discard(slot)
+        self._canceling.discard(slot)
+        self._news.set()
 
     async def _slot(self) -> None:
-        slot = asyncio.current_task()
-        assert slot is not None
+        slot = task_at_work()
         assert self._loop is not None
         self._execution.enter_slot()
         fair_until = time.perf_counter() + FAIR_SECONDS
@@ -332,6 +349,8 @@ class Worker(RuntimeWorker):
                 if self._core.chains.waiting:
                     self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
+            if slot.cancelling() or slot in self._interrupting or slot in self._canceling:
+                return  # a new task takes over, which no leftover of the cancellation can reach
             if self._turns.count != turns:
                 fair_until = time.perf_counter() + FAIR_SECONDS
             elif time.perf_counter() >= fair_until:
@@ -354,19 +373,18 @@ class Worker(RuntimeWorker):
                 async with asyncio.timeout(timeout) as limit:
                     result = await self._invoke(call)
         except asyncio.CancelledError as error:
+            if slot not in self._calls:
+                return None
             if slot in self._canceling:
                 return self._execution.canceled(call.claimed, _since(began))
             if slot not in self._interrupting:
-                if slot.cancelling():
-                    raise
+                if self._run_cancelled():  # by a loop that ends: it cancels every task
+                    return self._execution.interrupted(call, _since(began))
                 return self._execution.failed(call, error, _since(began))
-            # A thread goes on after its slot was cancelled, so its command stays under lease; and
-            # one whose lease is gone has no right to be recorded.
-            if handler.is_async and self._core.stopping:
-                return self._execution.interrupted(call, _since(began))
-            if not handler.is_async:
+            if not handler.is_async:  # its thread goes on
                 self.health_status.record_stuck_thread()
-            return None
+            # Nothing may be recorded about a command whose lease is gone.
+            return self._execution.interrupted(call, _since(began)) if self._core.stopping else None
         except OverTime:
             return self._execution.timed_out(call, _since(began))
         except TimeoutError as error:
@@ -376,17 +394,7 @@ class Worker(RuntimeWorker):
             return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
             return self._execution.failed(call, error, _since(began))
-        finally:
-            if slot in self._canceling or slot in self._interrupting:
-                self._forgive(slot)
         return self._execution.succeeded(call, result, _since(began))
-
-    def _forgive(self, slot: asyncio.Task[None]) -> None:
-        """A cancellation was given way to, or swallowed: it was meant for the call, not the slot."""
-        self._canceling.discard(slot)
-        self._interrupting.discard(slot)
-        while slot.uncancel():
-            pass
 
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
@@ -397,18 +405,20 @@ class Worker(RuntimeWorker):
 
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
+        budget = Budget()
         self._engine.hub.unregister(self._waiter)
         left = self._slots | self._left_behind
+        self._calls.clear()  # nothing that ends from now on counts, and its slot ends with it
         for slot in left:
             slot.cancel()
         if left:
-            await asyncio.wait(left, timeout=1.0)
+            await asyncio.wait(left, timeout=budget.left() / 3)
         if self._effects:
-            await asyncio.wait(self._effects, timeout=5.0)
+            await asyncio.wait(self._effects, timeout=budget.left() / 2)
         if self._timer is not None:
             self._timer.cancel()
         self._crew.close()
-        await asyncio.to_thread(self._stop_helpers)
+        await asyncio.to_thread(self._stop_helpers, budget)
         await asyncio.to_thread(self._stalls.stop)
 
 

@@ -70,6 +70,7 @@ class SyncCommandBus(BusBase, _Sending):
     def close(self) -> None:
         """Finish what was begun and let go of the store."""
         self.engine.close()
+        self.hub.wake_all("lost")  # workers that were not stopped end now
 
     def __enter__(self) -> Self:
         return self.open()

@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from commandbus.operations.flows import FlowRun
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host
-from commandbus.store.op import Op
+from commandbus.runtimes.base import Host, may_repeat
+from commandbus.store.op import Op, Undone
 from commandbus.store.session import Session
 
 P = ParamSpec("P")
@@ -25,7 +25,14 @@ def blocking(
 
     @wraps(build)
     def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return host.session.run(build(host.scope, *args, **kwargs), read=read)
+        tries = 0
+        while True:
+            try:
+                return host.session.run(build(host.scope, *args, **kwargs), read=read)
+            except Undone:
+                tries += 1
+                if not may_repeat(tries, (*args, *kwargs.values())):
+                    raise
 
     return call
 
@@ -37,8 +44,16 @@ def blocking_own(
 
     @wraps(build)
     def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answer: T = own.session.run(build(own, *args, **kwargs), read=read)
-        return answer
+        tries = 0
+        while True:
+            try:
+                answer: T = own.session.run(build(own, *args, **kwargs), read=read)
+            except Undone:
+                tries += 1
+                if not may_repeat(tries, (*args, *kwargs.values())):
+                    raise
+            else:
+                return answer
 
     return call
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from commandbus.runtimes.containment import contained
 
+STOP_SECONDS = 5.0
+
 
 class Errand:
     """A coroutine on its way on the loop."""
@@ -51,13 +53,13 @@ class LoopThread:
                 self._thread.start()
             return Errand(self._loop, coroutine)
 
-    def close(self) -> None:
-        """Cancel what still runs and end the loop."""
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Cancel what still runs and end the loop; waits for its end for so long."""
         with self._lock:
             loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=5)
+            thread.join(seconds)
 
     def _run(self) -> None:
         assert self._loop is not None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from contextlib import suppress
 from typing import Any
 
 from commandbus.domain.moment import Duration
-from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
+from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
+from commandbus.runtimes.threads.waiting import take
 from commandbus.services.process_router import RouterLoop
+from commandbus.store.session import Session
 
 
 class SyncProcessManager(ManagerBase):
@@ -45,11 +48,14 @@ class SyncProcessReplyRouter(RouterBase):
 
     runtime = "threads"
 
-    def run(self) -> None:
-        """Route until `stop()` is called, or until KeyboardInterrupt; each loop in its own thread."""
+    def _set_up(self) -> None:
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._news = [threading.Event() for _ in range(self.settings.concurrency)]
+        self._bells = [_Bell() for _ in range(self.settings.concurrency)]
+        self._serving = {threading.get_ident()}
+
+    def run(self) -> None:
+        """Route until `stop()` is called, or until KeyboardInterrupt; each loop in its own thread."""
         self._prepare()
         helpers = [
             threading.Thread(
@@ -66,8 +72,7 @@ class SyncProcessReplyRouter(RouterBase):
         finally:
             for helper in helpers:
                 helper.join()
-            with suppress(CommandBusError):  # the store may be the reason for stopping
-                self._bus.engine.reserved_session.run(self._farewell())
+            attempt(lambda: self._session.run(self._farewell()))
             self._let_go()
             self._ended.set()
         if self._failure is not None:
@@ -75,13 +80,18 @@ class SyncProcessReplyRouter(RouterBase):
 
     def stop(self, timeout: Duration | None = None) -> None:
         """Finish the transactions that are under way and return when everything has stopped, or
-        after `timeout` seconds."""
+        after `timeout` seconds; at once if a thread of `run()` calls it, as a signal handler does."""
         seconds = stop_seconds(timeout)
-        if self.is_running:
-            self._ask_to_stop()
+        if self._stop() and threading.get_ident() not in self._serving:
             self._ended.wait(seconds)
 
+    @property
+    def _session(self) -> Session:
+        session: Session = self._bus.engine.reserved_session
+        return session
+
     def _serve(self, number: int) -> None:
+        self._serving.add(threading.get_ident())
         try:
             self._drive(self._loops[number], number)
         except Exception as error:  # one loop's end is the end of all; run() raises it
@@ -89,18 +99,35 @@ class SyncProcessReplyRouter(RouterBase):
             self._ask_to_stop()
 
     def _drive(self, loop: RouterLoop, number: int) -> None:
-        flow, news = FlowRun(loop.run()), self._news[number]
+        flow, bell = FlowRun(loop.run()), self._bells[number]
         try:
             while not flow.done:
                 with flow.answering():
                     if flow.pause is None:
-                        flow.answer = self._bus.session.run(flow.op, read=flow.read)
+                        flow.answer = self._session.run(flow.op, read=flow.read)
                     else:
-                        if flow.pause and news.wait(flow.pause):
-                            news.clear()
+                        bell.wait(flow.pause)
                         flow.answer = time.monotonic()
         finally:
             flow.close()
 
     def _tell(self, number: int) -> None:
-        self._news[number].set()
+        self._bells[number].ring()
+
+
+class _Bell:
+    """As an Event of which each wait takes all rings so far; but a signal handler may ring it while
+    the thread that it interrupts waits or rings. An Event has a lock that such a thread may hold."""
+
+    def __init__(self) -> None:
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def ring(self) -> None:
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Until it rings, at most so long; zero seconds wait for nothing."""
+        if seconds > 0:
+            with suppress(queue.Empty):
+                take(self._rings, seconds)

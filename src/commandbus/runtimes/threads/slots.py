@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from commandbus.runtimes.containment import CANCEL_SECONDS
 from commandbus.runtimes.threads.loop import Errand
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
@@ -26,7 +27,7 @@ T = TypeVar("T")
 class Slot:
     """A thread's place. Once abandoned, whatever its thread still does is ignored."""
 
-    __slots__ = ("began", "deadline", "errand", "runs", "thread")
+    __slots__ = ("began", "deadline", "errand", "interrupted", "runs", "thread")
 
     def __init__(self) -> None:
         self.runs = False
@@ -35,6 +36,8 @@ class Slot:
         self.deadline = 0.0
         self.errand: Errand | None = None
         """Its handler on the loop, if that is an `async def` one."""
+        self.interrupted = False
+        """Whether its handler must end because the worker stops."""
         self.thread: threading.Thread | None = None
 
 
@@ -65,6 +68,7 @@ class Slots:
         self._ready: deque[Claimed] = deque()
         self._running: dict[Slot, Call] = {}
         """Who takes a call out ends it: its own thread by finishing, or another by giving it up."""
+        self._interrupted = False
         self._changed = threading.Condition()
         self._members: set[Slot] = set()
 
@@ -87,6 +91,8 @@ class Slots:
         slot.deadline = slot.began + seconds
         slot.runs = True
         self._running[slot] = call
+        if self._interrupted:  # it was taken just before; interrupt() may have missed it
+            _interrupt(slot, call)
 
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
         """Take back what no thread has begun."""
@@ -118,6 +124,13 @@ class Slots:
                 if len(self._members) < self._size:
                     self._spawn()
         return chosen
+
+    def interrupt(self) -> None:
+        """The worker stops: handlers on the loop are cancelled and may tidy up for a moment; those in
+        threads, which cannot be stopped, are over their time at once."""
+        self._interrupted = True
+        for slot, call in list(self._running.items()):
+            _interrupt(slot, call)
 
     def stop_calls(self, seqs: frozenset[int]) -> None:
         """Ask those to stop that can be asked; `def` handlers look for themselves."""
@@ -194,6 +207,13 @@ def _drained(items: deque[T]) -> list[T]:
         while True:
             found.append(items.popleft())
     return found
+
+
+def _interrupt(slot: Slot, call: Call) -> None:
+    seconds = CANCEL_SECONDS if call.handler.is_async else 0.0
+    slot.deadline = min(slot.deadline, time.monotonic() + seconds)
+    slot.interrupted = True
+    _cancel(slot)
 
 
 def _cancel(slot: Slot) -> None:

@@ -14,10 +14,12 @@ from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
-from commandbus.runtimes.containment import uncontained
+from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
+from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
+from commandbus.runtimes.threads.waiting import take
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.context import SyncHandlerContext
@@ -73,6 +75,7 @@ class SyncWorker(RuntimeWorker):
     def run(self) -> None:
         """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
         self._check_can_run()
+        self._runner = threading.get_ident()
         self._stopped.clear()
         if not self._may_run():
             self._stopped.set()
@@ -117,13 +120,16 @@ class SyncWorker(RuntimeWorker):
 
     def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
-        may take `timeout` seconds (default: shutdown_timeout); a thread that is still busy then is
-        left behind, and its command comes back when its lease ends. Returns when stopped."""
+        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
+        and threads that are still busy are left behind; their commands go back without using an
+        attempt. Returns when the worker has stopped; at once if a handler of this worker calls it, or
+        the thread of `run()`, as a signal handler does."""
         patience = self._stop_seconds(timeout)
         if self._remember_stop():
             return
         self._inbox.put(StopRequested(patience))
-        self._stopped.wait()
+        if self._runner != threading.get_ident() and not self._execution.in_handler():
+            self._stopped.wait()
 
     # The pump: everything that happens comes through here, one event after another.
 
@@ -142,13 +148,12 @@ class SyncWorker(RuntimeWorker):
             self._abandon_overdue()
 
     def _next_event(self) -> Event | Callable[[], None] | None:
-        now = time.monotonic()
-        moment = self._core.deadline()
+        deadline = self._core.deadline()
+        moment = inf if deadline is None else deadline
         if self._core.held:
-            moment = self._overdue_at if moment is None else min(moment, self._overdue_at)
-        wait = None if moment is None else max(0.0, moment - now)
+            moment = min(moment, self._overdue_at)
         try:
-            return self._inbox.get(timeout=wait)
+            return take(self._inbox, moment - time.monotonic())
         except queue.Empty:
             return Tick()
 
@@ -170,13 +175,14 @@ class SyncWorker(RuntimeWorker):
         self._inbox.put(answer)
 
     def _abandon_overdue(self) -> None:
-        """Handlers over their time fail, and their threads are given up."""
+        """Handlers over their time fail, and their threads are given up; at a stop they go back."""
         now = time.monotonic()
         if now < self._overdue_at:
             return
         for slot, call in self._slots.abandon(lambda slot, _: slot.deadline <= now):
             ran = int((now - slot.began) * 1_000_000)
-            self._handle(Finished([self._execution.timed_out(call, ran)]))
+            ended = self._execution.interrupted if slot.interrupted else self._execution.timed_out
+            self._handle(Finished([ended(call, ran)]))
         # What a slot begins from now on cannot be overdue before this.
         self._overdue_at = min(now + self._patience, self._slots.next_deadline() or inf)
 
@@ -197,10 +203,13 @@ class SyncWorker(RuntimeWorker):
                 self._perform_here(effect)
             case Withdraw(lease_ids):
                 self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
+            case Interrupt(None):
+                self._slots.interrupt()
+                # Nothing that begins from now on has more time than this.
+                self._patience, self._overdue_at = CANCEL_SECONDS, 0.0
             case Interrupt(lease_ids):
-                given_up = self._slots.abandon(
-                    lambda _, call: lease_ids is None or call.claimed.lease_id in lease_ids
-                )
+                gone = lease_ids or frozenset()
+                given_up = self._slots.abandon(lambda _, call: call.claimed.lease_id in gone)
                 if given_up:
                     self._inbox.put(Finished([], len(given_up)))
             case _:
@@ -248,6 +257,8 @@ class SyncWorker(RuntimeWorker):
         except FutureCancelled as error:
             if self._wanted_canceled(call):
                 return self._execution.canceled(call.claimed, _since(began))
+            if slot.interrupted:
+                return self._execution.interrupted(call, _since(began))
             return self._execution.failed(call, error, _since(began))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
             return self._execution.failed(call, error, _since(began))
@@ -256,6 +267,8 @@ class SyncWorker(RuntimeWorker):
     def _await(self, coroutine: Any, timeout: float | None, slot: Slot) -> Any:
         slot.errand = self._loop.submit(coroutine)
         future = slot.errand.future
+        if slot.interrupted:
+            slot.errand.cancel()
         if self._execution.requests:
             self._stop_calls(frozenset(self._execution.requests))
         try:
@@ -273,13 +286,14 @@ class SyncWorker(RuntimeWorker):
 
     def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
+        budget = Budget()
         self._engine.hub.unregister(self._waiter)
-        self._slots.close(timeout=1.0)
-        self._claims.close()
-        self._settles.close()
-        self._loop.close()
+        self._slots.close(budget.left() / 3)
+        self._claims.close(budget.left() / 3)
+        self._settles.close(budget.left() / 3)
+        self._loop.close(budget.left() / 2)
         self._engine.loop_ended()
-        self._stop_helpers()
+        self._stop_helpers(budget)
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
@@ -298,9 +312,9 @@ class _Errands:
     def put(self, effect: Any) -> None:
         self._orders.put(effect)
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
         self._orders.put(None)
-        self._thread.join(timeout=5.0)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (effect := self._orders.get()) is not None:

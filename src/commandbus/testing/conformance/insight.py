@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+import socket
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.presence import WorkerInfo
 from commandbus.errors import (
     BreakerOpen,
     CommandNotFoundError,
@@ -17,6 +20,8 @@ from commandbus.errors import (
     PermanentCommandError,
     TransientCommandError,
 )
+from commandbus.operations.insight import FORGOTTEN_AFTER
+from commandbus.services.presence import Presence
 from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of, require
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
@@ -164,6 +169,12 @@ class WhySuite:
             bus.call(bus.bus.why, uuid4())
 
 
+def check_place(info: WorkerInfo) -> None:
+    """A report says where and since when its worker runs."""
+    assert (info.host, info.pid) == (socket.gethostname(), os.getpid())
+    assert abs((datetime.now(UTC) - info.started_at).total_seconds()) < 60
+
+
 class WorkersSuite:
     def test_a_running_worker_is_listed_and_a_stopped_one_is_not(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=lambda command, context: None), concurrency=3) as running:
@@ -172,12 +183,28 @@ class WorkersSuite:
             assert (info.domains, info.concurrency) == ((DOMAIN,), 3)
             assert info.command_types == ((DOMAIN, "ship"),)
             assert info.runtime == bus.runtime
+            check_place(info)
         assert bus.call(bus.bus.list_workers) == []
+
+    def test_a_worker_reports_itself_again_and_again(self, bus: Harness) -> None:
+        with bus.run_worker(registry_of(ship=lambda command, context: None)):
+            (first,) = eventually(lambda: bus.call(bus.bus.list_workers))
+            # Longer than a worker may be silent: only a new report lists it again.
+            bus.advance(FORGOTTEN_AFTER + 1)
+            bus.engine.hub.wake(Presence.topic, None, "test")
+            (second,) = eventually(lambda: bus.call(bus.bus.list_workers))
+        assert second.seen_at > first.seen_at
+        assert (second.name, second.started_at) == (first.name, first.started_at)
+
+    def test_two_reports_come_within_the_time_that_a_worker_may_be_silent(self, bus: Harness) -> None:
+        pause = bus.run(Presence(bus.worker()._presence(bus.runtime)).work(bus.bus.scope))
+        assert 0 < 2 * pause < FORGOTTEN_AFTER
 
     def test_a_running_router_is_listed_and_answers_why_a_reply_waits(self, bus: Harness) -> None:
         with bus.run_router(BookTrip, concurrency=2) as router:
             (info,) = eventually(lambda: bus.call(bus.bus.list_workers))
             assert (info.name, info.runtime) == (router.name, bus.runtime)
+            check_place(info)
             assert (info.domains, info.processes) == ((BookTrip.reply_to,), (BookTrip.process_type,))
             assert (info.concurrency, info.command_types) == (2, ())
             reply = bus.send(BookTrip.reply_to, "reply", None, delay=60)

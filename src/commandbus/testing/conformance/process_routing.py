@@ -9,7 +9,7 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
-from commandbus.errors import StoreUnavailable
+from commandbus.errors import InvalidOperationError, StoreUnavailable
 from commandbus.operations.routing import route
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
@@ -44,6 +44,26 @@ class RoutingSuite:
                 assert record.status is ProcessStatus.COMPLETED
             eventually(lambda: router.metrics.routed >= 60)
         assert len(hotel.commands) == len(car.commands) == 20
+
+    def test_a_stop_before_the_run_begins_counts(self, bus: Harness) -> None:
+        """A program that starts a run in a task or thread cannot know whether it has begun."""
+        router = bus.router_class(bus.bus, BookTrip, concurrency=2)
+        bus.call(router.stop)
+        bus.spawn(router.run).result(20)
+        assert not router.is_running
+
+    def test_a_stopped_router_may_run_again(self, bus: Harness) -> None:
+        router = bus.router_class(bus.bus, BookTrip)
+        for _ in range(2):
+            running = bus.spawn(router.run)
+            eventually(lambda: router.is_running)
+            bus.call(router.stop, 20)
+            assert running.result(20) is None
+
+    def test_a_second_run_of_the_same_router_is_refused(self, bus: Harness) -> None:
+        """And changes nothing about the first, which is stopped as ever."""
+        with bus.run_router(BookTrip) as router, pytest.raises(InvalidOperationError, match="already"):
+            bus.call(router.run)
 
     def test_many_routers_at_once_do_nothing_twice(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)

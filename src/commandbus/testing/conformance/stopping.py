@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from commandbus.domain.batch import BatchCommand, BatchStatus
 from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.outcome import CRASHES_MAX, STOPS_MAX
+from commandbus.errors import InvalidOperationError, LeaseLost
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.sagas import BookTrip
 from commandbus.testing.waiting import eventually
 from commandbus.worker.context import HandlerContext
+
+
+def check_went_back(bus: Harness, command_id: UUID) -> None:
+    """It can be claimed at once, and neither an attempt nor a crash is counted."""
+    assert bus.get(command_id).status is CommandStatus.PENDING
+    assert "WORKER_LOST" not in bus.kinds(command_id)
+    again = bus.take(bus.worker())
+    assert again.command.command_id == command_id
+    assert (again.attempt, again.claimed.crashes) == (1, 0)
 
 
 class StoppingSuite:
@@ -104,9 +118,26 @@ class StoppingSuite:
             assert begun.wait(10)
             running.stop(0.05)
             assert canceled.wait(10)
-        assert bus.get(command_id).status is not CommandStatus.COMPLETED
-        bus.advance(31)
-        assert bus.take(bus.worker()).command.command_id == command_id
+            assert running.worker.last_exceptions == []
+        check_went_back(bus, command_id)
+
+    def test_an_async_handler_that_ignores_its_cancellation_is_left_behind(self, bus: Harness) -> None:
+        begun, over = threading.Event(), threading.Event()
+
+        async def ship(command: Command[Any], context: HandlerContext) -> None:
+            begun.set()
+            while not over.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.02)
+
+        command_id = bus.send()
+        try:
+            with bus.run_worker(registry_of(ship=ship)) as running:
+                assert begun.wait(10)
+                running.stop(0.05)
+                check_went_back(bus, command_id)
+        finally:
+            over.set()
 
     def test_a_def_handler_over_the_grace_is_left_behind(self, bus: Harness) -> None:
         command_id = bus.send()
@@ -114,11 +145,51 @@ class StoppingSuite:
             gate.wait_for(1)
             running.stop(0.05)
             assert not running.worker.is_running
-            assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
-            gate.open()
+            check_went_back(bus, command_id)
+
+    def test_a_handler_that_was_left_behind_changes_nothing(self, bus: Harness) -> None:
+        command_id = bus.send()
+        ended, recorder = threading.Event(), Recorder(result="second")
+
+        def ship(command: Command[Any], context: Any) -> str:
+            gate(command, context)
+            try:
+                with suppress(LeaseLost):
+                    context.progress(50, "zombie")
+                return "first"
+            finally:
+                ended.set()
+
+        with Gate() as gate:
+            with bus.run_worker(registry_of(ship=ship)) as running:
+                gate.wait_for(1)
+                running.stop(0.05)
+            with bus.run_worker(registry_of(ship=recorder)):
+                bus.wait(command_id)
+                gate.open()
+                assert ended.wait(10)
+        record = bus.get(command_id)
+        assert (record.result, record.attempts, record.crashes) == ("second", 1, 0)
+
+    def test_ordered_stops_are_no_crashes_however_many(self, bus: Harness) -> None:
+        command_id = bus.send()
+        for _ in range(CRASHES_MAX + 1):
+            with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
+                gate.wait_for(1)
+                running.stop(0)
         bus.advance(31)
-        again = bus.take(bus.worker())
-        assert (again.command.command_id, again.claimed.crashes) == (command_id, 1)
+        check_went_back(bus, command_id)
+
+    def test_a_command_that_outlasts_very_many_stops_is_parked(self, bus: Harness) -> None:
+        """So that the number of deliveries has a bound."""
+        command_id = bus.send()
+        for _ in range(STOPS_MAX + 1):
+            with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
+                gate.wait_for(1)
+                running.stop(0)
+        record = bus.get(command_id)
+        assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        assert (record.reason, record.error_code) == ("NEVER_FINISHED", "NEVER_FINISHED")
 
     def test_the_grace_is_not_waited_for_when_nothing_runs(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=Recorder()), shutdown_timeout=3_600) as running:
@@ -136,6 +207,18 @@ class StoppingSuite:
             patient.result(20)
             assert not running.worker.is_running
 
+    def test_a_handler_may_stop_its_own_worker(self, bus: Harness) -> None:
+        async def ship(command: Command[Any], context: HandlerContext) -> str:
+            stopping = running.worker.stop()
+            if stopping is not None:
+                await stopping
+            return "stopped"
+
+        with bus.run_worker(registry_of(ship=ship), shutdown_timeout=3_600) as running:
+            command_id = bus.send()
+            running.ended.result(20)
+        assert bus.get(command_id).result == "stopped"
+
     def test_every_outcome_is_recorded_before_the_end(self, bus: Harness) -> None:
         handler = Recorder()
         bus.send_many([SendRequest(DOMAIN, "ship")] * 100)
@@ -146,3 +229,33 @@ class StoppingSuite:
         assert stats.running == 0
         assert stats.completed == len(handler.commands)
         assert stats.completed + stats.ready == 100
+
+    def test_a_worker_whose_bus_is_closed_ends_with_an_error(self, bus: Harness) -> None:
+        worker = bus.worker(DOMAIN, registry_of(ship=Recorder()))
+        ended = bus.spawn(worker.run)
+        eventually(lambda: worker._core.idle)
+        bus.call(bus.bus.close)
+        error = ended.exception(20)
+        assert isinstance(error, InvalidOperationError)
+        assert f"closed while worker {worker.name}" in str(error)
+        assert not worker.is_running
+
+    def test_a_bus_that_is_closed_under_a_handler_ends_its_worker(self, bus: Harness) -> None:
+        bus.send()
+        with Gate() as gate:
+            worker = bus.worker(DOMAIN, registry_of(ship=gate), concurrency=1)
+            ended = bus.spawn(worker.run)
+            gate.wait_for(1)
+            bus.call(bus.bus.close)
+            gate.open()
+            assert isinstance(ended.exception(20), InvalidOperationError)
+
+    def test_a_router_whose_bus_is_closed_ends_with_an_error(self, bus: Harness) -> None:
+        router = bus.router_class(bus.bus, [BookTrip], timer_interval=3600.0)
+        ended = bus.spawn(router.run)
+        eventually(lambda: router.metrics.empty > 0)
+        bus.call(bus.bus.close)
+        error = ended.exception(20)
+        assert isinstance(error, InvalidOperationError)
+        assert f"closed while router {router.name}" in str(error)
+        assert not router.is_running

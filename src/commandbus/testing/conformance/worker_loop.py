@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import (
     ConfigurationError,
@@ -160,8 +162,25 @@ class WorkerLoopSuite:
             assert metrics.empty_receives == 1
             assert (metrics.claim_failures, metrics.settle_failures, metrics.leases_lost) == (0, 0, 0)
             assert metrics.average_fetch_seconds > 0
-            assert metrics.average_process_seconds >= 0
             assert metrics.fetch_effectiveness > 0
+
+    def test_the_average_time_of_handlers_is_theirs(self, bus: Harness) -> None:
+        took: list[float] = []
+        never = threading.Event()
+
+        def ship(command: Command[Any], context: Any) -> None:
+            began = time.perf_counter()
+            never.wait(0.02)
+            took.append(time.perf_counter() - began)
+
+        bus.send_many([SendRequest(DOMAIN, "ship")] * 5)
+        began = time.perf_counter()
+        with bus.run_worker(registry_of(ship=ship), concurrency=1) as running:
+            eventually(lambda: running.metrics.processed == 5)
+            elapsed = time.perf_counter() - began
+            average = running.metrics.average_process_seconds
+        # Microseconds are cut off; all of them ran one after another in the time that passed.
+        assert sum(took) / 5 - 0.001 <= average <= elapsed / 5
 
     def test_a_claim_that_fails_is_tried_again(self, bus: Harness) -> None:
         failures = [StoreUnavailable("down"), StoreUnavailable("still down")]

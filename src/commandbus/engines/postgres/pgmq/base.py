@@ -9,7 +9,6 @@ from commandbus.domain.priority import LABELS
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.base import PostgresBase
-from commandbus.engines.postgres.pgmq.names import queue_of
 from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, templates
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.store.op import Op
@@ -41,7 +40,7 @@ class PgmqBase(PostgresBase):
     def _look_up(self, domains: list[str] | None) -> Op[None]:
         chosen = None if domains is None else texts(domains)
         rows = yield Atomic(self._plain.queues, (chosen, ORIGIN))
-        self._queues.learn(domains or (), rows)
+        self._queues.learn(domains, rows)
 
     def _known(self, domain: str) -> Op[list[Queue]]:
         if not self._queues.is_sure(domain):
@@ -50,8 +49,7 @@ class PgmqBase(PostgresBase):
 
     def _bind(self, domain: str, priority: int, *, replies: bool) -> Op[None]:
         """Create a queue for a domain's commands of a priority, or for replies to it."""
-        name = queue_of(domain, priority, replies=replies)
-        yield Atomic(self._plain.bind, (name, domain, priority, replies, None))
+        yield Atomic(self._plain.bind, (domain, priority, replies))
         yield from self._look_up([domain])
 
     def _carriers(self, kinds: Iterable[tuple[str, int, str]]) -> Op[list[Queue]]:

@@ -13,7 +13,7 @@ from commandbus.domain import payload
 from commandbus.domain.ids import as_optional_id, new_id
 from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.moment import as_microseconds
-from commandbus.domain.names import as_name, as_tags
+from commandbus.domain.names import as_command_type, as_name, as_tags
 from commandbus.domain.retry import check_max_attempts
 from commandbus.errors import CommandBusError
 
@@ -61,7 +61,7 @@ def _checked(content: Any, headers: Any) -> Envelope:
     max_attempts, tags = content.get("max_attempts"), content.get("tags")
     own = {k: v for k, v in headers.items() if k != TOKEN} if isinstance(headers, Mapping) else {}
     return Envelope(
-        command_type=as_name(content["command_type"], "command_type"),
+        command_type=as_command_type(content["command_type"]),
         command_id=command_id,
         data=payload.encode(content.get("data")),
         correlation_id=as_optional_id(content.get("correlation_id"), "correlation_id") or command_id,

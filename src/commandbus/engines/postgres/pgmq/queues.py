@@ -106,7 +106,7 @@ class Texts:
             "queue": queue.queue_id,
             "position": position,
             "priority": queue.priority,
-            "domain": queue.domain,
+            "domain": queue.domain.replace("'", "''"),
             "replies": "true" if queue.replies else "false",
             "reply": REPLY_TYPE,
             "sequence": queue.sequence,
@@ -159,8 +159,8 @@ class Texts:
 
 class Queues:
     """The queues of this process's domains, as last seen. Queues are added, hardly ever dropped: a
-    statement over one that is gone fails, and makes all be forgotten. What was seen inside a caller's
-    transaction, which may yet be undone, is used and looked up again next time."""
+    statement over one that is gone fails, and makes all be forgotten. What was seen inside a
+    transaction that may yet be undone is used, and looked up again next time."""
 
     def __init__(self) -> None:
         self._by_domain: dict[str, list[Queue]] = {}
@@ -180,8 +180,9 @@ class Queues:
         return list(self._by_id.values())
 
     def among(self, queue_ids: Iterable[int]) -> list[Queue]:
-        """The queues of these ids, in one order for every set."""
-        return [self._by_id[queue_id] for queue_id in sorted(set(queue_ids))]
+        """The queues of these ids, in one order for every set; without those that were dropped."""
+        known = self._by_id
+        return [known[queue_id] for queue_id in sorted(set(queue_ids)) if queue_id in known]
 
     def carrier(self, domain: str, priority: int, command_type: str) -> Queue | None:
         """The queue that carries such commands."""
@@ -191,18 +192,24 @@ class Queues:
                 return queue
         return None
 
-    def learn(self, domains: Iterable[str], rows: Iterable[Any]) -> None:
-        """The rows of the query `queues`, asked about these domains."""
-        found: dict[str, list[Queue]] = {domain: [] for domain in domains}
-        sure = set(found)
-        for *columns, is_callers in rows:
+    def learn(self, domains: Iterable[str] | None, rows: Iterable[Any]) -> None:
+        """The rows of the query `queues`, asked about these domains, or about all."""
+        found: dict[str, list[Queue]] = {domain: [] for domain in domains or ()}
+        by_id, unsure = dict[int, Queue](), set[str]()
+        for *columns, may_go in rows:
             queue = Queue(*columns)
-            self._by_id[queue.queue_id] = queue
+            by_id[queue.queue_id] = queue
             found.setdefault(queue.domain, []).append(queue)
-            if is_callers:
-                sure.discard(queue.domain)
-        self._by_domain |= found
-        self._sure = (self._sure - found.keys()) | {domain for domain in sure if found[domain]}
+            if may_go:
+                unsure.add(queue.domain)
+        if domains is None:
+            self._by_id, self._by_domain = by_id, found
+            self._sure = (self._sure & found.keys()) - unsure
+        else:
+            self._by_id = self._by_id | by_id
+            self._by_domain = self._by_domain | found
+            asked = {domain for domain in domains if found[domain]}
+            self._sure = (self._sure - found.keys()) | (asked - unsure)
 
     def forget(self) -> None:
         self._by_domain, self._sure = {}, set()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from commandbus.domain.limits import Limit
 from commandbus.domain.reply import REPLY_TYPE
-from commandbus.engines.postgres.arrays import EMPTY
 from commandbus.engines.postgres.copying import Row
 from commandbus.engines.postgres.pgmq.base import PgmqBase
 from commandbus.engines.postgres.pgmq.copying import Message, message_line, place_line
@@ -85,12 +84,13 @@ class PgmqSending(PgmqBase, PostgresSending):
             entry[1].append(row)
         return list(found.values())
 
-    def _put(self, kinds: set[tuple[str, int, str]], seqs: str, *state: str) -> Op[None]:
-        """Messages for commands that are in the store: due times, attempts, crashes and releases
-        follow their sequences, where they are not those of new commands."""
+    def _put(
+        self, kinds: set[tuple[str, int, str]], *state: str, with_payload: bool = True
+    ) -> Op[None]:
+        """Messages for commands that are in the store: their sequences, due times, attempts, crashes
+        and releases."""
         carriers = yield from self._carriers(kinds)
-        columns = (seqs, *state, *([EMPTY] * (4 - len(state))))
-        yield Statement(self._texts("put", carriers), columns)
+        yield Statement(self._texts("put", carriers), (*state, with_payload))
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
         if self._limited:

@@ -7,29 +7,38 @@ old one is refused. A completed command's message is deleted; that of any other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.failures import MessagesMoved
 from commandbus.engines.postgres.leases import Held
 from commandbus.engines.postgres.pgmq.base import Place
+from commandbus.engines.postgres.pgmq.queues import GRACE_SECONDS
 from commandbus.engines.postgres.pgmq.sending import PgmqSending
 from commandbus.engines.postgres.settling import (
     UNPROVED,
     Known,
     PostgresSettling,
     Prepared,
+    as_json,
 )
 from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.store.op import Op, Statement
 from commandbus.store.settling import Member, OutcomeRow, Writes
 
+logger = logging.getLogger("commandbus.pgmq")
+
 DELETE, ARCHIVE, RETURN = 0, 1, 2
+
+MESSAGE_GONE = "MESSAGE_GONE"
+"""In the audit: another program removed the message of a command that was under a lease."""
 
 QUICK_MIN = 10
 """From so many on it pays to delete messages without a look at them first."""
@@ -74,7 +83,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
 
     def _deletes(self, prepared: Prepared) -> tuple[str, tuple[Any, ...]] | None:
         """What settles completed commands of one attempt, if that is all there is."""
-        writes, numbers = prepared.writes, dict[int, list[int]]()
+        writes, by_queue = prepared.writes, dict[int, list[int]]()
         if writes.requeues or any(row.status != CommandStatus.COMPLETED for row in writes.outcomes):
             return None
         attempts = {row.attempts for row in writes.outcomes}
@@ -85,10 +94,12 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             if not isinstance(held, HeldMessages):
                 return None
             queue_id, msg_id = held.places[row.seq]
-            numbers.setdefault(queue_id, []).append(msg_id)
-        queues = self._queues.among(numbers)
+            by_queue.setdefault(queue_id, []).append(msg_id)
+        queues = self._queues.among(by_queue)
+        if len(queues) < len(by_queue):
+            return None
         params = (
-            texts(integers(numbers[queue.queue_id]) for queue in queues),
+            texts(integers(by_queue[queue.queue_id]) for queue in queues),
             attempts.pop(),
             len(prepared.shrinks),
             len(writes.outcomes),
@@ -123,19 +134,50 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         if any(row.attempts == 0 for row in writes.requeues):
             yield from self._take_over([domain])
 
-    def _take_over(self, domains: Sequence[str]) -> Op[int]:
-        """Messages for what waits in the engine's own table: retried by an operator, or sent by who
-        does not know of PGMQ. Returns how many."""
+    def _take_over(self, domains: Sequence[str], *, with_payload: bool = True) -> Op[None]:
+        """Messages for what waits in the engine's own table: retried by an operator, or sent by a
+        program that does not know of PGMQ."""
         rows = yield Statement(self._plain.take_over, (texts(domains),))
         if rows:
-            state = [integers(row[n] for row in rows) for n in range(5)]
-            yield from self._put({(row[5], row[6], row[7]) for row in rows}, *state)
-        return len(rows)
+            kinds = {(row[5], row[6], row[7]) for row in rows}
+            state = (integers(row[n] for row in rows) for n in range(5))
+            yield from self._put(kinds, *state, with_payload=with_payload)
 
     def _still_held(self, members: list[Member]) -> Op[list[Member]]:
+        yield from self._look_up(None)
         attempts = {member.seq: member.attempt for member in members}
         held = yield from self._as_read(attempts)
-        return [member for member in members if member.seq in held]
+        missing = [member for member in members if member.seq not in held]
+        restored = (yield from self._restore(missing, UNPROVED)) if missing else ()
+        return [member for member in members if member.seq in held or member.seq in restored]
+
+    def _restore(self, members: Sequence[Member], lease_id: int) -> Op[set[int]]:
+        """Send again what has no message any more and no outcome, with the read count that it had, so
+        that it belongs to its lease as before. What was read again belongs to its new reader."""
+        by_seq = {member.seq: member for member in members}
+        gone = yield self._gone(by_seq, lease_id)
+        state = []
+        for seq, until, command_id, domain, _, _ in gone:
+            member = by_seq[seq]
+            visible = None if until is None else until + GRACE_SECONDS * SECOND
+            state.append((seq, visible, member.attempt, member.crashes, member.releases))
+            logger.warning(
+                "the message of command %s is gone from its queue without an outcome; it is sent again",
+                command_id,
+            )
+            details = as_json({"attempt": member.attempt, "reason": MESSAGE_GONE})
+            note = (command_id, domain, AuditEventType.RELEASED, details, False)
+            yield Statement(self._sql.note, note)
+        if gone:
+            kinds = {tuple(row[3:]) for row in gone}
+            yield from self._put(kinds, *(numbers(row[n] for row in state) for n in range(5)))
+        return {row[0] for row in gone}
+
+    def _gone(self, seqs: Iterable[int], lease_id: int) -> Atomic:
+        """Which of these commands have no message any more and no outcome, under this lease or none."""
+        queues = self._queues.all()
+        params = integers(seqs), lease_id, integers(queue.queue_id for queue in queues)
+        return Atomic(self._texts("gone", queues), params)
 
     def _as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
         """Those of commands whose messages have been read so many times, and not once more."""
@@ -145,12 +187,16 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         rows = [(seq, *place, attempts[seq]) for seq, place in places.items()]
         queues = self._queues.among(row[1] for row in rows)
         columns = tuple(integers(row[n] for row in rows) for n in range(4))
-        found = yield Statement(self._texts("as_read", queues), columns)
+        found = (yield Statement(self._texts("as_read", queues), columns)) if queues else ()
         return {row[0]: places[row[0]] for row in found}
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Only messages that are still as this lease read them belong to it."""
-        places = yield from self._as_read({seq: seat[0] for seq, seat in held.seats.items()})
+        attempts = {seq: seat[0] for seq, seat in held.seats.items()}
+        places = yield from self._as_read(attempts)
+        missing = [Member(seq, *seat[:4]) for seq, seat in held.seats.items() if seq not in places]
+        if missing and (yield from self._restore(missing, held.lease_id)):
+            places = yield from self._as_read(attempts)
         seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
         self._leases.keep(with_places(held, seats, places))
 
@@ -165,9 +211,9 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             held = self._leases.get(lease_id)
             if isinstance(held, HeldMessages):
                 rows += [(lease_id, *held.places[s], seat[0]) for s, seat in held.seats.items()]
-        if not rows:
-            return (yield from super().renew(lease_ids, seconds))
         queues = self._queues.among(row[1] for row in rows)
+        if not queues:
+            return (yield from super().renew(lease_ids, seconds))
         columns = [integers(row[n] for row in rows) for n in range(4)]
         duration = int(seconds * SECOND)
         found = yield Atomic(self._texts("renew", queues), (integers(wanted), duration, *columns))

@@ -14,6 +14,7 @@ from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.pgmq.claiming import PgmqClaiming
 from commandbus.engines.postgres.reads import FEW
 from commandbus.engines.postgres.rows import Running, is_running
+from commandbus.engines.postgres.settling import UNPROVED
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.errors import ConfigurationError, InvalidArgumentError
@@ -44,7 +45,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
                 f"There is no PGMQ queue {queue!r}; create it first, or check its name."
             )
         text = msgspec.json.encode(mapping.check()).decode()
-        yield Statement(self._plain.bind, (name, domain, priority, False, text))
+        yield Statement(self._plain.adopt, (name, domain, priority, text))
         yield from self._look_up([domain])
         yield Wake(domain)
 
@@ -87,6 +88,8 @@ class PgmqStore(PgmqClaiming, PostgresStore):
             return row
         # Locked first: a claim that took it before has its lease on record by now.
         found = yield Statement(self._texts.of_one("standing", queue), (place[1],))
+        if not found and (yield self._gone([seq], UNPROVED)):
+            return (*row[:8], 0, 0, True, *row[11:])  # another program removed it while it waited
         leased = yield Statement(self._plain.is_leased, (seq,))
         if not found or leased[0][0]:
             return row

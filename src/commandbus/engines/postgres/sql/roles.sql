@@ -80,3 +80,11 @@ grant execute on function commandbus.now_us, commandbus.place_of, commandbus.as_
 -- An admin is an operator: may change and purge all data, but no table.
 grant select, insert, update, delete, truncate on all tables in schema :schema to :admin;
 revoke insert, update, delete, truncate on commandbus.migration, commandbus.ledger_mark from :admin;
+
+-- Over PGMQ, where it is installed: the tables of its queues have rights of their own.
+do $$
+begin
+    if to_regprocedure('commandbus.pgmq_grants()') is not null then
+        execute 'select commandbus.pgmq_grants()';
+    end if;
+end $$;

@@ -1,9 +1,9 @@
 -- name: queues
 -- The queues of domains, or of all, in the order in which they are read, with what statements need to
--- know about them.
+-- know about them; and whether this transaction, which can be undone, may have created one.
 select q.queue_id, q.queue, q.domain, q.priority, q.replies, q.mapping,
     pg_get_serial_sequence(format('pgmq.%I', lower('q_' || q.queue)), 'msg_id'),
-    $2::text = ''
+    $2::text = '' or pg_current_xact_id_if_assigned() is not null
 from commandbus.pgmq_queue q
 where ($1::text is null or q.domain = any ($1::text::text[]))
     and to_regclass(format('pgmq.%I', lower('q_' || q.queue))) is not null
@@ -23,7 +23,10 @@ where q.domain = any ($1::text::text[])
             and t.tgname = 'commandbus_tell')
 
 -- name: bind
-select commandbus.pgmq_bind($1::text, $2::text, $3::bigint::integer, $4::boolean, $5::text)
+select commandbus.pgmq_bind($1::text, $2::bigint::integer, $3::boolean)
+
+-- name: adopt
+select commandbus.pgmq_adopt($1::text, $2::text, $3::bigint::integer, $4::text)
 
 -- name: is_queue
 select to_regclass(format('pgmq.%I', lower('q_' || $1::text))) is not null,
@@ -36,8 +39,7 @@ told as materialized (
     from new),
 @each draw@,
 placed as (
-    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@
-    on conflict (seq) do update set queue_id = excluded.queue_id, msg_id = excluded.msg_id),
+    insert into commandbus.pgmq_message (seq, queue_id, msg_id) @any drawn@),
 
 -- name: draw
 drawn_@queue@ as materialized (
@@ -71,14 +73,17 @@ copy commandbus.pgmq_message (seq, queue_id, msg_id) from stdin
 
 -- name: put
 -- Messages for commands that are there already: retried by an operator, or sent before the domain was
--- on PGMQ.
+-- on PGMQ. Without $6 they are for the bus alone, which reads the payload elsewhere.
 with waiting as materialized (
     select * from rows from (unnest($1::text::bigint[]), unnest($2::text::bigint[]),
         unnest($3::text::smallint[]), unnest($4::text::smallint[]), unnest($5::text::smallint[]))
         as w (seq, ready_at, attempts, crashes, releases)),
 new as materialized (
     select c.*, coalesce(w.ready_at, c.due_at) as ready_at, coalesce(w.attempts, 0) as attempts,
-        coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now
+        coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now,
+        case when $6::boolean then c.data else 'null' end as shown,
+        case when $6::boolean then c.tags end as shown_tags,
+        case when $6::boolean then c.headers end as shown_headers
     from waiting w cross join lateral (
         select * from commandbus.command c where c.seq = w.seq limit 1) c),
 told as materialized (
@@ -100,9 +105,9 @@ drawn_@queue@ as materialized (
 put_@queue@ as (
     insert into @table@ (msg_id, read_ct, vt, message, headers) overriding system value
     select n.msg_id, n.attempts, 'epoch'::timestamptz + n.ready_at * '1 microsecond'::interval,
-        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.data, n.correlation_id,
-            n.causation_id, n.reply_to, n.max_attempts, n.now, n.expires_at, n.tags, n.batch_id),
-        commandbus.pgmq_headers(n.headers::jsonb, n.seq, n.msg_id, n.crashes, n.releases)
+        commandbus.pgmq_envelope(n.command_id, n.domain, n.command_type, n.shown, n.correlation_id,
+            n.causation_id, n.reply_to, n.max_attempts, n.now, n.expires_at, n.shown_tags, n.batch_id),
+        commandbus.pgmq_headers(n.shown_headers::jsonb, n.seq, n.msg_id, n.crashes, n.releases)
     from drawn_@queue@ n)
 
 -- name: take_over
@@ -151,16 +156,17 @@ taken as materialized (
 @each read@,
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
-        case when c.seq is null then 0 else coalesce((t.token ->> 2)::smallint, 0) end as crashes,
-        case when c.seq is null then 0 else coalesce((t.token ->> 3)::smallint, 0) end as releases,
+        case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 2) end as crashes,
+        case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 3) end as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
         c.due_at, c.unique_key is not null as keyed,
-        t.read_ct > 0 and coalesce((
-            select true from commandbus.outcome o where o.seq = c.seq), false) as ended
+        coalesce((select true from commandbus.outcome o where o.seq = c.seq), false) as ended
     from (@any was_read@) t left join lateral (
         select * from commandbus.command c
-        where c.seq = t.seq and c.domain = $1::text limit 1) c on true),
+        where c.seq = t.seq and c.domain = $1::text and exists (
+            select 1 from commandbus.pgmq_message m
+            where m.seq = t.seq and m.msg_id = t.msg_id and m.queue_id = t.queue_id) limit 1) c on true),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
     select $1::text, $3::text, max(m.now), max(m.now) + $5::bigint, array_agg(k.seq),
@@ -180,21 +186,24 @@ order by k.place, k.msg_id
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
     select ctid as place, msg_id, vt, @crashes@ as crashes from @table@
     where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
+        and msg_id <= ($12::text::bigint[])[@position@]
         and (read_ct = 0 or $6::bigint > 0
             and (not $8::boolean or vt <= g.at - $9::bigint * '1 microsecond'::interval)
             or @crashes@ = 0)
     order by msg_id limit $2::bigint for update skip locked) q
 
 -- name: read
--- The rows are locked, so each is still where it was found.
+-- The rows are locked, so each is still where it was found. A count that cannot be an attempt, because
+-- others wrote it, stays within what can.
 read_@queue@ as (
-    update @table@ set read_ct = read_ct + 1, vt = (select at from gate)
+    update @table@ set read_ct = least(greatest(read_ct, 0), 32766) + 1, vt = (select at from gate)
         + ($5::bigint + @grace@) * '1 microsecond'::interval@last_read@
     where ctid = any (array(select place from taken where queue_id = @queue@))
     returning msg_id, read_ct - 1 as read_ct, headers -> 'commandbus' as token)
 
 -- name: was_read
--- A token counts under its own number only; the offset keeps it from being read again and again.
+-- A token counts under its own number only, and if the bus has recorded that number for its command; so
+-- others cannot make one. The offset keeps it from being read again and again.
 (select @queue@ as queue_id, @position@ as place, @priority@ as priority, r.*,
     case when r.token ->> 1 = r.msg_id::text and length(r.token ->> 0) between 1 and 18
         and translate(r.token ->> 0, '0123456789', '') = '' then (r.token ->> 0)::bigint end as seq
@@ -202,7 +211,20 @@ from read_@queue@ r offset 0)
 
 -- name: text_of
 when @queue@ then (select json_build_array(q.message::text, q.headers::text,
-    (extract(epoch from q.enqueued_at) * 1000000)::bigint)::text from @table@ q where q.msg_id = k.msg_id)
+    commandbus.pgmq_moment(least(q.enqueued_at, clock_timestamp())))::text from @table@ q where q.msg_id = k.msg_id)
+
+-- name: first_visible
+-- The first messages that a claim would take, with the open commands that they carry.
+select * from (@any first_in@) q limit $1::bigint
+
+-- name: first_in
+(select @queue@ as queue_id, q.msg_id, q.read_ct, m.seq from @table@ q left join lateral (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq = case when q.headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$'
+        then (q.headers #>> '{commandbus,0}')::bigint end
+        and m.queue_id = @queue@ and m.msg_id = q.msg_id
+        and not exists (select 1 from commandbus.outcome o where o.seq = m.seq) limit 1) m on true
+ where q.vt <= clock_timestamp() order by q.msg_id limit $1::bigint)
 
 -- name: admit
 -- Makes commands of messages that others have sent, under a lease of their own. One whose id is taken
@@ -274,8 +296,8 @@ message as materialized (
         unnest($@3@::text::integer[]), unnest($@4@::text::bigint[]), unnest($@5@::text::integer[]),
         unnest($@6@::text::smallint[]))
         as w (proof, seq, queue_id, msg_id, read_ct, fate)),
-@each held@,
-held as materialized (@any held_all@),
+@all held@
+held as materialized (select 0::bigint as proof, 0::bigint as seq where false @all held_all@),
 unfit as materialized (
     select proof from (
         select proof, 1 as wanted from message where proof <> 0
@@ -287,10 +309,10 @@ unfit as materialized (
 held_@queue@ as materialized (
     select w.proof, w.seq, w.msg_id, w.fate from message w cross join lateral (
         select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 @lock@) q
-    where w.queue_id = @queue@)
+    where w.queue_id = @queue@),
 
 -- name: held_all
-select proof, seq from held_@queue@
+union all select proof, seq from held_@queue@
 
 -- name: quick_places
 -- Where all messages have the same read count and are to be deleted: the deletes check it for
@@ -311,7 +333,7 @@ and commandbus.pgmq_insist((select count(*) from proof) = $@3@::bigint
 (select count(*) from deleted_@queue@)
 
 -- name: instead_of_places
-@each moved@,
+@all moved@
 
 -- name: moved
 deleted_@queue@ as (
@@ -336,7 +358,7 @@ returned_@queue@ as (
     where q.msg_id = any (array(
         select h.msg_id from held_@queue@ h
         where h.fate = 2 and h.proof in (select lease_id from proof)))
-        and q.read_ct = any (array(select distinct read_ct from message)))
+        and q.read_ct = any (array(select distinct read_ct from message))),
 
 -- name: renew
 with moment as materialized (
@@ -371,9 +393,7 @@ prolonged_@queue@ as (
 select seq, queue_id, msg_id from commandbus.pgmq_message where seq = any ($1::text::bigint[])
 
 -- name: standing
-select read_ct, coalesce((headers #>> '{commandbus,2}')::bigint, 0),
-    (extract(epoch from vt) * 1000000)::bigint,
-    coalesce((headers #>> '{commandbus,3}')::bigint, 0)
+select least(greatest(read_ct, 0), 32767), commandbus.pgmq_count(headers #>> '{commandbus,2}')
 from @table@ where msg_id = $1::bigint and headers #>> '{commandbus,1}' = msg_id::text for update
 
 -- name: as_read
@@ -393,6 +413,42 @@ held_@queue@ as materialized (
 -- name: seq_as_read
 select seq from held_@queue@
 
+-- name: gone
+-- Open commands that wait nowhere, run under no lease but this one and have no message: all asked of
+-- one snapshot, because an outcome and the end of its message are written together. Queues beside $3
+-- are not looked into, and count as having it.
+select c.seq, (select l.until from commandbus.lease l where l.lease_id = $2::bigint), c.command_id,
+    c.domain, c.priority, c.command_type
+from unnest($1::text::bigint[]) as w (seq)
+cross join lateral (select * from commandbus.command c where c.seq = w.seq limit 1) c
+left join commandbus.pgmq_message m on m.seq = w.seq
+where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
+    and w.seq not in (
+        select unnest(l.seqs) from commandbus.lease l where l.lease_id <> $2::bigint)
+    and not exists (select 1 from commandbus.queue q
+        where q.domain = c.domain and q.priority = c.priority and q.seq = w.seq)
+    and not exists (select 1 from commandbus.scheduled s where s.seq = w.seq)
+    and not exists (select 1 from commandbus.pgmq_queue p
+        where p.queue_id = m.queue_id and p.queue_id <> all ($3::text::integer[])
+            and to_regclass(format('pgmq.%I', lower('q_' || p.queue))) is not null)
+    @all gone_from@
+
+-- name: gone_from
+and not exists (select 1 from @table@ q where m.queue_id = @queue@ and q.msg_id = m.msg_id)
+
+-- name: open_piece
+-- Of a piece of all commands, in order of sequence: the last, the first that is open, and the open ones
+-- of these domains.
+with piece as materialized (
+    select m.seq from commandbus.pgmq_message m where m.seq > $1::bigint order by m.seq limit $2::bigint),
+unended as materialized (
+    select p.seq from piece p
+    where not exists (select 1 from commandbus.outcome o where o.seq = p.seq))
+select (select max(seq) from piece), (select min(seq) from unended), array(
+    select u.seq from unended u cross join lateral (
+        select c.domain from commandbus.command c where c.seq = u.seq limit 1) c
+    where c.domain = any ($3::text::text[]) order by u.seq)
+
 -- name: is_leased
 select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
 
@@ -400,8 +456,8 @@ select exists (select 1 from commandbus.lease where $1::bigint = any (seqs))
 @any waiting_in@
 
 -- name: waiting_in
-select w.seq, q.read_ct, coalesce((q.headers #>> '{commandbus,2}')::bigint, 0),
-    (extract(epoch from q.vt) * 1000000)::bigint
+select w.seq, q.read_ct, commandbus.pgmq_count(q.headers #>> '{commandbus,2}')::bigint,
+    commandbus.pgmq_moment(q.vt)
 from unnest($1::text::bigint[], $2::text::integer[], $3::text::bigint[]) as w (seq, queue_id, msg_id)
 cross join lateral (select * from @table@ q where q.msg_id = w.msg_id limit 1) q
 where w.queue_id = @queue@
@@ -413,7 +469,7 @@ select (select min(moment) from (
 from (select commandbus.now_us() as now, clock_timestamp() as at) m
 
 -- name: next_of
-select case when q.first <= m.at then 50000 else extract(epoch from q.first - m.at) * 1000000 end
+select case when q.first <= m.at then 50000 else extract(epoch from least(q.first, m.at + '1 day') - m.at) * 1000000 end
 from (select min(vt) as first from (
     select vt from @table@ order by msg_id limit 2147483647) q) q
 where not exists (select 1 from commandbus.domain d
@@ -435,7 +491,7 @@ lease as (
     select coalesce(sum(cardinality(seqs)), 0)::bigint as running from commandbus.lease
     where domain = $1::text)
 select m.now, q.ready, greatest(0, q.total - q.ready - l.running), 0, l.running,
-    (extract(epoch from q.oldest) * 1000000)::bigint, null::bigint, d.paused_at, d.paused_reason
+    commandbus.pgmq_moment(q.oldest), null::bigint, d.paused_at, d.paused_reason
 from moment m cross join lease l
 cross join (select coalesce(sum(total), 0)::bigint as total, coalesce(sum(ready), 0)::bigint as ready,
     min(oldest) as oldest from queue) q
@@ -466,9 +522,11 @@ where headers -> 'commandbus' ->> 0 = any ($1::text::text[])
 select seq from (@any waiting_seqs@) w (seq) limit $1::bigint
 
 -- name: waiting_seqs
-(select (headers #>> '{commandbus,0}')::bigint from @table@
- where headers #>> '{commandbus,1}' = msg_id::text
-    and headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$' limit $1::bigint)
+(select m.seq from @table@ q cross join lateral (
+    select m.seq from commandbus.pgmq_message m
+    where m.seq = case when q.headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$'
+        then (q.headers #>> '{commandbus,0}')::bigint end
+        and m.queue_id = @queue@ and m.msg_id = q.msg_id limit 1) m limit $1::bigint)
 
 -- name: forget_pruned
 -- Where the messages of commands were that are gone: of a piece of all, in order of sequence.

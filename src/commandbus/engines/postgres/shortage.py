@@ -1,0 +1,45 @@
+"""A server that has too few connections for all that want one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+FOLLOW_AGAIN_SECONDS = 5.0
+
+
+class Shortage:
+    """Which connections come first when the server refuses to give more.
+
+    Claims, settles, renewals, handlers and senders come first; services and the listener follow when
+    those have what they need. A refused connection of the first kind closes an idle one of the process,
+    or the listener's, so helpers never keep a connection that the work needs.
+    """
+
+    def __init__(self, make_room: Callable[[], bool]) -> None:
+        self._make_room = make_room
+        self._over = threading.Event()
+        """The last attempt to connect for the work succeeded."""
+        self._follow_at = 0.0
+
+    def served(self) -> None:
+        self._over.set()
+
+    def refused(self) -> bool:
+        """The work did not get a connection; returns whether another one was closed for it."""
+        self._over.clear()
+        return self._make_room()
+
+    def may_follow(self, seconds: float) -> bool:
+        """Whether services and the listener may connect, after waiting for it for so long."""
+        return self._over.wait(seconds) and time.monotonic() >= self._follow_at
+
+    def follower_refused(self) -> None:
+        """A service or the listener did not get a connection: none of them tries again for a while, so
+        that those of a fleet do not take every connection that gets free."""
+        self._follow_at = time.monotonic() + FOLLOW_AGAIN_SECONDS
+
+    def end(self) -> None:
+        """Let what waits go on, because the bus is closed."""
+        self._over.set()

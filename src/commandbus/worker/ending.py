@@ -1,0 +1,62 @@
+"""How a worker comes to its end: when it interrupts what still runs, and when it stops waiting."""
+
+from __future__ import annotations
+
+from math import inf
+
+from commandbus.store.session import NotOpen
+
+GRACE = 1.0
+"""After interrupting handlers, how long their ends are awaited."""
+SETTLE_PATIENCE = 2.0
+"""After that, how long a settle in flight is awaited: with the default shutdown_timeout of 25 s, a stop
+takes less than 30 s, also when the store does not answer."""
+
+
+class Ending:
+    def __init__(self) -> None:
+        self.at: float | None = None
+        """When handlers that still run are interrupted; None while nothing is to end."""
+        self.requested = False
+        """A stop was asked for; otherwise the worker ends by itself, with all that it took."""
+        self.failure: NotOpen | None = None
+        """The bus was closed, so nothing can be claimed or recorded any more."""
+        self._interrupted_at: float | None = None
+
+    def request(self, at: float) -> bool:
+        """Returns whether it is the first request."""
+        first, self.requested = not self.requested, True
+        self.at = min(at, self.at or inf)
+        return first
+
+    def closed(self, error: NotOpen) -> None:
+        """The bus was closed; for a worker that is stopping already that is no failure."""
+        if not self.requested:
+            self.failure = error
+
+    def interrupts(self, now: float, held: int) -> bool:
+        """Whether what still runs is to be interrupted now; once."""
+        due = self.at is not None and now >= self.at and held > 0 and self._interrupted_at is None
+        if due:
+            self._interrupted_at = now
+        return due
+
+    def done(self, now: float, held: int, in_flight: bool) -> bool:
+        """Whether the worker may end: everything is recorded, or patience is at its end."""
+        if self.at is None:
+            return False
+        if not in_flight:
+            given_up = self._interrupted_at is not None and now >= self._interrupted_at + GRACE
+            if given_up or not held:
+                return True
+        return now >= self.at + GRACE + SETTLE_PATIENCE
+
+    def deadline(self, held: int, in_flight: bool) -> float | None:
+        """When to look again, if nothing happens before."""
+        if self.at is None:
+            return None
+        if held and self._interrupted_at is None:
+            return self.at
+        if held and not in_flight and self._interrupted_at is not None:
+            return self._interrupted_at + GRACE
+        return self.at + GRACE + SETTLE_PATIENCE

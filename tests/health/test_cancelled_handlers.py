@@ -1,0 +1,235 @@
+"""A handler whose own task is cancelled ends its command, and leaves nothing to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commandbus import (
+    CommandBus,
+    CommandStatus,
+    HandlerRegistry,
+    RetryPolicy,
+    Worker,
+    new_event_loop,
+)
+from commandbus.testing import Configuration, Harness
+from commandbus.testing.waiting import eventually
+
+ONCE = RetryPolicy(max_attempts=1)
+PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    harness = Configuration("memory", "memory://").open(request.param, real_time=True)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(params=[None, 30.0], ids=["no timeout", "timeout"])
+def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
+    """Handlers that cancel their own task in different ways, and harmless ones."""
+    registry = HandlerRegistry()
+
+    def task() -> asyncio.Task[Any]:
+        found = asyncio.current_task()
+        assert found is not None
+        return found
+
+    async def give_up(command: Any, context: Any) -> None:
+        task().cancel()
+        await asyncio.sleep(60)
+
+    async def raise_it(command: Any, context: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def swallow(command: Any, context: Any) -> str:
+        task().cancel()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "swallowed"
+        return "not cancelled"
+
+    async def leave_pending(command: Any, context: Any) -> str:
+        """Returns before the cancellation is delivered."""
+        task().cancel()
+        return "pending"
+
+    async def await_cancelled_child(command: Any, context: Any) -> str:
+        child = asyncio.create_task(asyncio.sleep(60))
+        child.cancel()
+        try:
+            await child
+        except asyncio.CancelledError:
+            return f"child, cancelling {task().cancelling()}"
+        return "not cancelled"
+
+    async def group(command: Any, context: Any) -> str:
+        async def fail() -> None:
+            raise ValueError("child")
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fail())
+                await asyncio.sleep(60)
+        except* ValueError:
+            pass
+        await asyncio.sleep(0)
+        return f"group, cancelling {task().cancelling()}"
+
+    for function in (give_up, raise_it, swallow, leave_pending, await_cancelled_child, group):
+        registry.register("orders", function.__name__, function, timeout=request.param)
+    return registry
+
+
+@pytest.mark.parametrize("kind", ["give_up", "raise_it"])
+def test_a_handler_that_is_cancelled_from_inside_fails_with_a_clear_error(
+    bus: Harness, registry: HandlerRegistry, kind: str
+) -> None:
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE) as running:
+        record = bus.wait(bus.send("orders", kind))
+        eventually(lambda: running.worker.in_flight_count == 0)
+    assert record.status is PARKED
+    assert record.error is not None
+    assert record.error.code == "CancelledError"
+    assert "not by the worker" in record.error.message
+
+
+def test_it_is_retried_as_any_transient_failure(bus: Harness, registry: HandlerRegistry) -> None:
+    policy = RetryPolicy(max_attempts=3, backoff_schedule=[0])
+    with bus.run_worker(registry, concurrency=1, retry_policy=policy):
+        record = bus.wait(bus.send("orders", "give_up"))
+    assert (record.status, record.attempts) == (PARKED, 3)
+
+
+def test_every_slot_works_on_after_such_a_command(bus: Harness, registry: HandlerRegistry) -> None:
+    with bus.run_worker(registry, concurrency=2, retry_policy=ONCE) as running:
+        for _ in range(2):
+            lost = [bus.send("orders", "give_up") for _ in range(4)]
+            assert {bus.wait(one).status for one in lost} == {PARKED}
+        meeting, registered = threading.Barrier(3), HandlerRegistry()
+        registered.register("orders", "meet", lambda command, context: meeting.wait(10) and None)
+        running.worker.registry._handlers.update(registered._handlers)
+        both = [bus.send("orders", "meet") for _ in range(2)]
+        meeting.wait(10)
+        assert {bus.wait(one).status for one in both} == {CommandStatus.COMPLETED}
+
+
+@pytest.mark.parametrize("first", ["swallow", "leave_pending", "give_up"])
+@pytest.mark.parametrize(
+    ("second", "result"),
+    [("await_cancelled_child", "child, cancelling 0"), ("group", "group, cancelling 0")],
+)
+def test_the_next_command_of_the_slot_sees_nothing_of_it(
+    bus: Harness, registry: HandlerRegistry, first: str, second: str, result: str
+) -> None:
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE):
+        bus.wait(bus.send("orders", first))
+        record = bus.wait(bus.send("orders", second))
+    assert (record.status, record.result) == (CommandStatus.COMPLETED, result)
+
+
+def test_commands_claimed_together_see_nothing_of_each_other(
+    bus: Harness, registry: HandlerRegistry
+) -> None:
+    kinds = ["swallow", "group", "leave_pending", "await_cancelled_child", "give_up", "group"]
+    with bus.run_worker(registry, concurrency=1, prefetch=10, retry_policy=ONCE):
+        bus.pause("orders")
+        sent = [bus.send("orders", kind) for kind in kinds]
+        bus.resume("orders")
+        ended = [bus.wait(one) for one in sent]
+    assert [record.result for record in ended] == [
+        "swallowed", "group, cancelling 0", "pending", "child, cancelling 0", None,
+        "group, cancelling 0",
+    ]  # fmt: skip
+
+
+def test_a_slot_that_is_cancelled_while_it_is_idle_is_replaced() -> None:
+    """A handler may leave a timer behind that cancels the task it ran in."""
+    registry, runs = HandlerRegistry(), []
+
+    async def main() -> None:
+        cancelled = asyncio.Event()
+
+        @registry.handler("orders", "ship")
+        async def ship(command: Any, context: Any) -> None:
+            runs.append(command.data)
+            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+            assert task is not None
+
+            def cancel() -> None:
+                task.cancel()
+                loop.call_soon(loop.call_soon, cancelled.set)
+
+            if command.data == 1:
+                loop.call_later(0.05, cancel)
+
+        async with CommandBus("memory://") as bus:
+            worker = Worker(bus, "orders", registry, concurrency=1)
+            running = asyncio.create_task(worker.run())
+            try:
+                await bus.wait((await bus.send("orders", "ship", 1)).command_id, timeout=10)
+                async with asyncio.timeout(10):
+                    await cancelled.wait()
+                second = await bus.send("orders", "ship", 2)
+                record = await bus.wait(second.command_id, timeout=10)
+                assert record.status is CommandStatus.COMPLETED
+            finally:
+                await worker.stop(0)
+                await asyncio.wait_for(running, 10)
+
+    asyncio.run(main())
+    assert runs == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not for Windows")
+def test_all_of_it_holds_on_the_event_loop_of_the_command_line(registry: HandlerRegistry) -> None:
+    async def main() -> list[Any]:
+        async with CommandBus("memory://") as bus:
+            worker = Worker(bus, "orders", registry, concurrency=2, retry_policy=ONCE)
+            running = asyncio.create_task(worker.run())
+            try:
+                kinds = ["give_up", "swallow", "leave_pending", "group", "await_cancelled_child"] * 3
+                sent = [await bus.send("orders", kind) for kind in kinds]
+                return [(await bus.wait(one.command_id, timeout=10)).status for one in sent]
+            finally:
+                await worker.stop(0)
+                await asyncio.wait_for(running, 10)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        ended = runner.run(main())
+    assert ended == [PARKED, *[CommandStatus.COMPLETED] * 4] * 3
+
+
+def test_commands_of_a_loop_that_is_shut_down_go_back_without_an_attempt() -> None:
+    """`asyncio.run` cancels every task at its end, the slots of a worker included."""
+    registry = HandlerRegistry()
+
+    async def main() -> tuple[CommandBus, Any]:
+        begun = asyncio.Event()
+
+        @registry.handler("orders", "ship")
+        async def ship(command: Any, context: Any) -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        bus = CommandBus("memory://")
+        await bus.open()
+        sent = await bus.send("orders", "ship")
+        kept.append(asyncio.create_task(Worker(bus, "orders", registry).run()))
+        async with asyncio.timeout(10):
+            await begun.wait()
+        return bus, sent.command_id
+
+    kept: list[asyncio.Task[None]] = []
+    bus, command_id = asyncio.run(main())
+    record = asyncio.run(bus.get_command("orders", command_id))
+    assert record is not None
+    assert (record.status, record.attempts) == (CommandStatus.PENDING, 0)

@@ -1,0 +1,84 @@
+"""A stop ends in its time when the server does not answer: it must not wait for farewells."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commandbus import HandlerRegistry
+from commandbus.runtimes import farewell, processes
+from commandbus.settings import SHUTDOWN_SECONDS
+from commandbus.testing import Configuration, Harness
+from commandbus.testing.sagas import DOMAIN, BookTrip
+from commandbus.testing.waiting import eventually
+from commandbus.worker import ending
+from tests.postgres.database import empty_url, tcp
+from tests.support.proxy import Proxy
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+
+PATIENCE = 0.5
+AFTERWARDS = ending.GRACE + ending.SETTLE_PATIENCE + farewell.FAREWELL_SECONDS
+"""What a stop may take beside the time for handlers."""
+LATE = 1.0
+"""For a busy machine."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with Proxy(tcp(empty_url())) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def bus(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Harness]:
+    harness = Configuration("postgres", proxy.url).open(request.param)
+    yield harness
+    proxy.thaw()
+    harness.close()
+
+
+def test_a_stop_with_default_settings_takes_less_than_thirty_seconds() -> None:
+    assert SHUTDOWN_SECONDS + AFTERWARDS < 30
+
+
+@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck handler"])
+def test_a_worker_of_a_frozen_server_stops_in_its_time(bus: Harness, proxy: Proxy, stuck: bool) -> None:
+    registry, entered, let_go = HandlerRegistry(), threading.Event(), threading.Event()
+
+    @registry.handler(DOMAIN, "wait")
+    def wait(command: Any, context: Any) -> None:
+        entered.set()
+        if stuck:
+            let_go.wait(60)
+
+    # Services and renewals are on their way most of the time, and polls soon.
+    options = {"poll_interval": 0.2, "visibility_timeout": 3.0}
+    try:
+        with bus.run_worker(registry, DOMAIN, **options) as running:
+            bus.send(DOMAIN, "wait")
+            assert entered.wait(10)
+            with proxy.frozen():
+                eventually(lambda: running.worker._core._claiming or running.worker._core._settling)
+                began = time.monotonic()
+                running.stop(PATIENCE)
+                assert time.monotonic() - began < PATIENCE + AFTERWARDS + LATE
+    finally:
+        let_go.set()
+
+
+def test_a_router_of_a_frozen_server_stops_in_its_time(
+    bus: Harness, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SHUTDOWN_SECONDS", 2 * PATIENCE)
+    with bus.run_router(BookTrip, timer_interval=0.1) as router:
+        eventually(lambda: router.metrics.empty > 2)
+        with proxy.frozen():
+            time.sleep(2 * 0.1)  # a statement is on its way, and gets no answer
+            began = time.monotonic()
+            bus.call(router.stop)
+            assert time.monotonic() - began < 2 * PATIENCE + farewell.FAREWELL_SECONDS + LATE
