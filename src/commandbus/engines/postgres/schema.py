@@ -119,7 +119,10 @@ def verify_rights(dsn: str) -> bool:
     place = _located(dsn, None)
     with connect(place) as connection:
         _verified(connection, place.schema)
-        return bool(connection.execute(_script(_MAY_WRITE, place.schema)).fetchall()[0][0])
+        try:
+            return bool(connection.execute(_script(_MAY_WRITE, place.schema)).fetchall()[0][0])
+        except psycopg.Error as error:
+            raise translate(error) from error
 
 
 def _verified(connection: psycopg.Connection[Any], schema: str) -> list[Applied]:
