@@ -15,6 +15,8 @@ QUICK = TYPES | dict.fromkeys(KILLERS, 0.0)
 """Without commands that kill their worker three times over: `tests/processes` has those."""
 
 
+MIX = {"one": 30.0, "bulk": 20.0, "batch": 25.0, "key": 25.0}
+"""Some of each, also when a frozen connection holds up most senders."""
 PLACES = [
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
@@ -35,8 +37,9 @@ def test_seconds_of_faults_break_no_promise(tmp_path: Path, place: str) -> None:
         # An outage has seconds of its own: `make chaos` has one in every stay.
         chosen.certain = None
         plan = Plan(
-            chosen, tmp_path, seed=20, seconds=5, calm=0.25, faults_min=8, types=QUICK, operators=True
-        )
+            chosen, tmp_path, seed=20, seconds=5, calm=0.25, faults_min=8, types=QUICK, operators=True,
+            mix=MIX, senders=3,
+        )  # fmt: skip
         findings = Laboratory(plan).run()
     violations = check(findings.case)
     text = report(findings, violations)
