@@ -22,7 +22,7 @@ REDELIVERY_SECONDS = 1.0
 """P15: how long after the end of a dead worker's lease its commands run again, at the latest."""
 STOP_SECONDS = 1.0
 """P18: how long after its grace a stopping worker has ended, at the latest."""
-LOAD_SECONDS = 0.5
+LOAD_SECONDS = 1.0
 """For a process that ends while others keep both processors busy."""
 STORM_DEATHS, STORM_SECONDS = 3, 2.0
 """So many deaths from so long before one until its commands are due are a storm of kills. Then hundreds
