@@ -115,7 +115,7 @@ def test_a_damaged_command_is_parked_and_its_domain_goes_on(floor: Floor, column
     assert eventually(lambda: _ended(bus, healthy), 10).status is CommandStatus.COMPLETED
     (parked,) = eventually(lambda: SyncTroubleshootingQueue(bus).list_troubleshooting().commands, 10)
     assert parked.error is not None
-    assert parked.error.code in ("DAMAGED", "PAYLOAD_MISMATCH", "PAYLOAD_UNREADABLE")
+    assert parked.error.code in ("DAMAGED", "UNDECODABLE")
 
 
 def _idle(bus: SyncCommandBus) -> bool:

@@ -262,9 +262,7 @@ def test_the_workers_settings_end_with_the_transaction(bus: Harness, runtime: st
 
     with bus.run_worker(Talk(kind, look).registry, concurrency=1, statement_timeout=3):
         assert say(bus, "show statement_timeout").error_code == "TRANSACTION_ENDED"
-    # Handlers that have no pool use connections of the worker, which have its timeout from their start.
-    own = (runtime, kind) == ("threads", "async def")
-    assert seen[1:] == ["3s" if own else "25s", "off", "force_generic_plan"]
+    assert seen[1:] == ["25s", "off", "force_generic_plan"]
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="!!! SKIPPED: pgbouncer is not installed")

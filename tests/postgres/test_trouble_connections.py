@@ -108,7 +108,7 @@ def test_a_settle_of_unknown_outcome_is_resolved_by_the_worker(
 ) -> None:
     """It settles again; what was recorded is no loss, what was not is recorded now."""
     with SyncCommandBus(url) as bus, working(proxy.url, runtime, poll_interval=0.2) as done:
-        trap = proxy.on_commit(harm, pattern="insert into .*outcome", times=3)  # type: ignore[arg-type]
+        trap = proxy.on_commit(harm, pattern=r"insert into \S*outcome", times=3)  # type: ignore[arg-type]
         for _ in range(30):
             bus.send(DOMAIN, "ship")
             eventually(lambda: not places(url)["queue"])

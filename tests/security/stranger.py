@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
-NAME = "stranger"
+NAME = "a_stranger"  # the first of those that the doctor names
 
 
 def stranger(url: str) -> psycopg.Connection[Any]:

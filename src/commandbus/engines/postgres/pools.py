@@ -145,6 +145,7 @@ class _Idle:
 
     def keep(self, connection: Any) -> None:
         """A new connection belongs here from now on."""
+        connection._pool = None  # to psycopg: it is one of a pool, so it may end with the program
         self._old_at[connection] = self._monotonic() + LIFETIME_SECONDS
 
     def putconn(self, connection: Any, /) -> None:
