@@ -120,7 +120,7 @@ def _decoded(command: Claimed) -> Event:
 def _of_command(reply: Reply, run: StepRun, ended: Ended | None) -> Event:
     """The reply that the store would have sent."""
     outcome = None if ended is None else reply_outcome(ended.status)
-    if ended is None or outcome is not reply.outcome:
+    if ended is None or outcome is None or outcome is not reply.outcome:
         return _contradicted(reply, outcome)
     failed = outcome is ReplyOutcome.FAILED
     error = ended.error if failed else None
@@ -146,10 +146,10 @@ def _of_process(scope: Scope, declarations: Declarations, reply: Reply, run: Ste
     """The same for a process that is a step of another. Its result is what its declaration makes of
     its state, where this router has the declaration."""
     row = yield from scope.store.get_process(run.id)
-    outcome = None
+    outcome: ReplyOutcome | None = None
     if row is not None and row.ended:
         outcome = _OUTCOMES.get(row.status, ReplyOutcome.FAILED)
-    if row is None or outcome is not reply.outcome:
+    if row is None or outcome is None or outcome is not reply.outcome:
         return _contradicted(reply, outcome)
     error = None if outcome is ReplyOutcome.SUCCESS else decode_error(row)
     result, declaration = reply.result, declarations.get(row.process_type)

@@ -35,9 +35,11 @@ class Authenticator(Protocol):
 
     def check_reach(self, request: HTTPConnection) -> None:
         """Whether the sign-in page may be shown. Raises Refused."""
+        ...
 
     async def identify(self, request: HTTPConnection) -> Account:
         """The account of a request. Raises Refused."""
+        ...
 
 
 class LocalAuthenticator:

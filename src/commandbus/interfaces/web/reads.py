@@ -100,14 +100,12 @@ class Reads:
             record = await self._find(search.command_id, search.conditions.get("domain"))
             return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
         shown = search.shown.items()
-        keep = None
-        if shown:
 
-            def keep(record: CommandRecord) -> bool:
-                hidden = self.redaction.hide(record.data)
-                return all(is_at(hidden, path, text) for path, text in shown)
+        def keep(record: CommandRecord) -> bool:
+            hidden = self.redaction.hide(record.data)
+            return all(is_at(hidden, path, text) for path, text in shown)
 
-        look = Look(search.conditions, query.limit, query.after, keep)
+        look = Look(search.conditions, query.limit, query.after, keep if shown else None)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
         return v.SearchPage(self._listed(look.found), look.next, look.exhausted)

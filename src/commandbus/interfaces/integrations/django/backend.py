@@ -38,7 +38,7 @@ def _close_then_destroy(creation: Any, *args: Any, **kwargs: Any) -> Any:
     return _destroy_test_db(creation, *args, **kwargs)
 
 
-BaseDatabaseCreation.destroy_test_db = _close_then_destroy
+setattr(BaseDatabaseCreation, "destroy_test_db", _close_then_destroy)  # noqa: B010 - Django's own method
 
 
 class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
@@ -129,7 +129,7 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
         if self._on_commit:
             transaction.on_commit(partial(self._send, self.bus, result), using=self._on_commit)
         elif self.database:
-            with transaction.atomic(using=self.database):
+            with transaction.Atomic(self.database, savepoint=True, durable=False):
                 self._send(self.bus.within(connections[self.database]), result)
         else:
             self._send(self.bus, result)
