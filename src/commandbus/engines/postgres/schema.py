@@ -24,9 +24,9 @@ MIGRATIONS = (
     "0004_ageing.sql",
     "0005_plain_sends.sql",
     "0006_many_groups.sql",
-    "0008_locks.sql",
-    "0009_sql_door.sql",
-    "0010_ledger.sql",
+    "0007_locks.sql",
+    "0008_sql_door.sql",
+    "0009_ledger.sql",
 )
 
 _REGISTER = """
