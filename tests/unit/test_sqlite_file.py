@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -72,3 +73,17 @@ def test_a_process_whose_clock_is_wrong_says_so(
     (record,) = [record for record in caplog.records if "clock" in record.message]
     assert words in record.message
     assert record.levelname == "ERROR"
+
+
+def test_a_transaction_that_writes_nothing_is_no_reason_to_doubt_the_clock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jobs.db"
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+        worker = SyncWorker(bus, "mail")
+        a_minute_ago = time.time_ns() - 60_000_000_000
+        os.utime(f"{path}-wal", ns=(a_minute_ago, a_minute_ago))
+        assert worker.receive() == []
+        assert Path(f"{path}-wal").stat().st_mtime_ns == a_minute_ago  # nothing was written
+    assert not [record for record in caplog.records if "clock" in record.message]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from commandbus.domain.moment import SECOND, system_clock
 from commandbus.engines.sqlite import location, schema
 from commandbus.engines.sqlite.engine import SqliteEngine
 from commandbus.engines.sqlite.failures import translate
-from commandbus.engines.sqlite.file import CLOCK_DIFFERENCE_MAX
+from commandbus.engines.sqlite.file import CLOCK_DIFFERENCE_MAX, clock_difference
 from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
 from commandbus.store.sql_files import read_text
@@ -149,10 +148,8 @@ class SqliteAdministration:
 
     def _clock(self) -> Finding:
         """The kernel sets the time of a file that is touched; the bus goes by this process's clock."""
-        lock = Path(f"{self.path}.lock")
         try:
-            os.utime(lock)
-            ahead = time.time() - lock.stat().st_mtime
+            ahead = clock_difference(self.path, system_clock)
         except OSError as error:
             return Finding("clock", _WARNING, "unknown", f"Cannot be compared: {error.strerror}.")
         value = f"{abs(ahead):.1f} s from that of the file system"

@@ -2,7 +2,7 @@
 
 A file that is deleted or replaced under a running program takes commits all the same, into an inode
 that no path leads to any more. So a commit is acknowledged only after its path was found to lead to the
-same file. The time of that write, set by the kernel, also shows a process whose clock is wrong.
+same file. The time of that write, set by the kernel, also shows a process whose clock may be wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ def create(path: Path) -> None:
     """Create the file for this user alone, unless it exists. SQLite gives its log the same rights."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE))
+
+
+def clock_difference(path: Path, clock: Clock) -> float:
+    """Seconds by which the clock is ahead of the kernel's, which dates the lock; raises OSError."""
+    lock = Path(f"{path}.lock")
+    os.utime(lock)
+    return clock() / SECOND - lock.stat().st_mtime
 
 
 class OpenFile:
@@ -64,8 +71,16 @@ class OpenFile:
             self._compare_clocks(found.st_mtime)
 
     def _compare_clocks(self, written_at: float) -> None:
-        ahead = self._clock() / SECOND - written_at
-        if abs(ahead) > CLOCK_DIFFERENCE_MAX and self._monotonic() >= self._remind_at:
+        if abs(self._clock() / SECOND - written_at) <= CLOCK_DIFFERENCE_MAX:
+            return
+        if self._monotonic() < self._remind_at:
+            return
+        # A transaction that changed nothing leaves the log at the time of an earlier write.
+        try:
+            ahead = clock_difference(Path(self._path), self._clock)
+        except OSError:
+            return
+        if abs(ahead) > CLOCK_DIFFERENCE_MAX:
             self._remind_at = self._monotonic() + _REMIND_SECONDS
             logger.error(
                 "the clock of this process is %.0f s %s that of the file system: delayed commands run "
