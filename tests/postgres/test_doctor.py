@@ -119,11 +119,11 @@ def worker(url: str) -> Iterator[Proxy]:
 def test_a_worker_that_does_not_listen_is_noticed(url: str, worker: Proxy) -> None:
     assert found(url, "listen").level is Level.OK
     finding = found(url, "listeners")
-    assert (finding.level, finding.value) == (Level.OK, "1 for 1 processes with workers")
+    assert (finding.level, finding.value) == (Level.OK, "1 for 1 process with workers")
     worker.refusing = True
     assert end_backends(url, "commandbus listen") == 1
     finding = found(url, "listeners")
-    assert (finding.level, finding.value) == (Level.WARNING, "0 for 1 processes with workers")
+    assert (finding.level, finding.value) == (Level.WARNING, "0 for 1 process with workers")
 
 
 def test_an_encrypted_connection_is_described(tmp_path: Path) -> None:

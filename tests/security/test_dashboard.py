@@ -71,6 +71,8 @@ def test_a_dashboard_without_accounts_has_to_be_asked_for() -> None:
         create_dashboard("memory://")
     with pytest.raises(ConfigurationError, match="in one way"):
         create_dashboard("memory://", accounts=[VERA], open_to_this_machine=True)
+    with pytest.raises(ConfigurationError, match=r"accounts=Path\('accounts.toml'\)"):
+        create_dashboard("memory://", accounts="accounts.toml")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("headers", FORWARDED)

@@ -450,7 +450,10 @@ async def test_a_file_that_cannot_be_read_lets_no_one_in(bus: CommandBus, tmp_pa
             assert (await client.get("/", headers=AS_VERA)).status_code == 200
             spoil()
             for _ in range(2):
-                assert (await client.get("/", headers=AS_VERA)).status_code == 503
+                answer = await client.get("/", headers=AS_VERA)
+                assert answer.status_code == 503
+                assert "accounts cannot be read" in answer.text
+                assert "store" not in answer.text
         write(file, VERA)
         assert (await client.get("/", headers=AS_VERA)).status_code == 200
 

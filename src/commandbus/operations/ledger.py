@@ -236,7 +236,7 @@ def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
 
 def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerReport]:
     """Whether what operators did is on record as they did it: every link fits the one before and the
-    entry that it names, and no entry is without a link. With `expect`, a hash that was told before must
+    entry that it names, and no entry is without a link. With `expect`, that earlier hash must
     still be in the chain. Reads everything that was ever linked, a page at a time; operators may go on
     meanwhile."""
     check = _Check(expect, scope.settings.ledger_key)
@@ -297,7 +297,9 @@ class _Check:
 
     def __init__(self, expect: str | None, key: str | None) -> None:
         if expect is not None and not (isinstance(expect, str) and len(expect) == 64):
-            raise InvalidArgumentError("expect must be a hash that a verification told before.")
+            raise InvalidArgumentError(
+                "expect must be a hash of 64 digits that an earlier verification returned."
+            )
         self._expected = expect
         self._found = expect is None
         self._number, self._hash = 0, ""

@@ -219,7 +219,8 @@ class _Examination:
 
     def _listeners(self) -> Finding:
         processes, listening = self._row("listeners")
-        value = f"{listening} for {processes} processes with workers"
+        plural = "" if processes == 1 else "es"
+        value = f"{listening} for {processes} process{plural} with workers"
         if not self._place.notify or listening >= processes:
             return Finding("listeners", _OK, value)
         advice = (

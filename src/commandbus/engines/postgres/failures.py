@@ -95,7 +95,8 @@ def translate(error: Exception) -> CommandBusError:
         return ConfigurationError(f"PostgreSQL refuses the connection: {text}. Check the URL.")
     if state == "42501":
         return ConfigurationError(
-            f"The database role may not do this ({text}); grant it the rights it needs."
+            f"The database role may not do this ({text}). Use a login with a role that may, and run "
+            "the statements of `commandbus db roles` again if the schema was upgraded."
         )
     if state.startswith("22"):
         return InvalidArgumentError(f"PostgreSQL cannot keep a value: {text}.")

@@ -111,7 +111,7 @@ class SqliteAdministration:
             return Finding("library", _OK, f"SQLite {version}")
         users = _processes_using(Path(f"{self.path}.lock"))
         if users < 2:
-            return Finding("library", _OK, f"SQLite {version}, one process at a time")
+            return Finding("library", _OK, f"SQLite {version}, no other process has the file open")
         return Finding(
             "library",
             _WARNING,

@@ -116,7 +116,10 @@ def audit(
         bool, typer.Option("--restarts", help="Restarts of ill workers instead.")
     ] = False,
     expect: Annotated[
-        str | None, typer.Option("--expect", metavar="HASH", help="With verify: told before.")
+        str | None,
+        typer.Option(
+            "--expect", metavar="HASH", help="With verify: an earlier hash that must be in the chain."
+        ),
     ] = None,
     limit: options.Limit = 20,
     after: options.After = None,

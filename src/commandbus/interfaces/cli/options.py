@@ -97,7 +97,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not output.is_interactive():
-        raise CliError(f"{question} Nobody can be asked here: repeat it with --yes.", Exit.USAGE)
+        raise CliError(f"{question} There is no terminal to ask on: repeat it with --yes.", Exit.USAGE)
     if not typer.confirm(text.line(question), default=False, err=True):
         output.note("Nothing was changed.")
         raise typer.Exit(Exit.FAILURE)

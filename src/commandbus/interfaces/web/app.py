@@ -97,6 +97,11 @@ def _authenticator(
     links: OneTimeLinks | None,
     open_to_this_machine: bool,
 ) -> Authenticator:
+    if isinstance(accounts, str):
+        raise ConfigurationError(
+            f"accounts must be a list of Account(…) or a Path, not the text {accounts!r}. For a file: "
+            f"accounts=Path({accounts!r})."
+        )
     known = accounts if isinstance(accounts, Path) else list(accounts)
     ways = [bool(known), authenticate is not None, open_to_this_machine or links is not None]
     if sum(ways) != 1:

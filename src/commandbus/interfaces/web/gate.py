@@ -63,7 +63,9 @@ async def admit(authenticator: Authenticator, request: Request, role: Role) -> A
     """The account of a request, if its role allows it. Raises Refused."""
     who = await authenticator.identify(request)
     if role is Role.OPERATOR and who.role is not Role.OPERATOR:
-        raise Refused(403, f"{who.name} may look and not act; ask for the role operator.")
+        raise Refused(
+            403, f"{who.name} may look and not act: acting needs the role operator in the accounts."
+        )
     return who
 
 
