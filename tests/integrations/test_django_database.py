@@ -73,6 +73,12 @@ def ship(order):
 
 
 class ShopTest(TransactionTestCase):
+    def tearDown(self):
+        task_backends["default"].bus.purge()
+
+    def test_a_task_that_is_left_over(self):
+        ship.enqueue(0)
+
     def test_tasks_stay_in_the_test_database(self):
         ship.enqueue(1)
         with transaction.atomic():
@@ -106,7 +112,7 @@ def check_that_tests_leave_the_real_store_alone(
     run_site(folder, database, "migrate", "-v", "0")
     with SyncCommandBus(url) as real:
         real.send("default", "test_shop.ship", {"task": "test_shop.ship", "args": [7], "kwargs": {}})
-    assert "Ran 1 test" in run_site(folder, database)
+    assert "Ran 2 tests" in run_site(folder, database)
     with SyncCommandBus(url) as real:
         assert (real.stats("default").ready, real.stats("default").completed) == (1, 0)
 
