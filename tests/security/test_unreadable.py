@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -316,10 +317,13 @@ async def test_the_dashboard_shows_it(shop: Shop, text: str) -> None:
             searched = await client.get("/commands", params={"q": "data.n:1"})
             assert searched.status_code == 200
             place = f"/commands/{DOMAIN}/{bad.command_id}"
-            for path in (place, f"/api/v1{place}"):
-                answer = await client.get(path)
-                assert answer.status_code == 200, path
-                assert "unreadable" in answer.text
+            answer = await client.get(f"/api/v1{place}")
+            assert answer.status_code == 200
+            assert "unreadable" in answer.text
+            page = await client.get(place)
+            assert page.status_code == 200
+            assert "The payload cannot be read" in page.text
+            assert re.search(r"<textarea[^>]* required[^>]*></textarea>", page.text)
             refused = await client.post(f"/api/v1{place}/retry", json={})
             assert refused.status_code == 409
             assert "cannot be read" in refused.text

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
+from commandbus.domain.payload import Unreadable
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.search import QUALIFIERS
@@ -221,6 +222,7 @@ class Pages:
         return "command.html", {
             "detail": detail,
             "command": detail.command,
+            "unreadable": isinstance(detail.command.data, Unreadable),
             "may_edit": request.query_params.get("edit") == "1",
         }
 
