@@ -86,6 +86,20 @@ def test_a_worker_changes_and_removes_no_link(owner: str, statement: str) -> Non
         assert (bus.verify_audit().links, bus.verify_audit().sound) == (3, True)
 
 
+@pytest.mark.parametrize("role", ["worker", "admin"])
+def test_a_table_of_another_role_does_not_move_the_mark(owner: str, role: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, role), autocommit=True) as connection:
+        connection.execute("create temporary table links (kind text, key text)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(
+                "create trigger forged after insert on links"
+                " for each row execute function commandbus.mark_ledger()"
+            )
+    with SyncCommandBus(owner) as bus:
+        assert bus.verify_audit().sound
+
+
 def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner: str) -> None:
     begun, registry = threading.Event(), HandlerRegistry()
 

@@ -27,6 +27,7 @@ MIGRATIONS = (
     "0008_locks.sql",
     "0009_sql_door.sql",
     "0010_ledger.sql",
+    "0011_bounded_senders.sql",
 )
 
 _REGISTER = """
