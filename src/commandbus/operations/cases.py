@@ -24,7 +24,7 @@ from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Capacity, NewCommand, Overdue
 from commandbus.store.replies import follow_up
@@ -103,7 +103,7 @@ def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]
     """What people said and arranged about these commands, in their order."""
     keys = [case_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
     found = (yield from scope.store.get_documents(KIND, keys)) if keys else []
-    cases = {document.key: _decoder.decode(document.body) for document in found}
+    cases = dict(readable(found, lambda d: (d.key, _decoder.decode(d.body))))
     return [cases.get(key) or Case() for key in keys]
 
 
@@ -199,7 +199,8 @@ def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case]
     key = case_key(domain, command_id)
     while True:
         known = yield from scope.store.get_document(KIND, key)
-        case = change(_decoder.decode(known.body) if known else Case())
+        cases = readable([known] if known else [], lambda d: _decoder.decode(d.body))
+        case = change(cases[0] if cases else Case())
         until = (yield from scope.store.now()) + KEPT
         body = payload.encode(msgspec.to_builtins(case), what="case")
         version = known.version if known else 0
