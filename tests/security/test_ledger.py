@@ -136,6 +136,20 @@ def test_a_cancellation_that_names_an_actor_needs_a_request(owner: str) -> None:
         assert (problem.what, problem.entry.split()[0]) == ("inserted", "CANCELED")
 
 
+@pytest.mark.parametrize("kind", ["ESCALATED", "FAILED", "CANCELED"])
+@pytest.mark.parametrize("key", ["operator", "actor"])
+def test_an_entry_of_any_kind_in_the_name_of_an_operator_needs_a_link(
+    owner: str, kind: str, key: str
+) -> None:
+    some_actions(owner)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(f"{ADD_ENTRY} (1, '{kind}', 1, '{{\"{key}\":\"ann\"}}')".encode())
+    with SyncCommandBus(owner) as bus:
+        (problem,) = bus.verify_audit().problems
+    assert problem.what == "inserted"
+    assert problem.entry.startswith(kind)
+
+
 def test_an_entry_from_before_the_first_link_needs_one_too(owner: str) -> None:
     some_actions(owner)
     with psycopg.connect(acting_as(owner, "admin"), autocommit=True) as connection:
