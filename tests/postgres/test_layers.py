@@ -288,6 +288,7 @@ def poisoned(runtime: str, **settings: float) -> Healing:
                 health = running.worker.health_status
                 bus.send(data=1)
                 eventually(lambda: done == [1])
+                running.wait_until_idle()  # a claim beside a settle would open a connection that works
                 proxy.half_open()
                 began, critical_after = time.monotonic(), None
                 sender.send("orders", "ship", 2)

@@ -6,7 +6,7 @@ from math import inf
 
 from commandbus.store.session import NotOpen
 
-GRACE = 1.0
+GRACE = 0.8
 """After interrupting handlers, how long their ends are awaited."""
 SETTLE_PATIENCE = 2.0
 """After that, how long a settle in flight is awaited: with the default shutdown_timeout of 25 s, a stop

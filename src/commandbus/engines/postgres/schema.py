@@ -24,10 +24,10 @@ MIGRATIONS = (
     "0004_ageing.sql",
     "0005_plain_sends.sql",
     "0006_many_groups.sql",
-    "0008_locks.sql",
-    "0009_sql_door.sql",
-    "0010_ledger.sql",
-    "0011_bounded_senders.sql",
+    "0007_locks.sql",
+    "0008_sql_door.sql",
+    "0009_ledger.sql",
+    "0010_bounded_senders.sql",
 )
 
 _REGISTER = """
