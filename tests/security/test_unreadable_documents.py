@@ -92,6 +92,13 @@ def test_a_case_is_shown_without_it(store: tuple[str, Put], body: str) -> None:
         assert [case.comments for case in SyncTroubleshootingQueue(bus).list_cases([record])] == [0]
 
 
+def test_a_case_whose_key_names_no_command_is_left_out(store: tuple[str, Put]) -> None:
+    url, put = store
+    put("case", "bad", "vera", 1, "{}")
+    with SyncCommandBus(url) as bus:
+        assert SyncTroubleshootingQueue(bus).list_assigned("vera") == []
+
+
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_a_worker_goes_on(store: tuple[str, Put], body: str) -> None:
     url, put = store

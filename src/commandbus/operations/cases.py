@@ -115,9 +115,8 @@ def list_assigned(scope: Scope, assignee: str, *, limit: int = 100) -> Op[list[C
     after: str | None = None
     while len(found) < limit:
         page = yield from scope.store.list_documents(KIND, status=who, after=after)
-        for document in page:
-            domain, _, command_id = document.key.partition(" ")
-            records = yield from scope.store.find(UUID(command_id), domain)
+        for domain, command_id in readable(page, _command_of):
+            records = yield from scope.store.find(command_id, domain)
             found += [record for record in records if record.status is PARKED]
         if not page:
             break
@@ -167,8 +166,9 @@ def forget_cases(scope: Scope) -> Op[int]:
     many."""
     gone = 0
     for document in (yield from scope.store.due_documents(KIND)):
-        domain, _, command_id = document.key.partition(" ")
-        records = yield from scope.store.find(UUID(command_id), domain)
+        records: list[CommandRecord] = []
+        for domain, command_id in readable([document], _command_of):
+            records = yield from scope.store.find(command_id, domain)
         if records and records[0].status is PARKED:
             later = (yield from scope.store.now()) + KEPT
             yield from scope.store.put_document(msgspec.structs.replace(document, due_at=later))
@@ -211,3 +211,8 @@ def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case]
 
 def case_key(domain: str, command_id: UUID) -> str:
     return f"{domain} {command_id}"
+
+
+def _command_of(document: Document) -> tuple[str, UUID]:
+    domain, _, command_id = document.key.partition(" ")
+    return domain, UUID(command_id)
