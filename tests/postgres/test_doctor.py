@@ -86,7 +86,7 @@ def test_roles_that_an_upgrade_has_left_behind_are_an_error(url: str) -> None:
     execute(url, roles_sql("commandbus"))
     assert "commandbus_sender" in found(url, "rights").value
     assert found(url, "rights").level is Level.OK
-    execute(url, "revoke all on function commandbus.lock_mutex from commandbus_worker")
+    execute(url, "revoke all on function commandbus.lock_capacity from commandbus_worker")
     finding = found(url, "rights")
     assert finding.level is Level.ERROR
     assert "missing for commandbus_worker" in finding.value

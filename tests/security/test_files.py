@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 
 from commandbus import ConfigurationError
 from commandbus.connect import create_administration
+from commandbus.interfaces.cli import target
+from commandbus.interfaces.web import hash_secret
 from commandbus.runtimes.probes import SignsOfLife
 from commandbus.store.administration import Level
 from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights of files are POSIX's")
 
@@ -65,6 +69,26 @@ def test_the_doctor_reports_files_that_others_can_read(path: Path) -> None:
         (finding,) = [f for f in administration.doctor() if f.subject == "rights"]
     assert (finding.level, finding.value) == (Level.WARNING, "jobs.db 0644")
     assert "chmod o-rwx" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "code"), [(0o600, "ok", 0), (0o640, "warning", 0), (0o644, "error", 6)]
+)
+def test_the_doctor_reports_the_rights_of_the_accounts_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, level: str, code: int
+) -> None:
+    monkeypatch.setattr(target, "chosen_url", None)
+    accounts = tmp_path / "accounts.toml"
+    secret = hash_secret("a long and odd passphrase", name="vera")
+    accounts.write_text(f'[[account]]\nname = "vera"\nrole = "viewer"\nsecret = "{secret}"\n')
+    accounts.chmod(mode)
+    with SyncCommandBus(f"sqlite:///{path}"):
+        options = ("--accounts", str(accounts), "--url", f"sqlite:///{path}", "--json")
+        shown = json.loads(Cli()("db", "doctor", *options, code=code).out)["findings"]
+    (finding,) = [f for f in shown if f["subject"] == "accounts"]
+    assert finding["level"] == level
+    assert ("chmod 600" in finding["advice"]) is (level != "ok")
+    assert secret not in str(finding)
 
 
 def test_a_heartbeat_does_not_follow_a_link(tmp_path: Path) -> None:

@@ -86,6 +86,20 @@ def test_a_worker_changes_and_removes_no_link(owner: str, statement: str) -> Non
         assert (bus.verify_audit().links, bus.verify_audit().sound) == (3, True)
 
 
+@pytest.mark.parametrize("role", ["worker", "admin"])
+def test_a_table_of_another_role_does_not_move_the_mark(owner: str, role: str) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, role), autocommit=True) as connection:
+        connection.execute("create temporary table links (kind text, key text)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(
+                "create trigger forged after insert on links"
+                " for each row execute function commandbus.mark_ledger()"
+            )
+    with SyncCommandBus(owner) as bus:
+        assert bus.verify_audit().sound
+
+
 def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner: str) -> None:
     begun, registry = threading.Event(), HandlerRegistry()
 
@@ -120,6 +134,20 @@ def test_a_cancellation_that_names_an_actor_needs_a_request(owner: str) -> None:
             connection.execute(FORGERIES[5].encode())
         (problem,) = bus.verify_audit().problems
         assert (problem.what, problem.entry.split()[0]) == ("inserted", "CANCELED")
+
+
+@pytest.mark.parametrize("kind", ["ESCALATED", "FAILED", "CANCELED"])
+@pytest.mark.parametrize("key", ["operator", "actor"])
+def test_an_entry_of_any_kind_in_the_name_of_an_operator_needs_a_link(
+    owner: str, kind: str, key: str
+) -> None:
+    some_actions(owner)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(f"{ADD_ENTRY} (1, '{kind}', 1, '{{\"{key}\":\"ann\"}}')".encode())
+    with SyncCommandBus(owner) as bus:
+        (problem,) = bus.verify_audit().problems
+    assert problem.what == "inserted"
+    assert problem.entry.startswith(kind)
 
 
 def test_an_entry_from_before_the_first_link_needs_one_too(owner: str) -> None:

@@ -143,14 +143,14 @@ def test_only_senders_and_workers_can_hold_a_mutex(url: str) -> None:
         for role, may in (("sender", True), ("worker", True), ("viewer", False)):
             connection.execute(f"set role {role_named(role, 'commandbus')}".encode())
             try:
-                connection.execute("select commandbus.lock_mutex('capacity orders', true)")
+                connection.execute("select commandbus.lock_capacity('orders')")
             except psycopg.errors.InsufficientPrivilege:
                 assert not may, role
             else:
                 assert may, role
             connection.execute("reset role")
     with stranger(url) as other, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        other.execute("select commandbus.lock_mutex('capacity orders', true)")
+        other.execute("select commandbus.lock_capacity('orders')")
 
 
 def test_a_mutex_is_held_by_one_at_a_time(url: str) -> None:

@@ -246,7 +246,8 @@ async def test_a_mask_that_stays_in_its_place_means_what_it_hides(
     "key",
     ["pwd", "userPwd", "passphrase", "pin", "card_pin", "cardPIN", "pan", "cvc", "CVV2", "cookie",
      "Set-Cookie", "access_key", "AWSAccessKey", "credentials", "client_secret", "otp", "jwt",
-     "session_id", "signing-key", "connection_string"],
+     "session_id", "signing-key", "connection_string", "api.key", "card:number", "app/private/key",
+     "access\u00a0key"],
 )  # fmt: skip
 def test_what_names_a_secret_is_hidden(key: str) -> None:
     assert Redaction().hide({key: SECRET}) == {key: MASK}
@@ -267,6 +268,7 @@ def test_words_that_only_contain_the_letters_are_shown(key: str) -> None:
         {"pairs": [["api_key", SECRET]]},
         {"body": f'{{"login": {{"password": "{SECRET}"}}}}'},
         {"body": f'[{{"token": "{SECRET}"}}]'},
+        {"body": f'"{{\\"token\\": \\"{SECRET}\\"}}"'},
         {"outer": f'{{"body": "{{\\"token\\": \\"{SECRET}\\"}}"}}'},
     ],
 )
@@ -312,6 +314,7 @@ async def test_a_search_does_not_confirm_a_hidden_value(store: str, tmp_path: An
         "pairs": [["pin", "1234"]],
         "tag": {"Key": "token", "Value": {"inner": "hunter2"}},
         "body": '{"pin":"1234"}',
+        "twice": '"{\\"pin\\":1234}"',
         "amount": {"value": 42},
     }
     async with CommandBus(url, migrate=True) as bus:
@@ -329,6 +332,11 @@ async def test_a_search_does_not_confirm_a_hidden_value(store: str, tmp_path: An
                 ("data.pairs.0.1:1234", "data.pairs.0.1:1235"),
                 ("data.tag.Value.inner:hunter2", "data.tag.Value.inner:hunter3"),
                 ('data.body:\'{"pin":"1234"}\'', 'data.body:\'{"pin":"1235"}\''),
+                # Backslashes outside of quotes, and all else within them.
+                (
+                    """data.twice:'"{'\\'"pin'\\'":1234}"'""",
+                    """data.twice:'"{'\\'"pin'\\'":1235}"'""",
+                ),
             ):
                 assert await found(right) == await found(wrong), right
             assert len((await found("data.amount.value:42"))["commands"]) == 1

@@ -52,6 +52,7 @@ DENIED = {
     "mark a domain": "select commandbus.mark_gated('orders', null)",
     "read documents": "select * from commandbus.document",
     "read processes": "select * from commandbus.process",
+    "hold a lock of workers": "select commandbus.lock_mutex('admit orders', true)",
 }
 
 
@@ -92,7 +93,7 @@ def test_a_sender_can_execute_no_function_but_those_that_send(sender: str) -> No
         rows = connection.execute(f"{allowed} and has_function_privilege(oid, 'execute')").fetchall()
     assert {row[0] for row in rows} == {
         "send", "send_commands", "holders_of", "known_among", "pending_in", "bucket_of", "drain_bucket",
-        "lock_mutex",
+        "lock_capacity",
     }  # fmt: skip
 
 
@@ -275,6 +276,18 @@ def test_a_rate_per_sender_holds_for_a_sender(sender: str, owner: str) -> None:
         connection.execute("select commandbus.drain_bucket('orders', 'ann', 0)")
     with SyncCommandBus(sender) as bus, pytest.raises(RateLimited):
         bus.send(DOMAIN, "ship", sender="ann")
+
+
+def test_a_sender_takes_no_more_than_a_whole_bucket_from_another(sender: str, owner: str) -> None:
+    with SyncCommandBus(owner) as bus:
+        bus.set_limit(DOMAIN, per_sender=True, rate=2, per=60, burst=4)
+    with SyncCommandBus(sender) as bus:
+        bus.send(DOMAIN, "ship", sender="bob")
+        with psycopg.connect(sender, autocommit=True) as connection:
+            connection.execute("select commandbus.drain_bucket('orders', 'bob', 9223372036854775807)")
+        with pytest.raises(RateLimited) as refused:
+            bus.send(DOMAIN, "ship", sender="bob")
+    assert refused.value.retry_after <= 30
 
 
 def test_a_sender_sends_within_its_own_transaction(sender: str, owner: str) -> None:

@@ -179,7 +179,7 @@ def _check_shown(path: str, value: str, is_secret: Callable[[str], bool]) -> boo
     parts = path.split(".")
     if any(map(is_secret, parts)):
         raise InvalidArgumentError(f"data.{path} is a secret, so it cannot be searched.")
-    if value.lstrip()[:1] in ("{", "["):
+    if value.lstrip()[:1] in ("{", "[", '"'):
         raise InvalidArgumentError(
             f"data.{path} can be searched for a text, a number, true or false, and not for an object "
             "or a list: name one value in it, such as data.customer.id:42."

@@ -16,7 +16,7 @@ from commandbus.errors import InvalidArgumentError
 from commandbus.operations.ledger import ACTION as KIND
 from commandbus.operations.ledger import link, of_action
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import AuditEntry, AuditFilter
 
@@ -82,7 +82,7 @@ def list_actions(
         KIND, status=action, after=after, limit=limit, backwards=True
     )
     return ActionPage(
-        [_decoder.decode(document.body) for document in page],
+        readable(page, lambda document: _decoder.decode(document.body)),
         page[-1].key if len(page) == limit else None,
     )
 

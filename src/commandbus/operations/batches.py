@@ -34,7 +34,7 @@ from commandbus.operations.membership import (
     require_batch,
 )
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
 
@@ -156,7 +156,8 @@ def get_batch(scope: Scope, domain: str, batch_id: UUID | str) -> Op[BatchRecord
     document = yield from scope.store.get_document(kind_of(domain), str(key))
     if document is None:
         return None
-    return (yield from _records(scope, domain, [document]))[0]
+    records = yield from _records(scope, domain, [document])
+    return records[0] if records else None
 
 
 def list_batches(
@@ -242,7 +243,8 @@ def close_batches(scope: Scope, batches: Iterable[tuple[str, UUID]]) -> Op[int]:
         if document is None or document.status != OPEN:
             continue
         counts = (yield from scope.store.batch_counts([batch_id])).get(batch_id, BatchCounts())
-        if is_complete(counts, decode_batch(document).total):
+        bodies = readable([document], decode_batch)
+        if bodies and is_complete(counts, bodies[0].total):
             closed += yield from _close(scope, domain, batch_id, document, counts)
     return closed
 
@@ -257,7 +259,8 @@ def close_open_batches(scope: Scope, domains: Iterable[str]) -> Op[int]:
         ):
             after = page[-1].key
             left += len(page)
-            left -= yield from close_batches(scope, [(domain, UUID(d.key)) for d in page])
+            ids = readable(page, lambda document: UUID(document.key))
+            left -= yield from close_batches(scope, [(domain, batch_id) for batch_id in ids])
     return left
 
 
@@ -284,10 +287,10 @@ def _close(
 
 
 def _records(scope: Scope, domain: str, documents: Sequence[Document]) -> Op[list[BatchRecord]]:
-    counts = yield from scope.store.batch_counts([UUID(d.key) for d in documents])
+    batches = readable(documents, lambda d: (UUID(d.key), decode_batch(d)))
+    counts = yield from scope.store.batch_counts([batch_id for batch_id, _ in batches])
     records: list[BatchRecord] = []
-    for document in documents:
-        body, batch_id = decode_batch(document), UUID(document.key)
+    for batch_id, body in batches:
         known = counts.get(batch_id, BatchCounts())
         status = body.status
         if status is None:

@@ -10,7 +10,7 @@ from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name, as_text
 from commandbus.operations.actions import check_actor, record_action
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 
 KIND = "breaker"
@@ -33,7 +33,7 @@ def list_breakers(scope: Scope) -> Op[list[BreakerSnapshot]]:
     found: list[BreakerSnapshot] = []
     after: str | None = None
     while page := (yield from scope.store.list_documents(KIND, after=after)):
-        found += [_snapshot(document, now) for document in page]
+        found += readable(page, lambda document: _snapshot(document, now))
         after = page[-1].key
     return found
 

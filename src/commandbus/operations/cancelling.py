@@ -20,7 +20,7 @@ from commandbus.operations import commands
 from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import CANCEL
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import CancelRequest
 
@@ -77,15 +77,14 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
     """The commands of these domains that run and are to stop, by sequence. Requests whose command
     waits again are carried out here, and those whose command has ended are dropped."""
     running: dict[int, CancelRequest] = {}
-    documents: list[Document] = []
+    requests: list[tuple[str, _Body]] = []
     after: str | None = None
     while page := (yield from scope.store.list_documents(KIND, after=after)):
-        documents += page
+        requests += readable(page, lambda d: (d.key, _decoder.decode(d.body)))
         after = page[-1].key
-    if documents:
+    if requests:
         yield TOGETHER
-    for document in documents:
-        asked = _decoder.decode(document.body)
+    for key, asked in requests:
         if asked.domain not in domains:
             continue
         records = yield from scope.store.find(asked.command_id, asked.domain)
@@ -101,7 +100,7 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
                 running[records[0].sequence] = asked.request
                 continue
             yield from commands.reply_to_sender(scope, asked.domain, asked.command_id)
-        yield from scope.store.delete_document(KIND, document.key)
+        yield from scope.store.delete_document(KIND, key)
     return running
 
 

@@ -24,7 +24,7 @@ from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Capacity, NewCommand, Overdue
 from commandbus.store.replies import follow_up
@@ -103,7 +103,7 @@ def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]
     """What people said and arranged about these commands, in their order."""
     keys = [case_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
     found = (yield from scope.store.get_documents(KIND, keys)) if keys else []
-    cases = {document.key: _decoder.decode(document.body) for document in found}
+    cases = dict(readable(found, lambda d: (d.key, _decoder.decode(d.body))))
     return [cases.get(key) or Case() for key in keys]
 
 
@@ -115,9 +115,8 @@ def list_assigned(scope: Scope, assignee: str, *, limit: int = 100) -> Op[list[C
     after: str | None = None
     while len(found) < limit:
         page = yield from scope.store.list_documents(KIND, status=who, after=after)
-        for document in page:
-            domain, _, command_id = document.key.partition(" ")
-            records = yield from scope.store.find(UUID(command_id), domain)
+        for domain, command_id in readable(page, _command_of):
+            records = yield from scope.store.find(command_id, domain)
             found += [record for record in records if record.status is PARKED]
         if not page:
             break
@@ -167,8 +166,9 @@ def forget_cases(scope: Scope) -> Op[int]:
     many."""
     gone = 0
     for document in (yield from scope.store.due_documents(KIND)):
-        domain, _, command_id = document.key.partition(" ")
-        records = yield from scope.store.find(UUID(command_id), domain)
+        records: list[CommandRecord] = []
+        for domain, command_id in readable([document], _command_of):
+            records = yield from scope.store.find(command_id, domain)
         if records and records[0].status is PARKED:
             later = (yield from scope.store.now()) + KEPT
             yield from scope.store.put_document(msgspec.structs.replace(document, due_at=later))
@@ -199,7 +199,8 @@ def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case]
     key = case_key(domain, command_id)
     while True:
         known = yield from scope.store.get_document(KIND, key)
-        case = change(_decoder.decode(known.body) if known else Case())
+        cases = readable([known] if known else [], lambda d: _decoder.decode(d.body))
+        case = change(cases[0] if cases else Case())
         until = (yield from scope.store.now()) + KEPT
         body = payload.encode(msgspec.to_builtins(case), what="case")
         version = known.version if known else 0
@@ -210,3 +211,8 @@ def _change(scope: Scope, domain: str, command_id: UUID, change: Callable[[Case]
 
 def case_key(domain: str, command_id: UUID) -> str:
     return f"{domain} {command_id}"
+
+
+def _command_of(document: Document) -> tuple[str, UUID]:
+    domain, _, command_id = document.key.partition(" ")
+    return domain, UUID(command_id)

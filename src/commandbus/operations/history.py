@@ -16,7 +16,7 @@ import msgspec
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
 from commandbus.store.records import QueueStats, Run
 
@@ -111,7 +111,8 @@ def get_history(
         samples: list[Sample] = []
         for document in (yield from scope.store.list_documents(_kind(grain, name), limit=500)):
             if document.key >= grain.page(as_datetime(begin)):
-                samples += [s for s in _samples.decode(document.body) if s.at >= begin]
+                for page in readable([document], lambda d: _samples.decode(d.body)):
+                    samples += [s for s in page if s.at >= begin]
         found.append(DomainHistory(name, samples))
     return found
 
@@ -124,7 +125,8 @@ def _keep(scope: Scope, domain: str, sample: Sample, grain: Grain) -> Op[int]:
     moment, step = as_datetime(sample.at), int(grain.step.total_seconds() * SECOND)
     kind, key = _kind(grain, domain), grain.page(moment)
     present = yield from scope.store.get_document(kind, key)
-    samples = _samples.decode(present.body) if present else []
+    pages = readable([present] if present else [], lambda d: _samples.decode(d.body))
+    samples = pages[0] if pages else []
     if samples and samples[-1].at // step >= sample.at // step:
         return 0
     body = msgspec.json.encode([*samples, sample]).decode()

@@ -18,7 +18,7 @@ from commandbus.domain.presence import Reason, Why, WorkerInfo
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op
 
@@ -62,7 +62,8 @@ def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
     found: list[WorkerInfo] = []
     after: str | None = None
     while page := (yield from scope.store.list_documents(KIND, after=after)):
-        found += [_decoder.decode(d.body) for d in page if d.due_at is not None and d.due_at > now]
+        live = [d for d in page if d.due_at is not None and d.due_at > now]
+        found += readable(live, lambda document: _decoder.decode(document.body))
         after = page[-1].key
     return found
 

@@ -418,6 +418,8 @@ class _Check:
         elif event.event_type is AuditEventType.CANCELED and event.details.get("actor"):
             self._canceled[entry] = str(event.details["actor"])
             self._expect(*entry)
+        elif event.details.get("operator") or event.details.get("actor"):
+            self._expect(*entry)  # only operators' entries name one
 
     def expect_action(self, document: Document) -> None:
         self._expect(ACTION, document.key, _moment_of(document.key))

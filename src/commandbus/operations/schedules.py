@@ -21,7 +21,7 @@ from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOper
 from commandbus.operations.actions import record_action
 from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, NewCommand
 
@@ -67,11 +67,10 @@ def _put(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
         present = yield from scope.store.get_document(KIND, schedule.name)
         body = _Body(schedule)
         due_at: int | None = None
-        if present is not None:
-            before = _decoder.decode(present.body)
+        for before in readable([present] if present else [], lambda d: _decoder.decode(d.body)):
             body.last_run, body.last_command_id = before.last_run, before.last_command_id
             if _times(before.schedule) == _times(schedule):
-                due_at = present.due_at
+                due_at = present.due_at if present else None
         if schedule.enabled and due_at is None:
             due_at = yield from _next_from_now(scope, schedule)
         if not schedule.enabled:
@@ -93,7 +92,7 @@ def list_schedules(scope: Scope) -> Op[list[ScheduleRecord]]:
     after: str | None = None
     while True:
         page = yield from scope.store.list_documents(KIND, after=after)
-        records += [_record(_decoder.decode(d.body), d.due_at) for d in page]
+        records += readable(page, lambda d: _record(_decoder.decode(d.body), d.due_at))
         if not page:
             return records
         after = page[-1].key
@@ -152,7 +151,11 @@ def tick(scope: Scope) -> Op[TickReport]:
 
 
 def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
-    body = _decoder.decode(document.body)
+    bodies = readable([document], lambda d: _decoder.decode(d.body))
+    if not bodies:  # no longer due, or every look would be for it
+        yield from scope.store.put_document(msgspec.structs.replace(document, due_at=None))
+        return 0
+    body = bodies[0]
     schedule = body.schedule
     slots, following = _due_slots(schedule, document.due_at or now, now)
     try:

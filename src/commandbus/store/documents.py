@@ -6,12 +6,16 @@ each change by the version that the writer has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from commandbus.store.op import Op
+
+logger = logging.getLogger("commandbus.store")
+T = TypeVar("T")
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -62,3 +66,17 @@ class DocumentStore(Protocol):
     def next_document_due(self, kind: str) -> Op[int | None]:
         """When the next one is due."""
         ...
+
+
+def readable(documents: Iterable[Document], read: Callable[[Document], T]) -> list[T]:
+    """What documents say. One that another program wrote, and that cannot be read, is named in the log
+    and left out: it must not hide the others."""
+    found: list[T] = []
+    for document in documents:
+        try:
+            found.append(read(document))
+        except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+            logger.warning(
+                "the document %r of kind %r cannot be read: %s", document.key, document.kind, error
+            )
+    return found

@@ -27,6 +27,7 @@ MIGRATIONS = (
     "0007_locks.sql",
     "0008_sql_door.sql",
     "0009_ledger.sql",
+    "0010_bounded_senders.sql",
 )
 
 _REGISTER = """

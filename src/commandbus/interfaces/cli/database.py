@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.erasure import erase
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
-    from commandbus.store.administration import Administration
+    from commandbus.store.administration import Administration, Finding
 
 __all__ = ["doctor", "erase", "install_pgmq", "prune", "roles", "sql", "upgrade", "verify"]
 
@@ -84,12 +87,21 @@ def roles(url: options.Url = None) -> None:
     print(_carry_out(_administration(url).roles))
 
 
-def doctor(url: options.Url = None, json: options.Json = False) -> None:
+def doctor(
+    accounts: Annotated[
+        Path | None,
+        typer.Option("--accounts", metavar="FILE", help="Also the dashboard's file of accounts."),
+    ] = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
     """Look at everything that could hurt the store, and say what to do about it.
 
     Exit code 6 when something is wrong; warnings alone are 0.
     """
     findings = _carry_out(_administration(url).doctor)
+    if accounts is not None:
+        findings.append(_accounts(accounts))
     if json:
         output.json_document({"findings": findings})
     elif output.is_terminal():
@@ -101,6 +113,27 @@ def doctor(url: options.Url = None, json: options.Json = False) -> None:
         output.tsv(findings, COLUMNS)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(Exit.UNHEALTHY)
+
+
+def _accounts(path: Path) -> Finding:
+    """The file that `commandbus dashboard --accounts` gets: what would keep it from serving, and who
+    else can read the hashes."""
+    from commandbus.interfaces.cli.dashboard import need_web
+    from commandbus.store.administration import Finding, Level
+
+    need_web()
+    from commandbus.interfaces.web.accounts import AccountsFile
+
+    try:
+        found = AccountsFile(path)()
+    except ConfigurationError as error:
+        return Finding("accounts", Level.ERROR, f"{path} cannot be used", str(error))
+    value = f"{text.plural(len(found), 'account')} in {path}"
+    mode = path.stat().st_mode & 0o777
+    if os.name == "posix" and mode & 0o040:
+        advice = f"Its group can read the hashes of secrets; `chmod 600 {path}` unless that is meant."
+        return Finding("accounts", Level.WARNING, f"{value}, mode {mode:04o}", advice)
+    return Finding("accounts", Level.OK, value)
 
 
 Keep = Annotated[str | None, typer.Option(metavar="TIME", help="Forget those that ended longer ago.")]

@@ -29,6 +29,7 @@ DEFAULT_WORDS = frozenset(("pin", "pan", "otp", "pass", "jwt", "dsn"))
 """Hidden where one of them is a whole word of a key: many harmless words contain their letters."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SIGNS = re.compile(r"[\W_]+")
 _NAMES = frozenset(("name", "key", "field", "header"))
 _VALUES = frozenset(("value", "val"))
 _SEPARATORS = re.compile(r"([\s:=;,&/|])")
@@ -37,8 +38,8 @@ _NOTHING = object()
 
 
 class Redaction:
-    """Hides the values of keys that contain one of the default names or of `more`; case, dashes,
-    underscores and blanks do not matter."""
+    """Hides the values of keys that contain one of the default names or of `more`; case and
+    signs between letters do not matter."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         names = sorted({_plain(key) for key in (*DEFAULT_KEYS, *more) if _plain(key)})
@@ -65,7 +66,7 @@ class Redaction:
                 return [name, MASK]
             case list() | tuple():
                 return [self.hide(part, depth) for part in value]
-            case str() if depth and value.lstrip()[:1] in ("{", "["):
+            case str() if depth and value.lstrip()[:1] in ("{", "[", '"'):
                 return self._hide_document(value, depth - 1)
             case _:
                 return value
@@ -179,4 +180,4 @@ def without_masks(value: Any, path: str = "data") -> Any:
 
 
 def _plain(key: str) -> str:
-    return key.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return _SIGNS.sub("", key.lower())

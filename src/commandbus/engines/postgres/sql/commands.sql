@@ -78,7 +78,7 @@ from item where (select count(*) from woken) is not null order by item.seq
 
 -- name: lock_capacity
 -- Sends to a domain with a capacity count one after another; else two could take the last place.
-select commandbus.lock_mutex('capacity ' || $1::text, true)
+select commandbus.lock_capacity($1::text)
 
 -- name: count_pending
 -- Counts no further than the capacity, so that a deep queue does not make sends slow.

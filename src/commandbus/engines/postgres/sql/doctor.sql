@@ -99,12 +99,12 @@ select pg_get_userbyid(n.nspowner), array_remove(array[
     array(select r.rolname from pg_roles r where r.rolname = any ($3::text[])
         and has_schema_privilege(r.oid, n.oid, 'usage')
         and not has_function_privilege(r.oid,
-            to_regprocedure('commandbus.lock_mutex(text, boolean)'), 'execute'))
+            to_regprocedure('commandbus.lock_capacity(text)'), 'execute'))
 from pg_namespace n where n.nspname = $1
 
 -- name: listeners
 -- Processes with workers, as they reported themselves, and connections that listen.
-select (select count(distinct ((d.body::jsonb)->>'host', (d.body::jsonb)->>'pid'))
+select (select count(distinct (commandbus.as_jsonb(d.body)->>'host', commandbus.as_jsonb(d.body)->>'pid'))
         from commandbus.document d where d.kind = 'worker' and d.due_at > commandbus.now_us()),
     (select count(*) from pg_stat_activity a
         where a.application_name = 'commandbus listen' and a.datname = current_database())

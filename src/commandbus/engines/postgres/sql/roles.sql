@@ -17,6 +17,8 @@ revoke all on all sequences in schema :schema from :sender, :worker, :viewer, :a
 revoke all on all functions in schema :schema from public, :sender, :worker, :viewer, :admin;
 grant usage on schema :schema to :sender, :worker, :viewer, :admin;
 grant execute on all functions in schema :schema to :worker, :admin;
+-- A trigger on a table of their own could otherwise call it, and move the mark of the last link.
+revoke execute on function commandbus.mark_ledger from :worker, :admin;
 grant usage on all sequences in schema :schema to :worker, :admin;
 grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 
@@ -24,7 +26,7 @@ grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 -- read payloads, its own included, nor take, repeat or end anything.
 grant execute on function commandbus.send, commandbus.send_commands, commandbus.holders_of,
     commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket,
-    commandbus.lock_mutex to :sender;
+    commandbus.lock_capacity to :sender;
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
