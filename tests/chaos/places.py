@@ -176,7 +176,7 @@ class PostgresPlace(Place):
 
     def _build(self) -> None:
         disk = self._small_disk(600) if self._rough else None
-        settings = {"max_wal_size": "96MB", "min_wal_size": "32MB", "max_connections": "100"}
+        settings = {"max_wal_size": "96MB", "min_wal_size": "32MB", "max_connections": "200"}
         data = disk / "data" if disk else None
         self._server = self._stack.enter_context(PostgresServer.start(settings=settings, data_dir=data))
         self.url = self.own_url = create_database(self._server)

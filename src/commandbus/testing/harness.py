@@ -99,9 +99,10 @@ class RunningWorker:
         """Return when everything is recorded and the last claim was empty."""
         eventually(lambda: self.worker._core.idle)
 
-    def wakeups(self, *, without: Iterable[str] = ()) -> int:
-        """How often it was woken, whatever by, except by these sources."""
-        return sum(n for source, n in self.metrics.wakeups.items() if source not in without)
+    def wakeups(self, *, without: Iterable[str] = (), only: Iterable[str] | None = None) -> int:
+        """How often it was woken, by any source or `only` by these, and not by those `without`."""
+        wakeups = self.metrics.wakeups.items()
+        return sum(n for s, n in wakeups if s not in without and (only is None or s in only))
 
 
 class Harness(ABC):

@@ -44,7 +44,7 @@ Account: TypeAlias = "pwd.struct_passwd"
 
 DSN_VARIABLE = "COMMANDBUS_TEST_POSTGRES"
 PATIENCE_SECONDS = 60.0
-DURABLE_SETTINGS: Mapping[str, str] = {"max_connections": "200", "timezone": "UTC"}
+DURABLE_SETTINGS: Mapping[str, str] = {"max_connections": "400", "timezone": "UTC"}
 # synchronous_commit stays on: off saves nothing without fsync, and a kill() would lose commits.
 FAST_SETTINGS: Mapping[str, str] = {
     **DURABLE_SETTINGS,

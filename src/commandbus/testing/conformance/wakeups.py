@@ -95,10 +95,11 @@ class WakeupsSuite:
             for worker in running:
                 worker.wait_until_idle()
             # One is woken and finds it, and then nothing more. Where commits of other processes are
-            # watched for, the watcher may see this one, too, before it is claimed.
-            watched = sum(worker.metrics.wakeups.get("watch", 0) for worker in running)
+            # watched for, the watcher may see this one, too, before it is claimed; and a process that
+            # could not announce its sleep at once looks again by a timer.
+            others = sum(worker.wakeups(only=["watch", "timer"]) for worker in running)
             assert sum(worker.wakeups(without=["timer", "watch"]) for worker in running) == 1
-            assert sum(map(claims, running)) - before == 2 + watched
+            assert sum(map(claims, running)) - before == 2 + others
 
     def test_a_due_time_makes_one_of_several_workers_claim(self, open_bus: OpenBus) -> None:
         bus = open_bus(real_time=True)
@@ -115,9 +116,11 @@ class WakeupsSuite:
             for worker in running:
                 worker.wait_until_idle()
             asked = [claims(worker) - earlier for worker, earlier in zip(running, before, strict=True)]
-            assert sum(worker.metrics.wakeups.get("timer", 0) for worker in running) == 1
-            watched = sum(worker.metrics.wakeups.get("watch", 0) for worker in running)
-            assert sum(asked) == 2 + watched, "one claims and finds it, and then nothing more"
+            timers = sum(worker.wakeups(only=["timer"]) for worker in running)
+            watched = sum(worker.wakeups(only=["watch"]) for worker in running)
+            assert sum(asked) <= 1 + timers + watched, "each claim has its cause"
+            # Not four: a second one is the look of a process that could not announce its sleep at once.
+            assert timers == 1 or (bus.capabilities.many_processes and timers == 2)
 
     def test_a_burst_needs_about_one_wakeup_per_worker(self, bus: Harness) -> None:
         with ExitStack() as workers:
