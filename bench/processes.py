@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from bench.servers import own_postgres
-from commandbus import HandlerRegistry, Process, SendRequest, step
+from commandbus import HandlerRegistry, SendRequest
+from commandbus.processes import Process, step
 from commandbus.sync import (
     SyncCommandBus,
     SyncProcessManager,

@@ -8,8 +8,9 @@ import threading
 import time
 from typing import Any
 
-from commandbus import CommandStatus, HandlerRegistry, LeaseLost
+from commandbus import CommandStatus, HandlerRegistry
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.errors import LeaseLost
 from commandbus.testing import Configuration
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually

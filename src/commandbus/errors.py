@@ -129,6 +129,13 @@ class InvalidOperationError(CommandBusError):
     """The operation does not fit the present state of its object; the message names the state."""
 
 
+class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
+    """A session is asked for something before its bus was opened, or after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("The bus is not open; use it inside `with bus:` or `async with bus:`.")
+
+
 class LeaseLost(CommandBusError):  # noqa: N818 - public name
     """The lease on a command ran out or was taken over: whatever this worker wanted to record about
     it was refused, because another worker may be running it by now."""

@@ -13,12 +13,11 @@ from commandbus import (
     CommandBus,
     HandlerRegistry,
     PermanentCommandError,
-    Process,
     ProcessReplyRouter,
     SendRequest,
     Worker,
-    step,
 )
+from commandbus.processes import Process, step
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 from tests.processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
 

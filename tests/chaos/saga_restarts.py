@@ -10,7 +10,7 @@ from collections import Counter
 
 import psycopg
 
-from commandbus import ProcessStart, ProcessStatus
+from commandbus.processes import ProcessStart, ProcessStatus
 from commandbus.sync import SyncCommandBus, SyncProcessManager
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.chaos import sagas

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from commandbus import CommandBusError, ProcessEvent, ProcessRecord, ProcessStart, ProcessStatus
+from commandbus import CommandBusError
+from commandbus.processes import ProcessEvent, ProcessRecord, ProcessStart, ProcessStatus
 from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncTroubleshootingQueue
 from tests.chaos.case import Violation
 from tests.chaos.saga_process import STEPS, UNDOS, Order, PlaceOrder

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from commandbus import ProcessEvent, ProcessRecord, ProcessStatus
+from commandbus.processes import ProcessEvent, ProcessRecord, ProcessStatus
 from tests.chaos.sagas import check
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

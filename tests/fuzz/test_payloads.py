@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from commandbus import CommandBusError, PayloadError
+from commandbus import CommandBusError
 from commandbus.domain import payload
+from commandbus.errors import PayloadError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.fuzz.fuzzing import fuzzed, json_values, names, same, texts
 

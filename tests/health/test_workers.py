@@ -17,7 +17,6 @@ from commandbus import (
     BatchCommand,
     CommandBus,
     CommandStatus,
-    ConfigurationError,
     HandlerRegistry,
     HealthState,
     RetryPolicy,
@@ -26,6 +25,7 @@ from commandbus import (
     Worker,
     WorkerWatchdog,
 )
+from commandbus.errors import ConfigurationError
 from commandbus.observe.exposition import render
 from commandbus.runtimes.probes import ProbeServer, SignsOfLife
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker

@@ -24,7 +24,8 @@ PATIENCE = 15.0
 # stop() has returned to the signal handler.
 PROGRAM = """
 import os, signal, sys, threading
-from commandbus import HandlerRegistry, Process, step
+from commandbus import HandlerRegistry
+from commandbus.processes import Process, step
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 
 url, kind, *patience = sys.argv[1:]
@@ -64,7 +65,8 @@ with SyncCommandBus(url) as bus:
 # Signals at every moment of many short runs, those before `run()` begins included.
 STORM = """
 import os, random, signal, sys, threading
-from commandbus import HandlerRegistry, Process, step
+from commandbus import HandlerRegistry
+from commandbus.processes import Process, step
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 
 kind = sys.argv[1]

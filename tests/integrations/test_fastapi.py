@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
-from commandbus import CommandBus, ConfigurationError, HandlerRegistry, StoreUnavailable
+from commandbus import CommandBus, HandlerRegistry, StoreUnavailable
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.integrations.fastapi import bus_lifespan, get_bus, install_error_handlers
 
 

@@ -10,14 +10,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import PgmqClient
 from commandbus.errors import (
     ConfigurationError,
     InvalidArgumentError,
     InvalidOperationError,
     PayloadError,
 )
-from commandbus.sync import SyncPgmqClient
+from commandbus.pgmq import PgmqClient, SyncPgmqClient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
 

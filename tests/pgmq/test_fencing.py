@@ -12,9 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import CommandStatus, HandlerRegistry, LeaseLost, TransientCommandError
+from commandbus import CommandStatus, HandlerRegistry, TransientCommandError
 from commandbus.domain.outcome import Succeeded
 from commandbus.engines.postgres.pgmq.settling import QUICK_MIN
+from commandbus.errors import LeaseLost
 from commandbus.store.records import Settlement
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Harness

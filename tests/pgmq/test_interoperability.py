@@ -13,14 +13,10 @@ import psycopg
 import pytest
 from pgmq import PGMQueue
 
-from commandbus import (
-    REPLY_TYPE,
-    CommandStatus,
-    HandlerRegistry,
-    QueueMapping,
-    TransientCommandError,
-)
+from commandbus import CommandStatus, HandlerRegistry, TransientCommandError
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
+from commandbus.pgmq import QueueMapping
+from commandbus.records import REPLY_TYPE
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Harness
 from commandbus.testing.waiting import eventually

@@ -12,16 +12,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import (
-    CommandStatus,
-    HandlerRegistry,
-    PermanentCommandError,
-    QueueMapping,
-    SendRequest,
-)
+from commandbus import CommandStatus, HandlerRegistry, PermanentCommandError, SendRequest
 from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.errors import ConfigurationError
+from commandbus.pgmq import QueueMapping
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.postgres import create_database
 from commandbus.testing.waiting import eventually

@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import END, BatchCommand, Process, SendRequest, step
+from commandbus import BatchCommand, SendRequest
 from commandbus.errors import StoreUnavailable
+from commandbus.processes import END, Process, step
 from commandbus.testing import Harness
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import postgres_configuration

@@ -14,19 +14,16 @@ import pytest
 
 from commandbus import (
     CommandStatus,
-    ConfigurationError,
     HandlerRegistry,
     HealthState,
-    PoolExhausted,
     RetryPolicy,
     SendRequest,
-    StatementTimeout,
     StoreUnavailable,
     WorkerWatchdog,
-    create_pool,
-    plan_connections,
 )
+from commandbus.connect import create_pool, plan_connections
 from commandbus.engines.postgres import pools
+from commandbus.errors import ConfigurationError, PoolExhausted, StatementTimeout
 from commandbus.store.records import ClaimRequest
 from commandbus.store.session import Demand
 from commandbus.sync import SyncCommandBus, SyncWorker

@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from functools import partial
 
-from commandbus import AuditEventType, CommandStatus
+from commandbus import CommandStatus
+from commandbus.records import AuditEventType
 from tests.processes.lab import DOMAIN, Child, Lab, wait_until
 
 LEASE = 1.0

@@ -21,7 +21,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from commandbus import CommandBus, ConfigurationError, SendRequest
+from commandbus import CommandBus, SendRequest
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web import Account, create_dashboard
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.local import OneTimeLinks

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from commandbus import ConfigurationError
 from commandbus.connect import create_administration
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.cli import target
 from commandbus.interfaces.web import hash_secret
 from commandbus.runtimes.probes import SignsOfLife

@@ -9,18 +9,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from commandbus import (
-    AuditEventType,
-    BatchCommand,
-    BusinessRuleException,
-    CommandBus,
-    Schedule,
-    SendRequest,
-)
+from commandbus import BatchCommand, BusinessRuleException, CommandBus, Schedule, SendRequest
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.errors import InvalidArgumentError, ProcessNotFoundError
 from commandbus.interfaces.web import create_dashboard
 from commandbus.operations.routing import route
+from commandbus.records import AuditEventType
 from commandbus.store.records import Capacity, Claimed, ClaimRequest
 from commandbus.store.replies import reply_command
 from commandbus.testing.conformance.helpers import smuggle

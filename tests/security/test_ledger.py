@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import CommandStatus, ConfigurationError, HandlerRegistry
+from commandbus import CommandStatus, HandlerRegistry
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.errors import ConfigurationError
 from commandbus.operations import ledger
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.postgres import create_database

@@ -11,14 +11,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import (
-    REPLY_TYPE,
-    CommandStatus,
-    HandlerRegistry,
-    QueueMapping,
-    TransientCommandError,
-)
+from commandbus import CommandStatus, HandlerRegistry, TransientCommandError
 from commandbus.errors import InvalidArgumentError
+from commandbus.pgmq import QueueMapping
+from commandbus.records import REPLY_TYPE
 from commandbus.testing import Harness
 from commandbus.testing.waiting import eventually
 from tests.pgmq.database import pgmq_configuration, shared_url

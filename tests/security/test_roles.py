@@ -10,11 +10,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import CommandBus, DuplicateCommandError, QueueFull, RateLimited, SendRequest
+from commandbus import CommandBus, DuplicateCommandError, QueueFull, SendRequest
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.engines.postgres.statements import queries
-from commandbus.errors import CommandBusError, ConfigurationError
+from commandbus.errors import CommandBusError, ConfigurationError, RateLimited
 from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncWorker
 from commandbus.testing.postgres import create_database
 from commandbus.testing.sagas import BookTrip, Trip

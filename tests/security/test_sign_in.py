@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from commandbus import CommandBus, ConfigurationError
+from commandbus import CommandBus
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web import Account, Role, create_dashboard, hash_secret
 from commandbus.interfaces.web.accounts import AccountsFile, fixed, read_accounts
 from commandbus.interfaces.web.auth import AccountAuthenticator

@@ -16,20 +16,14 @@ import httpx
 import psycopg
 import pytest
 
-from commandbus import (
-    CommandBus,
-    CommandRecord,
-    CommandStatus,
-    HandlerRegistry,
-    PermanentCommandError,
-    ProcessRecord,
-    Unreadable,
-)
+from commandbus import CommandBus, CommandRecord, CommandStatus, HandlerRegistry, PermanentCommandError
 from commandbus.errors import InvalidOperationError
 from commandbus.interfaces.cli import target
 from commandbus.interfaces.cli.promotion import move
 from commandbus.interfaces.web import create_dashboard
 from commandbus.operations.cases import escalate
+from commandbus.processes import ProcessRecord
+from commandbus.records import Unreadable
 from commandbus.store.records import Capacity
 from commandbus.store.replies import follow_up
 from commandbus.sync import (

@@ -22,13 +22,13 @@ from commandbus import (
     TransientCommandError,
     TroubleshootingQueue,
     Worker,
-    none,
 )
 from commandbus.domain.outcome import Succeeded
 from commandbus.interfaces.web import create_dashboard
 from commandbus.observe.commands import CommandFigures
 from commandbus.observe.exposition import render, render_sender
 from commandbus.observe.text import Exposition
+from commandbus.retry import none
 from commandbus.runtimes.probes import ProbeServer
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.sent import TYPES_MAX

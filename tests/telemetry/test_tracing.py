@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from commandbus import CommandBus, ConfigurationError, HandlerRegistry, PermanentCommandError, Worker
+from commandbus import CommandBus, HandlerRegistry, PermanentCommandError, Worker
+from commandbus.errors import ConfigurationError
 from commandbus.observe import tracing
 from commandbus.observe.logs import JsonFormatter, correlated
 from commandbus.sync import SyncCommandBus, SyncWorker

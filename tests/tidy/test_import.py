@@ -53,7 +53,9 @@ def state_after_import(module: str, folder: Path) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize("module", ["commandbus", "commandbus.sync"])
+@pytest.mark.parametrize(
+    "module", ["commandbus", "commandbus.names", "commandbus.sync", "commandbus.records"]
+)
 def test_import_loads_no_extra_and_has_no_effects(module: str, tmp_path: Path) -> None:
     state = state_after_import(module, tmp_path)
 

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from commandbus import BatchRecord, BatchStatus
+from commandbus import BatchStatus
 from commandbus.domain.batch import BatchCounts
+from commandbus.records import BatchRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

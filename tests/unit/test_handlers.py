@@ -11,20 +11,14 @@ import msgspec
 import pytest
 
 import commandbus
-from commandbus import (
-    Command,
-    HandlerContext,
-    HandlerRegistry,
-    RetryPolicy,
-    SyncHandlerContext,
-    handler,
-)
+from commandbus import Command, HandlerContext, HandlerRegistry, RetryPolicy, handler
 from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
     InvalidArgumentError,
 )
+from commandbus.sync import SyncHandlerContext
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from commandbus import END, ConfigurationError, Process, Reply, ReplyOutcome, SendRequest, step
+from commandbus import ReplyOutcome, SendRequest
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.values import (
     ENDED,
@@ -21,6 +21,9 @@ from commandbus.domain.process.values import (
     StepStatus,
 )
 from commandbus.domain.process.work import DecisionError
+from commandbus.errors import ConfigurationError
+from commandbus.processes import END, Process, step
+from commandbus.records import Reply
 from commandbus.testing.sagas import Approved, BookTrip, Choosy, Parallel, Timed, Tour, Trip
 
 DECLARATIONS = [BookTrip, Choosy, Parallel, Timed, Approved, Tour]

@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from commandbus import Process, ProcessRecord, ProcessStatus, ProcessStep, StepStatus
 from commandbus.domain.process.picture import mermaid, svg
 from commandbus.domain.process.values import StepKind
+from commandbus.processes import Process, ProcessRecord, ProcessStatus, ProcessStep, StepStatus
 from commandbus.sync import SyncCommandBus, SyncProcessManager
 from commandbus.testing.sagas import Approved, BookTrip, Choosy, Parallel, Timed, Tour
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from commandbus import PriorityDelayQueue, QueueFull, QueueItem, QueueWorker
+from commandbus import PriorityDelayQueue, QueueFull, QueueWorker
 from commandbus.errors import ConfigurationError, InvalidArgumentError, InvalidOperationError
+from commandbus.records import QueueItem
 from commandbus.testing.waiting import eventually
 
 Queue = PriorityDelayQueue[Any]

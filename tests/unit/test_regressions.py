@@ -14,8 +14,6 @@ from commandbus import (
     CommandStatus,
     DuplicateCommandError,
     HandlerRegistry,
-    InvalidArgumentError,
-    PayloadError,
     PermanentCommandError,
     RetryAfter,
     Schedule,
@@ -24,6 +22,7 @@ from commandbus import (
     Worker,
 )
 from commandbus.domain.outcome import Succeeded
+from commandbus.errors import InvalidArgumentError, PayloadError
 from commandbus.operations.schedules import tick
 from commandbus.services.batch_closer import AGAIN, SWEEP, BatchCloser
 from commandbus.store.records import Claimed, Settlement

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commandbus import RetryPolicy, exponential, fixed, linear, none
+from commandbus import RetryPolicy
 from commandbus.errors import CommandBusError, ConfigurationError
+from commandbus.retry import exponential, fixed, linear, none
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from commandbus import InvalidArgumentError
+from commandbus.errors import InvalidArgumentError
 from commandbus.testing import FakeClock, eventually
 
 

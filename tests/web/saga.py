@@ -12,13 +12,12 @@ from commandbus import (
     CommandBus,
     HandlerRegistry,
     PermanentCommandError,
-    Process,
     ProcessManager,
     ProcessReplyRouter,
     SendRequest,
     Worker,
-    step,
 )
+from commandbus.processes import Process, step
 
 
 @dataclass

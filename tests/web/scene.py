@@ -21,8 +21,8 @@ from commandbus import (
     SendRequest,
     TransientCommandError,
     Worker,
-    none,
 )
+from commandbus.retry import none
 
 registry = HandlerRegistry()
 

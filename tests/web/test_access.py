@@ -11,7 +11,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
-from commandbus import CommandBus, ConfigurationError
+from commandbus import CommandBus
+from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web import Account, Role, create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.table import ENDPOINTS

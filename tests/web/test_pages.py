@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from commandbus import CommandBus, TroubleshootingQueue, WorkerInfo
+from commandbus import CommandBus, TroubleshootingQueue
 from commandbus.operations.insight import report_worker
+from commandbus.records import WorkerInfo
 from tests.web import saga, scene
 from tests.web.visitor import visitor
 

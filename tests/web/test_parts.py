@@ -10,7 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from commandbus import CommandBus, CommandStatus, InvalidArgumentError, QueueStats, WorkerInfo
+from commandbus import CommandBus, CommandStatus
+from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.figures import SECOND, Figures, thinned
@@ -19,6 +20,7 @@ from commandbus.interfaces.web.redaction import MASK, Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
 from commandbus.operations.history import Sample, record_history
+from commandbus.records import QueueStats, WorkerInfo
 from commandbus.testing import FakeClock
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

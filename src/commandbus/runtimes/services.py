@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from commandbus.errors import NotOpen
 from commandbus.operations.scope import Scope
 from commandbus.services.base import Confirming, Service
-from commandbus.store.session import Engine, NotOpen
+from commandbus.store.session import Engine
 
 logger = logging.getLogger("commandbus.services")
 

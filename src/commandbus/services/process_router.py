@@ -13,7 +13,7 @@ import msgspec
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import Process, require_declaration
-from commandbus.errors import ConfigurationError, StoreUnavailable
+from commandbus.errors import ConfigurationError, NotOpen, StoreUnavailable
 from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.evidence import Declarations
 from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route
@@ -21,7 +21,7 @@ from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
-from commandbus.store.session import NotOpen, bus_closed
+from commandbus.store.session import bus_closed
 
 logger = logging.getLogger("commandbus.processes")
 

@@ -14,13 +14,6 @@ from commandbus.store.wakeup import WakeHub
 T = TypeVar("T")
 
 
-class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
-    """A session is asked for something before its bus was opened, or after it was closed."""
-
-    def __init__(self) -> None:
-        super().__init__("The bus is not open; use it inside `with bus:` or `async with bus:`.")
-
-
 class TransactionEnded(PermanentCommandError):  # noqa: N818 - what the handler did
     """A handler ended the transaction that the worker began for it."""
 

@@ -27,6 +27,7 @@ from commandbus.errors import (
     ConfigurationError,
     InvalidOperationError,
     LeaseLost,
+    NotOpen,
     PermanentCommandError,
     PoolExhausted,
     TransientCommandError,
@@ -36,7 +37,7 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
-from commandbus.store.session import ConnectionUse, Demand, Engine, NotOpen, bus_closed
+from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
+from commandbus.errors import NotOpen
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
-from commandbus.store.session import NotOpen
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace

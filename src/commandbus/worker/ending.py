@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from commandbus.store.session import NotOpen
+from commandbus.errors import NotOpen
 
 GRACE = 0.8
 """After interrupting handlers, how long their ends are awaited."""

@@ -9,10 +9,9 @@ from weakref import WeakSet
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
 from commandbus.store.op import Op, Rows, Statement, Wake, drive
 from commandbus.store.serverless import Serverless
-from commandbus.store.session import NotOpen
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")

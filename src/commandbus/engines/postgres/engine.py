@@ -31,9 +31,9 @@ from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import Watch
-from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
 from commandbus.store.op import Op, Wake
-from commandbus.store.session import ConnectionUse, Demand, NotOpen
+from commandbus.store.session import ConnectionUse, Demand
 from commandbus.store.wakeup import WakeHub
 
 POOL_SIZE = 10

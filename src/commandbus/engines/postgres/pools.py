@@ -30,8 +30,7 @@ from psycopg.types.numeric import Int8Dumper
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.shortage import Shortage
-from commandbus.errors import PoolExhausted, StoreUnavailable
-from commandbus.store.session import NotOpen
+from commandbus.errors import NotOpen, PoolExhausted, StoreUnavailable
 
 LIFETIME_SECONDS = 3600.0
 IDLE_SECONDS = 600.0

@@ -17,10 +17,9 @@ from commandbus.engines.sqlite.lane import Lane, ReadLane, WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.engines.sqlite.watcher import Watcher
-from commandbus.errors import ConfigurationError, InvalidOperationError, StoreUnavailable
+from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen, StoreUnavailable
 from commandbus.store.op import Op, Wake, drive
 from commandbus.store.serverless import Serverless
-from commandbus.store.session import NotOpen
 from commandbus.store.wakeup import WakeHub
 
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from commandbus import (
     PermanentCommandError,
     RetryPolicy,
     SendRequest,
-    SyncHandlerContext,
     TransientCommandError,
 )
 from commandbus.domain.ids import new_id
+from commandbus.sync import SyncHandlerContext
 
 DOMAINS = ("payments", "reports")
 RETRY = RetryPolicy(max_attempts=3, backoff_schedule=[0.3, 0.8], jitter=0.4)

@@ -1,0 +1,36 @@
+"""What calls of the bus return, and what a program needs only to name the types of it."""
+
+from commandbus.domain.audit import AuditEvent as AuditEvent
+from commandbus.domain.audit import AuditEventType as AuditEventType
+from commandbus.domain.batch import BatchRecord as BatchRecord
+from commandbus.domain.breaker import BreakerSnapshot as BreakerSnapshot
+from commandbus.domain.breaker import BreakerState as BreakerState
+from commandbus.domain.failure import Failure as Failure
+from commandbus.domain.failure import FailureKind as FailureKind
+from commandbus.domain.payload import Unreadable as Unreadable
+from commandbus.domain.presence import Reason as Reason
+from commandbus.domain.presence import Why as Why
+from commandbus.domain.presence import WorkerInfo as WorkerInfo
+from commandbus.domain.presence import WorkerRestart as WorkerRestart
+from commandbus.domain.reply import REPLY_TYPE as REPLY_TYPE
+from commandbus.domain.reply import Reply as Reply
+from commandbus.domain.schedule import ScheduleRecord as ScheduleRecord
+from commandbus.engines.memory.queue import QueueItem as QueueItem
+from commandbus.operations.actions import ActionPage as ActionPage
+from commandbus.operations.actions import AuditPage as AuditPage
+from commandbus.operations.batches import BatchPage as BatchPage
+from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
+from commandbus.operations.cases import Case as Case
+from commandbus.operations.checking import CheckReport as CheckReport
+from commandbus.operations.erasure import EraseReport as EraseReport
+from commandbus.operations.ledger import LedgerReport as LedgerReport
+from commandbus.operations.redrive import BulkReport as BulkReport
+from commandbus.operations.retention import PruneReport as PruneReport
+from commandbus.store.records import AuditEntry as AuditEntry
+from commandbus.store.records import CommandPage as CommandPage
+from commandbus.store.records import OperatorAction as OperatorAction
+from commandbus.store.records import QueueStats as QueueStats
+from commandbus.store.session import ConnectionUse as ConnectionUse
+from commandbus.worker.base import ReceivedCommand as ReceivedCommand
+from commandbus.worker.health import HealthReport as HealthReport
+from commandbus.worker.metrics import WorkerMetrics as WorkerMetrics
