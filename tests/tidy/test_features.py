@@ -17,6 +17,7 @@ GROUPS = {
     "CLAIM": 16,
     "WAKE": 14,
     "WORK": 16,
+    "HAND": 1,
     "SYNC": 9,
     "HLTH": 3,
     "RETRY": 7,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import Duration
 from commandbus.domain.priority import Priority
+from commandbus.domain.retry import RetryPolicy
 from commandbus.domain.unique import Unique
 
 T = TypeVar("T")
@@ -57,6 +60,29 @@ class SendRequest(msgspec.Struct, frozen=True):
     unique: Unique | None = None
     sender: str | None = None
     retry: Any = None
+
+
+class SendOptions(TypedDict, total=False):
+    """What may be said about a send beside domain, type and data; see `CommandBus.send`."""
+
+    command_id: UUID | str | None
+    correlation_id: UUID | str | None
+    causation_id: UUID | str | None
+    reply_to: str | None
+    priority: Priority | None
+    delay: Duration | None
+    due_at: datetime | None
+    expires_at: datetime | None
+    max_attempts: int | None
+    unique_key: str | None
+    tags: Iterable[str]
+    headers: dict[str, Any] | None
+    batch_id: UUID | str | None
+    group_key: str | None
+    requires: Iterable[str]
+    unique: Unique | None
+    sender: str | None
+    retry: RetryPolicy | None
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):

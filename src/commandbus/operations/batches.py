@@ -17,6 +17,7 @@ from commandbus.domain.batch import (
     final_status,
     is_complete,
 )
+from commandbus.domain.cause import running
 from commandbus.domain.command import SendRequest
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
@@ -72,8 +73,9 @@ def create_batch(
     """
     as_name(domain, "domain")
     key = as_optional_id(batch_id, "batch_id") or scope.new_id()
+    cause = running.get()
     members = [
-        msgspec.structs.replace(encode_request(scope, _member(command, domain)), batch_id=key)
+        msgspec.structs.replace(encode_request(scope, _member(command, domain), cause), batch_id=key)
         for command in as_items(commands, "commands")
     ]
     if not members:
@@ -84,7 +86,7 @@ def create_batch(
         0,
         None if name is None else as_text(name, "name"),
         custom_data,
-        None if on_complete is None else encode_request(scope, on_complete),
+        None if on_complete is None else encode_request(scope, on_complete, cause),
     )
     return _create(scope, domain, key, body, members)
 

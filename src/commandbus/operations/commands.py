@@ -12,7 +12,8 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
-from commandbus.domain.command import CommandRecord, SendRequest, SendResult
+from commandbus.domain.cause import running, trace_of
+from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
@@ -76,8 +77,9 @@ def send(
     started any more. Commands with one `group_key` run one at a time, in order within a priority;
     those with `requires` run on workers that have all these tags. `unique` says more about the
     unique key; `sender` is who is counted where sends per second are limited; `retry` is the command's
-    own policy, before that of its handler, and `max_attempts` before it. Raises PayloadError,
-    InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
+    own policy, before that of its handler, and `max_attempts` before it. Inside a handler the
+    correlation id, the causation id and the trace are those of the handler's command, unless given.
+    Raises PayloadError, InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
     request = SendRequest(
         domain,
@@ -103,7 +105,7 @@ def send(
         retry,
     )
     if unique is None and sender is None and batch_id is None:
-        return _insert_one(scope, encode_request(scope, request))
+        return _insert_one(scope, encode_request(scope, request, running.get()))
     return _first(send_many(scope, [request]))
 
 
@@ -115,8 +117,9 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
     """
     commands: list[NewCommand] = []
     special: dict[int, SendRequest] = {}
+    cause = running.get()
     for request in as_items(requests, "requests"):
-        commands.append(encode_request(scope, request))
+        commands.append(encode_request(scope, request, cause))
         if request.unique is not None or request.sender is not None:
             special[len(commands) - 1] = request
     insert = _insert(scope, commands, Extras.of(special, len(commands)) if special else None)
@@ -187,8 +190,9 @@ def _first(op: Op[list[SendResult]]) -> Op[SendResult]:
     return (yield from op)[0]
 
 
-def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
-    """Check a request at the door and turn it into what the store keeps."""
+def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | None = None) -> NewCommand:
+    """Check a request at the door and turn it into what the store keeps. It continues the flow and
+    the trace of its cause, unless it names others."""
     if not isinstance(request, SendRequest):
         raise InvalidArgumentError(f"send_many takes SendRequest objects, not {request!r}.")
     settings = scope.settings
@@ -199,12 +203,17 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         raise InvalidArgumentError(f"headers must be a dict, not {headers!r}.")
     if scope.carry is not None:
         headers = scope.carry(request)
+    elif cause is not None and cause.headers:
+        headers = trace_of(cause, headers)
     max_attempts = request.max_attempts
     if request.retry is not None:
         headers = (headers or {}) | {RETRY_HEADER: header_of(request.retry)}
         max_attempts = request.retry.max_attempts if max_attempts is None else max_attempts
     command_id = scope.new_id() if given is None else as_id(given, "command_id")
-    correlation_id = request.correlation_id
+    correlation_id, causation_id = request.correlation_id, request.causation_id
+    if cause is not None:
+        correlation_id = cause.correlation_id if correlation_id is None else correlation_id
+        causation_id = cause.command_id if causation_id is None else causation_id
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.
     return NewCommand(
         as_name(request.domain, "domain"),
@@ -212,7 +221,7 @@ def encode_request(scope: Scope, request: SendRequest) -> NewCommand:
         command_id,
         payload.encode(request.data, bytes_max=settings.payload_bytes_max),
         command_id if correlation_id is None else as_id(correlation_id, "correlation_id"),
-        None if request.causation_id is None else as_id(request.causation_id, "causation_id"),
+        None if causation_id is None else as_id(causation_id, "causation_id"),
         None if request.reply_to is None else as_name(request.reply_to, "reply_to"),
         _priority(scope, request),
         0 if delay is None else int(as_seconds(delay, "delay") * SECOND),

@@ -17,11 +17,11 @@ from commandbus.domain.retry import RetryPolicy
 from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
-from commandbus.runtimes.asyncio.bus import BusWithin
+from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
 from commandbus.runtimes.base import tracing_module
 from commandbus.runtimes.farewell import Budget, attempt
 from commandbus.runtimes.services import ServiceRunner
-from commandbus.runtimes.threads.bus import SyncBusWithin
+from commandbus.runtimes.threads.bus import SyncBusWithin, SyncHandlerBus
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.restarts import Restarts
@@ -135,8 +135,11 @@ class RuntimeWorker(WorkerBase):
         self._restarts.add(WorkerRestart(self.name, socket.gethostname(), os.getpid(), now, reason))
         super().request_restart(reason, patience)
 
-    def _bus_within(self, session: Any, is_async: bool) -> Any:
-        kind = BusWithin if is_async else SyncBusWithin
+    def _bus_over(self, session: Any, is_async: bool, in_transaction: bool) -> Any:
+        if in_transaction:
+            kind: type[Any] = BusWithin if is_async else SyncBusWithin
+        else:
+            kind = HandlerBus if is_async else SyncHandlerBus
         return kind(self._bus.scope, session, self._bus.hub)
 
     def _receive(
@@ -190,7 +193,9 @@ class RuntimeWorker(WorkerBase):
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         limit = self._execution.limit(claimed)
-        desk = Desk(self._engine.store, self._bus.session, self.name, self._execution.requests)
+        session, is_async = self._bus.session, self.context_type is HandlerContext
+        bus = self._bus_over(session, is_async, False)
+        desk = Desk(self._engine.store, session, self.name, self._execution.requests, bus)
         context = self.context_type(claimed, limit, desk)
         command = self._execution.received(claimed)
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)

@@ -188,7 +188,8 @@ class _AsyncSession(_Session):
 
 
 def _watched(desk: Desk, session: _Session) -> Desk:
-    return Desk(desk.store, session, desk.worker, desk.requests)
+    bus = type(desk.bus)(desk.bus.scope, session, desk.bus.hub)
+    return Desk(desk.store, session, desk.worker, desk.requests, bus, desk.holds)
 
 
 @cache

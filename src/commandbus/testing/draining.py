@@ -14,6 +14,7 @@ from contextvars import copy_context
 from typing import Any, TypeAlias, overload
 from uuid import UUID
 
+from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord
 from commandbus.operations.commands import get_command
 from commandbus.runtimes.asyncio.bus import CommandBus
@@ -117,6 +118,14 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
 
 
 def _run(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
+    outside = running.get()
+    try:
+        return (yield from _run_as_cause(execution, claimed))
+    finally:
+        running.set(outside)  # what the test sends afterwards has no cause
+
+
+def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
     begun: Call | Settlement = execution.begin(claimed)
     if isinstance(begun, Settlement):
         return begun

@@ -129,7 +129,7 @@ class WorkerBase:
             demand=self._demand,
             health=self.health_status,
             middleware=[check_middleware(one) for one in middleware],
-            within=self._bus_within,
+            bus_over=self._bus_over,
             settled=self._note,
         )
         self.observer: Observer | None = None
@@ -161,7 +161,7 @@ class WorkerBase:
             )
         return None if ageing is None else int(ageing * SECOND)
 
-    def _bus_within(self, session: Any, is_async: bool) -> Any:
+    def _bus_over(self, session: Any, is_async: bool, in_transaction: bool) -> Any:
         raise AssertionError("a runtime knows its buses")
 
     def _note(self, report: SettleReport) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from commandbus.domain import payload
+from commandbus.domain.command import SendOptions, SendResult
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
 from commandbus.errors import CommandCanceled, InvalidArgumentError, InvalidOperationError, LeaseLost
@@ -25,16 +26,26 @@ if TYPE_CHECKING:
 class Desk:
     """What all handlers of one kind in a worker share."""
 
-    __slots__ = ("requests", "session", "store", "worker")
+    __slots__ = ("bus", "holds", "requests", "session", "store", "worker")
 
     def __init__(
-        self, store: Store, session: Any, worker: str, requests: dict[int, CancelRequest]
+        self,
+        store: Store,
+        session: Any,
+        worker: str,
+        requests: dict[int, CancelRequest],
+        bus: Any = None,
+        holds: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.store = store
         self.session = session
         self.worker = worker
         self.requests = requests
         """Commands, by sequence, that somebody wants canceled although they run."""
+        self.bus = bus
+        """Sends outside of any transaction of a handler."""
+        self.holds = holds
+        """Whether a lease is valid as far as this worker knows, without asking the store."""
 
 
 class _Context:
@@ -92,15 +103,27 @@ class _Context:
 
     @property
     def bus(self) -> Any:
-        """A bus inside the transaction of a transactional handler: what it sends exists when, and
-        only when, the command completes."""
-        return self._transactional("bus").bus
+        """A bus for the handler: its methods are awaited in an `async def` handler and block in a
+        `def` handler. In a transactional handler it is inside the transaction: what it sends exists
+        when, and only when, the command completes. Otherwise it sends at once."""
+        return self._desk.bus if self._unit is None else self._unit.bus
+
+    def _sending(self, options: SendOptions) -> Any:
+        """The bus to send with; `options` get the flow of the command. Raises LeaseLost."""
+        claimed = self._claimed
+        if self._unit is None and not self._desk.holds(claimed.lease_id):
+            raise self._lost()
+        if options.get("correlation_id") is None:
+            options["correlation_id"] = claimed.correlation_id
+        if options.get("causation_id") is None:
+            options["causation_id"] = claimed.command_id
+        return self.bus
 
     def _transactional(self, what: str) -> Unit:
         if self._unit is None:
             raise InvalidOperationError(
                 f"context.{what} is for transactional handlers; register this one with "
-                "transactional=True, or use a connection or bus of your own."
+                "transactional=True, or use a connection of your own."
             )
         return self._unit
 
@@ -150,6 +173,20 @@ class HandlerContext(_Context):
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._extend(seconds))
 
+    async def send(
+        self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
+    ) -> SendResult:
+        """Send a command that this one leads to. The options are those of `CommandBus.send`; the
+        correlation id, the causation id and the trace are those of this command, unless given.
+
+        In a transactional handler it is sent when, and only when, this command completes. In any
+        other it is sent at once, and once more when the handler runs again: give it a `command_id`
+        or a `unique_key` of its own to have one. Raises LeaseLost when the lease is known to be gone.
+        """
+        bus = self._sending(options)
+        sent: SendResult = await bus.send(domain, command_type, data, **options)
+        return sent
+
     async def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._report(percent, message))
@@ -178,6 +215,20 @@ class SyncHandlerContext(_Context):
     def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
         self._desk.session.run(self._extend(seconds))
+
+    def send(
+        self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
+    ) -> SendResult:
+        """Send a command that this one leads to. The options are those of `SyncCommandBus.send`; the
+        correlation id, the causation id and the trace are those of this command, unless given.
+
+        In a transactional handler it is sent when, and only when, this command completes. In any
+        other it is sent at once, and once more when the handler runs again: give it a `command_id`
+        or a `unique_key` of its own to have one. Raises LeaseLost when the lease is known to be gone.
+        """
+        bus = self._sending(options)
+        sent: SendResult = bus.send(domain, command_type, data, **options)
+        return sent
 
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""

@@ -16,6 +16,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.breaker import denial
+from commandbus.domain.cause import running
 from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.gates import Gates
@@ -115,7 +116,7 @@ class Execution:
         demand: Demand,
         health: HealthStatus,
         middleware: Sequence[Middleware] = (),
-        within: Callable[[Any, bool], Any] | None = None,
+        bus_over: Callable[[Any, bool, bool], Any] | None = None,
         settled: Callable[[SettleReport], None] | None = None,
     ) -> None:
         self.engine = engine
@@ -124,11 +125,11 @@ class Execution:
         self.keeper: LeaseKeeper | None = None
         self._health = health
         self._middleware = tuple(middleware)
-        self._within = within
+        self._bus_over = bus_over
         self._settled = settled
         self._dressed: dict[int, Handler] = {}
-        self._desk = Desk(engine.store, engine.session, worker, self.requests)
-        self._async_desk = Desk(engine.store, engine.async_session, worker, self.requests)
+        self._desk = self._desk_of(worker, engine.session, is_async=False)
+        self._async_desk = self._desk_of(worker, engine.async_session, is_async=True)
         self._registry = registry
         self._policy = policy
         self._max_attempts = max_attempts
@@ -137,6 +138,13 @@ class Execution:
         self._wraps: list[Callable[[Handler], Handler]] = []
         self._wrapped: dict[tuple[str, str, bool], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
+
+    def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> Desk:
+        bus = None if self._bus_over is None else self._bus_over(session, is_async, False)
+        return Desk(self.engine.store, session, worker, self.requests, bus, self._holds)
+
+    def _holds(self, lease_id: int) -> bool:
+        return self.keeper is None or self.keeper.holds(lease_id)
 
     def trace(self, tracing: Tracing) -> None:
         """Follow the traces that commands carry, from the next run on."""
@@ -172,7 +180,7 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
-        if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
+        if not self._holds(claimed.lease_id):
             # It may be somebody else's by now; the store decides whether this is even recorded.
             return self._settlement(claimed, Released(LEASE_GONE))
         try:
@@ -231,6 +239,7 @@ class Execution:
             if wait > 0:
                 return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
         command = _command(claimed, data)
+        running.set(command)  # in the context of the slot, of which the run gets a copy
         return Call(
             claimed,
             handler,
@@ -302,7 +311,7 @@ class Execution:
         return self._succeeded(claimed, handler, result, ran)
 
     def bus_within(self, session: Any, is_async: bool) -> Any:
-        return None if self._within is None else self._within(session, is_async)
+        return None if self._bus_over is None else self._bus_over(session, is_async, True)
 
     def connected(self) -> None:
         self._health.record_connection()

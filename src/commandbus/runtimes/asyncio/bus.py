@@ -138,12 +138,18 @@ class CommandBus(BusBase, _Sending):
     trigger_schedule = awaiting(schedules.trigger_schedule)
 
 
-class BusWithin(_Sending):
+class HandlerBus(_Sending):
+    """The bus of a handler, as `context.bus`: what it sends is sent at once."""
+
+    def __init__(self, scope: Scope, session: AsyncSession, hub: WakeHub) -> None:
+        self.scope, self.session, self.hub = scope, session, hub
+
+
+class BusWithin(HandlerBus):
     """A bus inside a caller's transaction; see `CommandBus.within`."""
 
     def __init__(self, scope: Scope, session: AsyncSession, hub: WakeHub) -> None:
-        self.scope = replace(scope, in_callers_transaction=True)
-        self.session, self.hub = session, hub
+        super().__init__(replace(scope, in_callers_transaction=True), session, hub)
 
 
 class TroubleshootingQueue:

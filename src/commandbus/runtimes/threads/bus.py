@@ -138,12 +138,18 @@ class SyncCommandBus(BusBase, _Sending):
     trigger_schedule = blocking(schedules.trigger_schedule)
 
 
-class SyncBusWithin(_Sending):
+class SyncHandlerBus(_Sending):
+    """The bus of a handler, as `context.bus`: what it sends is sent at once."""
+
+    def __init__(self, scope: Scope, session: Session, hub: WakeHub) -> None:
+        self.scope, self.session, self.hub = scope, session, hub
+
+
+class SyncBusWithin(SyncHandlerBus):
     """A bus inside a caller's transaction; see `SyncCommandBus.within`."""
 
     def __init__(self, scope: Scope, session: Session, hub: WakeHub) -> None:
-        self.scope = replace(scope, in_callers_transaction=True)
-        self.session, self.hub = session, hub
+        super().__init__(replace(scope, in_callers_transaction=True), session, hub)
 
 
 class SyncTroubleshootingQueue:

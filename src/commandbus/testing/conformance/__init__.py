@@ -37,6 +37,7 @@ SUITES = (
     "cancelling",
     "capacity",
     "cases",
+    "causation",
     "chains",
     "checking",
     "claiming",

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.causation import CausationSuite
+
+
+class TestCausation(CausationSuite):
+    pass
