@@ -274,7 +274,8 @@ def test_other_clients_of_a_pooler_see_nothing_of_a_handlers_session(
     with pooler(shared_url()) as url:
         bus = replace(configuration, url=f"{url}&pooler=on&pool_size=1").open(runtime)
         try:
-            with bus.run_worker(Talk(kind).registry, retry_policy=RetryPolicy(max_attempts=1)):
+            once = RetryPolicy(max_attempts=1)
+            with bus.run_worker(Talk(kind).registry, concurrency=1, retry_policy=once):
                 for state in ("custom setting", "advisory lock", "temp table", "lock timeout"):
                     say(bus, LEAVES[state], fails=fails)
         finally:
