@@ -23,9 +23,9 @@ from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
 from commandbus.operations.cases import Case as Case
 from commandbus.operations.checking import CheckReport as CheckReport
 from commandbus.operations.erasure import EraseReport as EraseReport
-from commandbus.operations.ledger import LedgerReport as LedgerReport
 from commandbus.operations.redrive import BulkReport as BulkReport
 from commandbus.operations.retention import PruneReport as PruneReport
+from commandbus.operations.verification import LedgerReport as LedgerReport
 from commandbus.store.records import AuditEntry as AuditEntry
 from commandbus.store.records import CommandPage as CommandPage
 from commandbus.store.records import OperatorAction as OperatorAction

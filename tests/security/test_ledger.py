@@ -212,6 +212,41 @@ def test_retention_is_on_record_and_what_it_forgot_is_expected(owner: str) -> No
         assert (newest.actor, newest.subject) == ("program", "canceled older than 60 s")
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            "delete from commandbus.audit",
+            "delete from commandbus.command",
+            "delete from commandbus.outcome",
+        ],
+        ["delete from commandbus.audit"],
+    ],
+    ids=["the command", "its trail only"],
+)
+def test_a_prune_after_a_deletion_does_not_hide_it(owner: str, statements: list[str]) -> None:
+    some_actions(owner)
+    with psycopg.connect(acting_as(owner, "admin"), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+        connection.execute("update commandbus.outcome set finished_at = 1")
+    with SyncCommandBus(acting_as(owner, "admin")) as bus:
+        bus.prune({"CANCELED": 60, "COMPLETED": 60, "FAILED": 60})
+        (problem,) = bus.verify_audit().problems
+        assert (problem.what, problem.entry.split()[0]) == ("removed", "CANCELED")
+
+
+def test_actions_after_a_cut_do_not_take_the_numbers_of_the_links_that_are_gone(owner: str) -> None:
+    with SyncCommandBus(owner) as bus:
+        for reason in ("one", "two", "three"):
+            bus.pause("bank", reason, actor="ann")
+        cut_the_tail(acting_as(owner, "admin"), 2)
+        for reason in ("four", "five", "six"):
+            bus.pause("bank", reason, actor="ann")
+        problems = [(one.what, one.number) for one in bus.verify_audit().problems]
+        assert problems == [("removed", 2), ("removed", 3)]
+
+
 def make_the_chain_anew(url: str, actor: str) -> None:
     """As a writer of the tables without the key would: another actor, and every hash computed again."""
     with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
@@ -221,10 +256,11 @@ def make_the_chain_anew(url: str, actor: str) -> None:
         )
         last: ledger.Link | None = None
         for document in list(bus.session.run(bus.scope.store.list_documents(ledger.KIND, limit=100))):
-            link = ledger._links.decode(document.body)
+            link = ledger.decoded(document)
+            assert link is not None
             action = bus.session.run(bus.scope.store.get_document(ledger.ACTION, link.subject))
             assert action is not None
-            fresh = ledger._after(last, ledger.of_action(bus.scope, link.at, action), None)
+            fresh = ledger._after(last, ledger.of_action(bus.scope, link.at, action), None, link.number)
             last = fresh
             for kind, key in ((ledger.KIND, document.key), (ledger.HEAD, "head")):
                 connection.execute(

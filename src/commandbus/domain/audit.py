@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -33,6 +34,26 @@ class AuditEventType(StrEnum):
     MOVED = "MOVED"
     UNREADABLE = "UNREADABLE"
     """An entry of a kind that this version does not know; `kind` of its details names it."""
+
+
+LINKED = frozenset(
+    {
+        AuditEventType.OPERATOR_RETRY,
+        AuditEventType.OPERATOR_CANCEL,
+        AuditEventType.OPERATOR_COMPLETE,
+        AuditEventType.OPERATOR_CONTROL,
+        AuditEventType.COMMENTED,
+        AuditEventType.ASSIGNED,
+        AuditEventType.ERASED,
+    }
+)
+"""Entries that only operators make, so that none may be without a link of the ledger. Entries of other
+kinds that name an operator are linked, too; but workers also write cancellations in an actor's name."""
+
+
+def is_of_operator(kind: str, details: Mapping[str, Any]) -> bool:
+    """Whether the ledger has a link for such an entry."""
+    return kind in LINKED or bool(details.get("operator") or details.get("actor"))
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from commandbus.domain.audit import LINKED
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.operations.cases import KIND as CASE
 from commandbus.operations.cases import case_key, forget_case
-from commandbus.operations.ledger import LINKED, Link, link, of_event
+from commandbus.operations.ledger import Link, link, of_event
 from commandbus.operations.scope import Scope
 from commandbus.store.moving import (
     KIND,

@@ -9,6 +9,7 @@ from commandbus.domain.names import as_name, as_text
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import PROGRAM, check_actor, record_action
+from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.port import AdoptingStore
@@ -84,5 +85,6 @@ def purge(
     check_actor(actor, reason)
     yield TOGETHER
     count = yield from scope.store.purge(chosen)
+    yield from link_forgotten(scope, [f"{chosen or ALL} {ALL}"])
     yield from record_action(scope, actor, "purge", chosen or "everything", reason)
     return count

@@ -10,6 +10,7 @@ from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.actions import PROGRAM, record_action
+from commandbus.operations.ledger import link_forgotten
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import Pruned
@@ -44,15 +45,18 @@ def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
 
 
 def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
-    """One small step of a pass over all outcomes."""
+    """One small step of a pass over all outcomes. Trails with entries of operators are named in the
+    ledger: one that is missing and not named was removed by other means."""
+    yield TOGETHER
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
-    return (yield from scope.store.prune(cutoffs, after, PIECE))
+    pruned = yield from scope.store.prune(cutoffs, after, PIECE)
+    yield from link_forgotten(scope, pruned.linked)
+    return pruned
 
 
 def retain(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
-    """One small step by the settings, with its record: trails that are missing without one were removed
-    by other means."""
+    """One small step by the settings, with its record."""
     yield TOGETHER
     pruned = yield from prune_piece(scope, keep, after)
     if pruned.gone:

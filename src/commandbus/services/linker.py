@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commandbus.operations.ledger import PAGE, TOPIC, link_open
+from commandbus.operations.ledger import TOPIC, link_open
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -18,4 +18,4 @@ class Linker:
 
     def work(self, scope: Scope) -> Op[float]:
         found = yield from link_open(scope)
-        return 0.0 if found == PAGE else SWEEP
+        return 0.0 if found else SWEEP

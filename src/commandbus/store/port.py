@@ -200,7 +200,8 @@ class QueueStore(Protocol):
 class PruneStore(Protocol):
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         """Forget ended commands of these statuses that ended before the status' moment; looks at no
-        more than `limit` outcomes, in order of sequence, beginning after one."""
+        more than `limit` outcomes, in order of sequence, beginning after one. Names those
+        whose trail had entries of operators."""
         ...
 
 

@@ -279,6 +279,8 @@ class Pruned(msgspec.Struct, frozen=True):
     gone: int
     last: int | None
     """The sequence after which the next step begins; None at the end of the pass."""
+    linked: list[str] = []
+    """Those gone whose trail had entries of operators, each as its domain and id."""
 
 
 class CommandPage(msgspec.Struct, frozen=True):

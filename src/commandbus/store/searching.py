@@ -37,8 +37,10 @@ def value_at(data: Any, path: str) -> str | None:
 
 
 def pruned(rows: Sequence[Any], cutoffs: Mapping[str, int], limit: int) -> Pruned:
-    """The report on outcomes (seq, status, finished_at, created_at) in order of sequence. What was
-    created after the last cutoff cannot have ended before it, nor can anything behind it."""
-    gone = sum(row[2] < cutoffs.get(row[1], 0) for row in rows)
+    """The report on outcomes (seq, status, finished_at, created_at, subject) in order of sequence, with
+    a subject where the trail has entries of operators. What was created after the last cutoff cannot
+    have ended before it, nor can anything behind it."""
+    gone = [row for row in rows if row[2] < cutoffs.get(row[1], 0)]
     ended = len(rows) < limit or rows[-1][3] >= max(cutoffs.values())
-    return Pruned(gone, None if ended else rows[-1][0])
+    linked = [row[4] for row in gone if row[4] is not None]
+    return Pruned(len(gone), None if ended else rows[-1][0], linked)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.audit import AuditEvent, AuditEventType, is_of_operator
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
@@ -144,11 +144,12 @@ class MemoryReads:
                 str(stored.outcome.status),
                 NEVER if self._is_awaited(stored.command) else stored.finished_at,
                 stored.created_at,
+                self._linked(stored),
             )
             for seq, stored in self._state.commands.items()
             if seq > after and stored.outcome is not None
         ][:limit]
-        for seq, status, finished_at, _ in rows:
+        for seq, status, finished_at, *_ in rows:
             if finished_at < cutoffs.get(status, 0):
                 command = self._state.commands.pop(seq).command
                 known = self._state.by_id[command.command_id]
@@ -156,6 +157,12 @@ class MemoryReads:
                 if not known:
                     del self._state.by_id[command.command_id]
         return pruned(rows, cutoffs, limit)
+
+    def _linked(self, stored: Stored) -> str | None:
+        """Its domain and id where its trail has entries of operators."""
+        command = stored.command
+        has_links = any(is_of_operator(kept.kind, kept.details) for kept in stored.audit)
+        return f"{command.domain} {command.command_id}" if has_links else None
 
     def _is_awaited(self, command: NewCommand) -> bool:
         """Whether a process that has not ended may still ask how it ended."""

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import LINKED, AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
@@ -145,7 +145,7 @@ class PostgresReads(PostgresBase):
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         moments = payload.encode(dict(cutoffs), what="cutoffs")
-        rows = yield Atomic(self._sql.prune, (after, limit, moments))
+        rows = yield Atomic(self._sql.prune, (after, limit, moments, texts(sorted(LINKED))))
         return pruned(rows, cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:

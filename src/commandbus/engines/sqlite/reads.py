@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import LINKED, AuditEvent
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
@@ -155,11 +155,12 @@ class SqliteReads:
         return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
-        rows = yield Statement(SQL.prunable, (after, limit))
+        rows = yield Statement(SQL.prunable, (as_json(sorted(LINKED)), after, limit))
         gone = as_json([row[0] for row in rows if row[2] < cutoffs.get(row[1], 0)])
+        named = [(*row[:4], row[4] and f"{row[4]} {as_id(row[5])}") for row in rows]
         for statement in (SQL.prune_outcomes, SQL.prune_commands, SQL.prune_audit, SQL.prune_progress):
             yield Statement(statement, (gone,))
-        return pruned(rows, cutoffs, limit)
+        return pruned(named, cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         now = self._clock()

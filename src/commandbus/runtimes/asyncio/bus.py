@@ -17,7 +17,6 @@ from commandbus.operations import (
     erasure,
     history,
     insight,
-    ledger,
     limits,
     processes,
     queues,
@@ -26,6 +25,7 @@ from commandbus.operations import (
     retention,
     schedules,
     troubleshooting,
+    verification,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
@@ -106,7 +106,7 @@ class CommandBus(BusBase, _Sending):
     erase = awaiting_flow(erasure.erase)
     check_payloads = awaiting_flow(checking.check_payloads)
     search_audit = awaiting(actions.search_audit, read=True)
-    verify_audit = awaiting_flow(ledger.verify_audit)
+    verify_audit = awaiting_flow(verification.verify_audit)
     list_actions = awaiting(actions.list_actions, read=True)
     record_action = awaiting(actions.record_action)
     list_restarts = awaiting(restarts.list_restarts, read=True)

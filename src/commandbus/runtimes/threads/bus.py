@@ -17,7 +17,6 @@ from commandbus.operations import (
     erasure,
     history,
     insight,
-    ledger,
     limits,
     processes,
     queues,
@@ -26,6 +25,7 @@ from commandbus.operations import (
     retention,
     schedules,
     troubleshooting,
+    verification,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.base import BusBase, scope_with
@@ -106,7 +106,7 @@ class SyncCommandBus(BusBase, _Sending):
     erase = blocking_flow(erasure.erase)
     check_payloads = blocking_flow(checking.check_payloads)
     search_audit = blocking(actions.search_audit, read=True)
-    verify_audit = blocking_flow(ledger.verify_audit)
+    verify_audit = blocking_flow(verification.verify_audit)
     list_actions = blocking(actions.list_actions, read=True)
     record_action = blocking(actions.record_action)
     list_restarts = blocking(restarts.list_restarts, read=True)

@@ -10,12 +10,25 @@ import pytest
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.ledger import ACTION, HEAD, KIND, link_open, verify_audit
+from commandbus.operations.ledger import ACTION, HEAD, KIND, OPEN, link_open
+from commandbus.operations.verification import verify_audit
 from commandbus.testing.conformance.helpers import complete, park, registry_of, together
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
+
+DAMAGED = {
+    "no JSON": "{",
+    "another document": "[1]",
+    "deep": '{"x":' * 5_000,
+    "no link": '{"number":"one"}',
+    "odd values": '{"number":7,"at":"2026-01-01T00:00:00Z","kind":"action","subject":"x y",'
+    '"digest":"","previous":"","hash":"é","salt":"","seal":"é"}',
+    "a time without a zone": '{"number":7,"at":"2026-01-01T00:00:00","kind":"CANCELED",'
+    '"subject":"x","digest":"","previous":"","hash":"","salt":""}',
+}
+"""Bodies of links as another program may leave them."""
 
 
 def verify(bus: Harness, **options: Any) -> Any:
@@ -32,6 +45,17 @@ def rewrite(bus: Harness, kind: str, key: str, old: str, new: str) -> None:
     assert old in document.body
     changed = msgspec.structs.replace(document, body=document.body.replace(old, new))
     assert bus.run(bus.store.put_document(changed))
+
+
+def replace(bus: Harness, kind: str, key: str, body: str) -> None:
+    """The same with all of it."""
+    document = bus.run(bus.store.get_document(kind, key))
+    assert bus.run(bus.store.put_document(msgspec.structs.replace(document, body=body)))
+
+
+def remove_ended(bus: Harness) -> None:
+    """Delete canceled commands with their trails, past the operation that puts it on record."""
+    bus.run(bus.store.prune({"CANCELED": 2**62}, 0, 100))
 
 
 def key_of(bus: Harness, kind: str, position: int) -> str:
@@ -128,7 +152,8 @@ class LedgerSuite:
         bus.run(bus.store.delete_document(ACTION, key_of(bus, ACTION, 0)))
         bus.run(bus.store.delete_document(HEAD, "head"))
         bus.call(bus.bus.record_action, "ben", "prune", "all")
-        assert verify(bus).sound
+        # Without the kept hash, only a store with a mark out of the writer's reach finds it.
+        assert verify(bus).sound is (bus.run(bus.store.ledger_mark()) is None)
         assert not verify(bus, expect=kept).sound
         with pytest.raises(InvalidArgumentError, match="hash"):
             verify(bus, expect="42")
@@ -142,10 +167,101 @@ class LedgerSuite:
         assert (report.problems, report.erased, report.forgotten) == ([], 1, 0)
         bus.advance(10)
         bus.call(bus.bus.prune, {"CANCELED": 1.0})
-        bus.call(bus.bus.record_action, "ann", "prune", "all")
         report = verify(bus)
-        assert report.forgotten == 3
-        assert [problem.what for problem in report.problems] == []
+        assert (report.problems, report.forgotten) == ([], 3)
+
+    def test_a_prune_does_not_explain_a_trail_that_it_did_not_remove(self, bus: Harness) -> None:
+        removed = park(bus)
+        bus.operator_cancel(removed, operator="ann")
+        remove_ended(bus)
+        bus.operator_cancel(park(bus), operator="ann")
+        bus.advance(10)
+        assert bus.call(bus.bus.prune, {"CANCELED": 1.0}).gone == 1
+        bus.call(bus.bus.record_action, "ann", "purge", "everything")
+        report = verify(bus)
+        assert [problem.what for problem in report.problems] == ["removed"]
+        assert f"OPERATOR_CANCEL of {DOMAIN} {removed}" in report.problems[0].entry
+        assert report.forgotten == 1
+
+    def test_a_purge_explains_its_own_domain_only(self, bus: Harness) -> None:
+        here, there = park(bus), bus.send(delay=60, domain="elsewhere")
+        bus.operator_cancel(here, operator="ann")
+        bus.cancel(there, actor="ann", domain="elsewhere")
+        bus.call(bus.bus.purge, DOMAIN, actor="ann")
+        assert (verify(bus).problems, verify(bus).forgotten) == ([], 1)
+        remove_ended(bus)
+        assert [problem.what for problem in verify(bus).problems] == ["removed"]
+
+    def test_an_id_that_is_sent_again_after_a_prune_is_no_problem(self, bus: Harness) -> None:
+        command_id = bus.send(delay=60)
+        bus.cancel(command_id, actor="ann")
+        bus.advance(10)
+        assert bus.call(bus.bus.prune, {"CANCELED": 1.0}).gone == 1
+        bus.send(command_id=command_id)
+        assert (verify(bus).problems, verify(bus).forgotten) == ([], 1)
+
+    @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
+    def test_a_damaged_head_is_reported_and_stops_no_action(self, bus: Harness, body: str) -> None:
+        bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        replace(bus, HEAD, "head", body)
+        (problem,) = verify(bus).problems
+        assert (problem.what, "head" in problem.entry) == ("changed", True)
+        bus.call(bus.bus.resume, DOMAIN, actor="ann")
+        report = verify(bus)
+        assert (report.links, report.problems) == (2, [])
+
+    @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
+    @pytest.mark.parametrize("position", [0, 1, 2])
+    def test_a_damaged_link_is_reported_and_stops_no_action(
+        self, bus: Harness, body: str, position: int
+    ) -> None:
+        for _ in range(3):
+            bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        replace(bus, KIND, key_of(bus, KIND, position), body)
+        assert ("changed", position + 1) in found(bus)
+        bus.call(bus.bus.resume, DOMAIN, actor="ann")
+        assert verify(bus).links == 4
+        assert {number for _, number in found(bus)} == {position + 1, None}, "its action has no link"
+
+    @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
+    def test_a_damaged_link_of_a_callers_transaction_is_reported_and_the_others_are_linked(
+        self, bus: Harness, body: str
+    ) -> None:
+        for _ in range(3):
+            cancel_within(bus)
+        replace(bus, OPEN, key_of(bus, OPEN, 1), body)
+        assert bus.run(link_open(bus.bus.scope)) == 2
+        assert bus.run(link_open(bus.bus.scope)) == 0
+        report = verify(bus)
+        assert (report.links, report.open) == (2, 0)
+        assert sorted(problem.what for problem in report.problems) == ["changed", "inserted"]
+
+    @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
+    def test_a_damaged_link_stops_no_erasure(self, bus: Harness, body: str) -> None:
+        command_id = park(bus, {"account": 42})
+        bus.operator_cancel(command_id, operator="ann")
+        replace(bus, KIND, key_of(bus, KIND, 0), body)
+        assert (
+            bus.call(bus.bus.erase, data={"account": "42"}, operator="ann", reason="asked").erased == 1
+        )
+
+    def test_a_head_that_was_moved_back_leaves_a_gap(self, bus: Harness) -> None:
+        for _ in range(3):
+            bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        replace(bus, HEAD, "head", bus.run(bus.store.get_document(KIND, key_of(bus, KIND, 0))).body)
+        bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        assert verify(bus).links == 4
+        assert found(bus) == [("changed", 3)], "the last link does not build on the one before"
+
+    def test_the_columns_beside_an_actions_body_mean_nothing(self, bus: Harness) -> None:
+        command_id = park(bus)
+        subject = f"{DOMAIN} {command_id}"
+        bus.call(bus.bus.record_action, "ann", "look", subject)
+        document = bus.run(bus.store.get_document(ACTION, key_of(bus, ACTION, 0)))
+        assert bus.run(bus.store.put_document(msgspec.structs.replace(document, status="cancel")))
+        forged = {"actor": "ann", "reason": "x"}
+        bus.run(bus.store.note(DOMAIN, command_id, AuditEventType.CANCELED, forged))
+        assert [problem.what for problem in verify(bus).problems] == ["inserted"]
 
     def test_what_operators_do_during_a_verification_is_no_problem(self, bus: Harness) -> None:
         def act() -> None:

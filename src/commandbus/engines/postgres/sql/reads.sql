@@ -167,9 +167,10 @@ join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
 -- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What a
--- process that has not ended may still ask for ended at no moment yet.
+-- process that has not ended may still ask for ended at no moment yet. Those whose trail names an operator
+-- come with domain and id, for the ledger.
 with seen as materialized (
-    select o.seq, o.status, c.created_at, case when c.reply_to is not null and exists (
+    select o.seq, o.status, c.created_at, c.domain, c.command_id, case when c.reply_to is not null and exists (
             select 1 from commandbus.process p
             where p.process_id = c.correlation_id and p.finished_at is null)
         then 9223372036854775807 else o.finished_at end as finished_at
@@ -178,9 +179,13 @@ with seen as materialized (
 gone as (delete from commandbus.outcome where seq in (select seq from seen
         where finished_at < ($3::text::jsonb ->> status)::bigint) returning seq),
 commands as (delete from commandbus.command where seq in (select seq from gone)),
-events as (delete from commandbus.audit where seq in (select seq from gone)),
+events as (delete from commandbus.audit where seq in (select seq from gone)
+    returning seq, kind, details),
 steps as (delete from commandbus.progress where seq in (select seq from gone))
-select seq, status, finished_at, created_at from seen order by seq
+select seq, status, finished_at, created_at, case when seq in (select e.seq from events e
+        where e.kind = any ($4::text::text[]) or e.details like '%"operator"%'
+            or e.details like '%"actor"%') then domain || ' ' || command_id end
+from seen order by seq
 
 -- name: set_paused
 insert into commandbus.domain (domain, paused_at, paused_reason, paused_by)

@@ -121,11 +121,15 @@ order by o.seq desc limit ?
 
 -- name: prunable
 -- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
--- What a process that has not ended may still ask for ended at no moment yet.
+-- What a process that has not ended may still ask for ended at no moment yet. Those whose trail names an
+-- operator come with their domain, for the ledger.
 select o.seq, o.status, case when c.reply_to is not null and exists (
         select 1 from commandbus_process p
         where p.process_id = c.correlation_id and p.finished_at is null)
-    then 9223372036854775807 else o.finished_at end, c.created_at
+    then 9223372036854775807 else o.finished_at end, c.created_at,
+    case when exists (select 1 from commandbus_audit a where a.seq = o.seq
+        and (a.kind in (select value from json_each(?)) or a.details like '%"operator"%'
+            or a.details like '%"actor"%')) then c.domain end, c.command_id
 from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
 where o.seq > ? order by o.seq limit ?
 
