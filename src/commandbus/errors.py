@@ -184,16 +184,17 @@ class HandlerNotFoundError(CommandBusError, LookupError):
 class HandlerAlreadyRegisteredError(ConfigurationError):
     """Two handlers were given for one (domain, command type)."""
 
-    def __init__(self, domain: str, command_type: str) -> None:
+    def __init__(self, domain: str, command_type: str, places: tuple[str, str]) -> None:
         super().__init__(
-            f"A handler for {command_type!r} in domain {domain!r} is registered already; "
-            "a command type has exactly one handler, so remove one of the two."
+            f"A handler for {command_type!r} in domain {domain!r} is registered already: {places[0]}, "
+            f"and now {places[1]}; a command type has exactly one handler, so rename or remove one."
         )
         self.domain = domain
         self.command_type = command_type
+        self.places = places
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.domain, self.command_type)
+        return type(self), (self.domain, self.command_type, self.places)
 
 
 class HandlerError(CommandBusError):

@@ -7,6 +7,8 @@ from commandbus.domain.command import Command as Command
 from commandbus.domain.command import CommandRecord as CommandRecord
 from commandbus.domain.command import SendRequest as SendRequest
 from commandbus.domain.command import SendResult as SendResult
+from commandbus.domain.contract import CommandType as CommandType
+from commandbus.domain.contract import command_type as command_type
 from commandbus.domain.lifecycle import CommandStatus as CommandStatus
 from commandbus.domain.lifecycle import ReplyOutcome as ReplyOutcome
 from commandbus.domain.limits import Limit as Limit

@@ -18,6 +18,7 @@ GROUPS = {
     "WAKE": 14,
     "WORK": 16,
     "HAND": 1,
+    "TYPE": 6,
     "SYNC": 9,
     "HLTH": 3,
     "RETRY": 7,

@@ -12,7 +12,7 @@ from commandbus.engines.postgres import location
 from commandbus.errors import ConfigurationError
 from commandbus.settings import DEFAULT_URL, resolve_url
 from commandbus.sync import SyncCommandBus, SyncWorker
-from commandbus.worker.base import check_domains
+from commandbus.worker.serving import check_domains
 
 
 def test_the_defaults_are_valid_and_documented() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, Unpack
 from uuid import UUID
 
 import msgspec
@@ -15,6 +15,18 @@ from commandbus.domain.moment import Duration
 from commandbus.domain.priority import Priority
 from commandbus.domain.retry import RetryPolicy
 from commandbus.domain.unique import Unique
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from commandbus.domain.contract import CommandType
+
+    R = TypeVar("R", default=Any)
+    """The type of the result of a command; any JSON where it is not declared."""
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
 
 T = TypeVar("T")
 
@@ -36,34 +48,8 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     headers: dict[str, Any] = {}
 
 
-class SendRequest(msgspec.Struct, frozen=True):
-    """One command of a bulk send; the fields are the arguments of `send`."""
-
-    domain: str
-    command_type: str
-    data: Any = None
-    command_id: UUID | str | None = None
-    correlation_id: UUID | str | None = None
-    causation_id: UUID | str | None = None
-    reply_to: str | None = None
-    priority: Priority | None = None
-    delay: Any = None
-    due_at: datetime | None = None
-    expires_at: datetime | None = None
-    max_attempts: int | None = None
-    unique_key: str | None = None
-    tags: tuple[str, ...] | list[str] = ()
-    headers: dict[str, Any] | None = None
-    batch_id: UUID | str | None = None
-    group_key: str | None = None
-    requires: tuple[str, ...] | list[str] = ()
-    unique: Unique | None = None
-    sender: str | None = None
-    retry: Any = None
-
-
 class SendOptions(TypedDict, total=False):
-    """What may be said about a send beside domain, type and data; see `CommandBus.send`."""
+    """What a send may say beside domain, type and payload; see `CommandBus.send`."""
 
     command_id: UUID | str | None
     correlation_id: UUID | str | None
@@ -85,13 +71,72 @@ class SendOptions(TypedDict, total=False):
     retry: RetryPolicy | None
 
 
-class SendResult(msgspec.Struct, frozen=True, gc=False):
+class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=True):
+    """A command that is to be sent, as a value; the fields are the arguments of `send`. R is the type
+    of its result. Calling a typed command makes one."""
+
+    domain: str
+    command_type: str
+    data: Any = None
+    command_id: UUID | str | None = None
+    correlation_id: UUID | str | None = None
+    causation_id: UUID | str | None = None
+    reply_to: str | None = None
+    priority: Priority | None = None
+    delay: Duration | None = None
+    due_at: datetime | None = None
+    expires_at: datetime | None = None
+    max_attempts: int | None = None
+    unique_key: str | None = None
+    tags: Iterable[str] = ()
+    headers: dict[str, Any] | None = None
+    batch_id: UUID | str | None = None
+    group_key: str | None = None
+    requires: Iterable[str] = ()
+    unique: Unique | None = None
+    sender: str | None = None
+    retry: RetryPolicy | None = None
+
+    def options(self, **options: Unpack[SendOptions]) -> Self:
+        """A copy with other options, such as `delay` or `priority`: those of `send`."""
+        for name in options:
+            if name not in SendOptions.__annotations__:
+                raise TypeError(f"options() got an unexpected keyword argument {name!r}")
+        return msgspec.structs.replace(self, **options)
+
+
+class TypedRequest(SendRequest[R], frozen=True, kw_only=True):
+    """A request of a typed command. Its payload was checked and encoded when it was made."""
+
+    contract: CommandType[..., R]
+    text: str
+    """The payload as JSON text: `data` as it was when the request was made."""
+
+    def __repr__(self) -> str:
+        options = (f", {n}={v!r}" for n in SendOptions.__annotations__ if (v := getattr(self, n)))
+        return f"{self.domain}.{self.command_type}({self.data!r}{''.join(options)})"
+
+
+def as_request(
+    domain: str | SendRequest[R], command_type: str | None, data: Any, options: SendOptions
+) -> SendRequest[R]:
+    """The arguments of a send as one value."""
+    if not isinstance(domain, SendRequest):
+        return SendRequest(domain, command_type, data, **options)  # type: ignore[arg-type]
+    if command_type is not None or data is not None:
+        raise TypeError("A request has its command type and its payload; give the options by name.")
+    return domain.options(**options) if options else domain
+
+
+class SendResult(msgspec.Struct, Generic[R], frozen=True, gc=False, repr_omit_defaults=True):
     """The send is durable. `duplicate` is true when the unique key was taken: then `command_id` is
     that of the command which holds the key, and nothing was added."""
 
     command_id: UUID
     domain: str
     duplicate: bool = False
+    contract: CommandType[..., R] | None = None
+    """How the result is decoded, when a typed command was sent."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -102,7 +147,7 @@ class Progress(msgspec.Struct, frozen=True):
     reported_at: datetime
 
 
-class CommandRecord(msgspec.Struct, frozen=True):
+class CommandRecord(msgspec.Struct, Generic[R], frozen=True):
     """Everything the bus knows about a command at one moment."""
 
     domain: str
@@ -123,7 +168,7 @@ class CommandRecord(msgspec.Struct, frozen=True):
     started_at: datetime | None
     finished_at: datetime | None
     worker: str | None
-    result: Any
+    result: R | None
     error: Failure | None
     reason: str | None
     unique_key: str | None

@@ -44,7 +44,7 @@ def _describe_pydantic(errors: Any) -> str:
 
 def _path(parts: tuple[int | str, ...]) -> str:
     steps = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
-    return _bounded("$" + "".join(steps))
+    return bounded("$" + "".join(steps))
 
 
 def _describe_msgspec(error: msgspec.ValidationError) -> str:
@@ -54,9 +54,9 @@ def _describe_msgspec(error: msgspec.ValidationError) -> str:
         text = f"its validation raised {type(error.__cause__).__name__}"
     elif quoting := _QUOTES_INPUT.match(text):
         text = quoting[1]
-    return f"{_bounded(text.replace('`', ''))} at {_bounded(place or '$')}"
+    return f"{bounded(text.replace('`', ''))} at {bounded(place or '$')}"
 
 
-def _bounded(text: str) -> str:
+def bounded(text: str) -> str:
     """Names of fields come from the document, and may be long."""
     return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "…"

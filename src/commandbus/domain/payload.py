@@ -21,6 +21,8 @@ from commandbus.errors import PayloadError
 DEPTH_MAX = 64
 PAYLOAD_BYTES_MAX = 256 * 1024
 HEADER_BYTES_MAX = 8 * 1024
+UNLIMITED = 2**62
+"""The size is checked later, against the limit of a bus."""
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _SAFE = (bool, type(None))
 _JSON = (dict, list, str, int, float, type(None))
@@ -51,11 +53,35 @@ def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_
     except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadError(f"{what} cannot be written as JSON: {error}.") from None
     if len(encoded) > bytes_max:
-        raise PayloadError(
-            f"{what} takes {len(encoded):,} bytes as JSON, more than the limit of {bytes_max:,}; "
-            "store the document elsewhere and send a reference to it."
-        )
+        raise _too_large(len(encoded), what, bytes_max)
     return encoded.decode()
+
+
+def _too_large(size: int, what: str, bytes_max: int) -> PayloadError:
+    return PayloadError(
+        f"{what} takes {size:,} bytes as JSON, more than the limit of {bytes_max:,}; "
+        "store the document elsewhere and send a reference to it."
+    )
+
+
+def check_size(text: str, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
+    """JSON text that was encoded before, or PayloadError when it is larger than the limit."""
+    # A character takes up to four bytes, so a short text need not be encoded to know.
+    if len(text) > bytes_max // 4 and (size := len(text.encode())) > bytes_max:
+        raise _too_large(size, what, bytes_max)
+    return text
+
+
+def check_written(text: str, what: str) -> None:
+    """Raise PayloadError for JSON text that holds what databases cannot keep. Only text that leaves
+    room for doubt is decoded."""
+    if _leaves_doubt(text) or "\\u0000" in text:
+        _check(_decode(text), what, DEPTH_MAX)
+
+
+def _leaves_doubt(text: str) -> bool:
+    """Whether depth or numbers of JSON text may be beyond the limits."""
+    return text.count("[") + text.count("{") > DEPTH_MAX or _LONG_NUMBER(text) is not None
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -71,7 +97,7 @@ def read(text: str | bytes) -> Any:
     try:
         value = _decode(text)
         written = text if isinstance(text, str) else text.decode()
-        if written.count("[") + written.count("{") > DEPTH_MAX or _LONG_NUMBER(written):
+        if _leaves_doubt(written):
             _check(value, "it", DEPTH_MAX)
     except RecursionError:
         return Unreadable(f"it is nested deeper than {DEPTH_MAX} levels")

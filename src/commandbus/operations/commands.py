@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
@@ -13,16 +13,25 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.cause import running, trace_of
-from commandbus.domain.command import Command, CommandRecord, SendRequest, SendResult
+from commandbus.domain.command import (
+    Command,
+    CommandRecord,
+    SendOptions,
+    SendRequest,
+    SendResult,
+    TypedRequest,
+    as_request,
+)
+from commandbus.domain.contract import CommandType
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
-from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
+from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import as_required_tags
-from commandbus.domain.moment import SECOND, Duration, as_microseconds, as_seconds
+from commandbus.domain.moment import SECOND, as_microseconds, as_seconds
 from commandbus.domain.names import as_actor, as_command_type, as_name, as_tags, as_text
-from commandbus.domain.priority import Priority, as_priority
-from commandbus.domain.reply import Reply, reply_outcome
-from commandbus.domain.retry import RETRY_HEADER, RetryPolicy, check_max_attempts, header_of
+from commandbus.domain.priority import as_priority
+from commandbus.domain.reply import reply_outcome
+from commandbus.domain.retry import RETRY_HEADER, check_max_attempts, header_of
 from commandbus.domain.unique import Unique
 from commandbus.errors import (
     CommandNotFoundError,
@@ -32,7 +41,7 @@ from commandbus.errors import (
 )
 from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
-from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
 from commandbus.settings import BusSettings
 from commandbus.store.batching import TOPIC as BATCHES
@@ -40,37 +49,22 @@ from commandbus.store.op import TOGETHER, Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
 from commandbus.store.replies import reply_command
 
+R = TypeVar("R")
 LIMIT_MAX = 1_000
 _PATH = re.compile(r"[\w-]{1,100}(\.[\w-]{1,100}){0,9}\Z")
 
 
 def send(
     scope: Scope,
-    domain: str,
-    command_type: str,
+    domain: str | SendRequest[R],
+    command_type: str | None = None,
     data: Any = None,
-    *,
-    command_id: UUID | str | None = None,
-    correlation_id: UUID | str | None = None,
-    causation_id: UUID | str | None = None,
-    reply_to: str | None = None,
-    priority: Priority | None = None,
-    delay: Duration | None = None,
-    due_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    max_attempts: int | None = None,
-    unique_key: str | None = None,
-    tags: Iterable[str] = (),
-    headers: dict[str, Any] | None = None,
-    batch_id: UUID | str | None = None,
-    group_key: str | None = None,
-    requires: Iterable[str] = (),
-    unique: Unique | None = None,
-    sender: str | None = None,
-    retry: RetryPolicy | None = None,
-) -> Op[SendResult]:
-    """Send a command to a domain. When this returns, the command is durable and will be carried out.
+    **options: Unpack[SendOptions],
+) -> Op[SendResult[R]]:
+    """Send a command. When this returns, the command is durable and will be carried out.
 
+    The command is a request, such as a call of a typed command makes, or a domain, a command type and
+    a payload; options given here replace those of the request.
     `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. With
     `unique_key`, while a command with that key is alive in the domain, nothing is added and the
     result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
@@ -81,35 +75,17 @@ def send(
     correlation id, the causation id and the trace are those of the handler's command, unless given.
     Raises PayloadError, InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
-    request = SendRequest(
-        domain,
-        command_type,
-        data,
-        command_id,
-        correlation_id,
-        causation_id,
-        reply_to,
-        priority,
-        delay,
-        due_at,
-        expires_at,
-        max_attempts,
-        unique_key,
-        tags if isinstance(tags, tuple | list) else list(as_tags(tags)),
-        headers,
-        batch_id,
-        group_key,
-        requires if isinstance(requires, tuple | list) else list(as_tags(requires)),
-        unique,
-        sender,
-        retry,
-    )
-    if unique is None and sender is None and batch_id is None:
-        return _insert_one(scope, encode_request(scope, request, running.get()))
+    request = as_request(domain, command_type, data, options)
+    if request.unique is None and request.sender is None and request.batch_id is None:
+        return _insert_one(scope, encode_request(scope, request, running.get()), _contract(request))
     return _first(send_many(scope, [request]))
 
 
-def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResult]]:
+def _contract(request: SendRequest[R]) -> CommandType[..., R] | None:
+    return request.contract if isinstance(request, TypedRequest) else None
+
+
+def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendResult[R]]]:
     """Send any number of commands, to any domains: all of them or, on any error, none.
 
     Results come in the order of the requests. Each domain is woken once, or once for every so many
@@ -117,12 +93,15 @@ def send_many(scope: Scope, requests: Iterable[SendRequest]) -> Op[list[SendResu
     """
     commands: list[NewCommand] = []
     special: dict[int, SendRequest] = {}
+    contracts: list[CommandType[..., R] | None] = []
     cause = running.get()
     for request in as_items(requests, "requests"):
         commands.append(encode_request(scope, request, cause))
+        contracts.append(_contract(request))
         if request.unique is not None or request.sender is not None:
             special[len(commands) - 1] = request
-    insert = _insert(scope, commands, Extras.of(special, len(commands)) if special else None)
+    extras = Extras.of(special, len(commands)) if special else None
+    insert = _insert(scope, commands, contracts, extras)
     if any(command.batch_id is not None for command in commands):
         return join_batches(scope, commands, insert)
     return insert
@@ -151,7 +130,12 @@ class Extras(msgspec.Struct, frozen=True):
         return cls(uniques if any(uniques) else [], senders)
 
 
-def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> Op[list[SendResult]]:
+def _insert(
+    scope: Scope,
+    commands: list[NewCommand],
+    contracts: list[CommandType[..., R] | None],
+    extras: Extras | None,
+) -> Op[list[SendResult[R]]]:
     """Checked and encoded before, in the caller's thread: an op runs while it holds the write lock."""
     if not commands:
         return []
@@ -171,22 +155,24 @@ def _insert(scope: Scope, commands: list[NewCommand], extras: Extras | None) -> 
         for command, row in zip(commands, inserted, strict=True):
             scope.watch_depth(command.domain, row.pending)
     return [
-        SendResult(row.command_id, command.domain, row.duplicate)
-        for command, row in zip(commands, inserted, strict=True)
+        SendResult(row.command_id, command.domain, row.duplicate, contract)
+        for command, row, contract in zip(commands, inserted, contracts, strict=True)
     ]
 
 
-def _insert_one(scope: Scope, command: NewCommand) -> Op[SendResult]:
+def _insert_one(
+    scope: Scope, command: NewCommand, contract: CommandType[..., R] | None
+) -> Op[SendResult[R]]:
     """What `_insert` does, for most sends."""
     settings = scope.settings
     inserted = yield from scope.insert([command], Capacity(settings.max_pending))
     row = inserted[0]
     if settings.warn_depth is not None:
         scope.watch_depth(command.domain, row.pending)
-    return SendResult(row.command_id, command.domain, row.duplicate)
+    return SendResult(row.command_id, command.domain, row.duplicate, contract)
 
 
-def _first(op: Op[list[SendResult]]) -> Op[SendResult]:
+def _first(op: Op[list[SendResult[R]]]) -> Op[SendResult[R]]:
     return (yield from op)[0]
 
 
@@ -219,7 +205,9 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
         as_name(request.domain, "domain"),
         as_command_type(request.command_type),
         command_id,
-        payload.encode(request.data, bytes_max=settings.payload_bytes_max),
+        payload.check_size(request.text, bytes_max=settings.payload_bytes_max)
+        if isinstance(request, TypedRequest)
+        else payload.encode(request.data, bytes_max=settings.payload_bytes_max),
         command_id if correlation_id is None else as_id(correlation_id, "correlation_id"),
         None if causation_id is None else as_id(causation_id, "causation_id"),
         None if request.reply_to is None else as_name(request.reply_to, "reply_to"),
@@ -259,7 +247,7 @@ def _priority(scope: Scope, request: SendRequest) -> int:
 def get_command(scope: Scope, domain: str, command_id: UUID | str) -> Op[CommandRecord | None]:
     """Everything known about a command, or None when the domain has none with this id."""
     records = yield from scope.store.find(as_id(command_id, "command_id"), as_name(domain, "domain"))
-    return _complete(scope, records[0]) if records else None
+    return complete_record(scope, records[0]) if records else None
 
 
 def query_commands(
@@ -313,7 +301,7 @@ def query_commands(
         begin = wanted.before or (yield from scope.store.last_sequence()) + 1
         wanted = msgspec.structs.replace(wanted, lowest=begin - scan)
     records = yield from scope.store.query(wanted)
-    page = [_complete(scope, record) for record in records[:limit]]
+    page = [complete_record(scope, record) for record in records[:limit]]
     if len(records) > limit:
         return CommandPage(page, str(page[-1].sequence))
     return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
@@ -399,80 +387,6 @@ def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     yield from scope.insert([reply], Capacity())
 
 
-def request(
-    scope: Scope,
-    /,
-    domain: str,
-    command_type: str,
-    data: Any = None,
-    *,
-    timeout: Duration,
-    **options: Any,
-) -> Flow[Reply]:
-    """Send a command and wait for its reply: outcome, result and error. `options` are those of `send`.
-
-    Raises TimeoutError when the command has not ended after `timeout` seconds, also while it is
-    parked for an operator; it goes on nevertheless, and `wait` can be asked again by its id.
-    """
-    seconds = as_seconds(timeout, "timeout")
-    now = yield Await(0)
-    deadline = now + seconds
-    sent = yield Send(send(scope, domain, command_type, data, **options))
-    while True:
-        records = yield scope.store.find(sent.command_id, domain)
-        record = only_one(records, sent.command_id, domain)
-        outcome = reply_outcome(record.status)
-        if outcome is not None:
-            error = record.error if outcome is ReplyOutcome.FAILED else None
-            return Reply(
-                record.command_id,
-                domain,
-                command_type,
-                record.correlation_id,
-                outcome,
-                record.result,
-                error.code if error else None,
-                error.message if error else None,
-                error.details if error else None,
-                record.reason,
-            )
-        if now >= deadline:
-            raise TimeoutError(
-                f"Command {sent.command_id} is still {record.status} after {seconds:g} s; it goes on, "
-                "and wait() can be asked again by its id."
-            )
-        now = yield Await(min(1.0, deadline - now))
-
-
-def wait(
-    scope: Scope,
-    command_id: UUID | str,
-    timeout: Duration | None = None,
-    *,
-    domain: str | None = None,
-) -> Flow[CommandRecord]:
-    """Wait until a command has ended or is parked for an operator, and return its record.
-
-    Raises TimeoutError after `timeout` seconds, CommandNotFoundError when there is no such command,
-    and InvalidOperationError when several domains have one with this id and `domain` is not given.
-    """
-    wanted = as_id(command_id, "command_id")
-    seconds = None if timeout is None else as_seconds(timeout, "timeout")
-    now = yield Await(0)
-    deadline = None if seconds is None else now + seconds
-    while True:
-        record = only_one((yield scope.store.find(wanted, domain)), wanted, domain)
-        if record.status in FINAL or record.status is PARKED:
-            return _complete(scope, record)
-        left = 1.0 if deadline is None else min(1.0, deadline - now)
-        if left <= 0:
-            raise TimeoutError(
-                f"Command {wanted} is still {record.status} after {seconds:g} s; wait again, or see "
-                "whether a worker serves its domain."
-            )
-        now = yield Await(left)
-
-
 def only_one(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:
     """The one command that an id without a domain means."""
     if not records:
@@ -485,7 +399,8 @@ def only_one(records: Sequence[CommandRecord], command_id: UUID, domain: str | N
     return records[0]
 
 
-def _complete(scope: Scope, record: CommandRecord) -> CommandRecord:
+def complete_record(scope: Scope, record: CommandRecord[R]) -> CommandRecord[R]:
+    """The record with the bus's limit of attempts where the command has none of its own."""
     if record.max_attempts is not None:
         return record
     return msgspec.structs.replace(record, max_attempts=scope.settings.max_attempts)

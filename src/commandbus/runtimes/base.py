@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from functools import partial, update_wrapper
+from typing import Any, ForwardRef, Protocol, TypeVar
+
+import msgspec
 
 from commandbus.connect import create_engine, create_pgmq_engine
 from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.command import SendRequest
 from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
@@ -21,6 +26,7 @@ from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
 
 S_co = TypeVar("S_co", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Host(Protocol[S_co]):
@@ -41,6 +47,52 @@ def may_repeat(tries: int, arguments: Iterable[object]) -> bool:
     """Whether an operation that was undone so many times is built and run again. Not with an iterator
     among its arguments, which has been used up."""
     return tries < TRIES_MAX and not any(isinstance(value, Iterator) for value in arguments)
+
+
+def shown_as(build: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a method the name and documentation of the operation behind it, and the signature that its
+    callers use."""
+
+    def show(method: F) -> F:
+        update_wrapper(method, build)
+        method.__signature__ = public_signature(build)  # type: ignore[attr-defined]
+        return method
+
+    return show
+
+
+def public_signature(build: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a method: `self` in place of the first parameter, each keyword of a TypedDict
+    by itself, and the result in place of the op that gives it."""
+    signature = inspect.signature(build)
+    shown = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    for parameter in list(signature.parameters.values())[1:]:
+        keywords = _UNPACKED.match(str(parameter.annotation))
+        if keywords is None:
+            shown.append(parameter)
+            continue
+        for name, kind in build.__globals__[keywords[1]].__annotations__.items():
+            default = _DEFAULTS.get(name)
+            shown.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_text(kind)
+                )
+            )
+    result = _RESULT.match(str(signature.return_annotation))
+    return signature.replace(
+        parameters=shown,
+        return_annotation=signature.return_annotation if result is None else result[1],
+    )
+
+
+_UNPACKED = re.compile(r"Unpack\[(\w+)\]$")
+_RESULT = re.compile(r"(?:Op|Flow)\[(.*)\]$")
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SendRequest)}
+
+
+def _text(annotation: Any) -> str:
+    """An annotation as it was written."""
+    return annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else str(annotation)
 
 
 def tracing_module() -> Any:
@@ -92,6 +144,10 @@ class BusBase:
         while the target does not answer, and counts how the block ends."""
         rule = CircuitBreaker(target) if isinstance(target, str) else target
         return Guard(self.gates, rule)
+
+    @property
+    def session(self) -> Any:
+        raise AssertionError("a runtime knows its session")
 
     @property
     def url(self) -> str:

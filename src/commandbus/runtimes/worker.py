@@ -7,18 +7,19 @@ import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import ConfigurationError
 from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
-from commandbus.runtimes.base import tracing_module
+from commandbus.runtimes.base import BusBase, tracing_module
 from commandbus.runtimes.farewell import Budget, attempt
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.runtimes.threads.bus import SyncBusWithin, SyncHandlerBus
@@ -38,23 +39,25 @@ from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
+from commandbus.worker.serving import what_to_serve
 from commandbus.worker.sizing import Sizer
 
+Bus = TypeVar("Bus", bound=BusBase)
 RECEIVE_MAX = 1_000
 
 
-class RuntimeWorker(WorkerBase):
+class RuntimeWorker(WorkerBase, Generic[Bus]):
     """Carries out the commands of one or several domains; see the workers of the two runtimes."""
 
     runtime: ClassVar[str]
+    bus_type: ClassVar[type[BusBase]]
     context_type: ClassVar[type[HandlerContext | SyncHandlerContext]]
 
     def __init__(
         self,
-        bus: Any,
-        domain: str | Iterable[str],
-        registry: HandlerRegistry | None = None,
-        *,
+        bus: Bus,
+        domain: str | Iterable[str] | HandlerRegistry,
+        *registries: HandlerRegistry | None,
         concurrency: int = 4,
         prefetch: int | None = None,
         poll_interval: Duration = 60.0,
@@ -92,12 +95,17 @@ class RuntimeWorker(WorkerBase):
             ageing,
             timer_grace,
         )
+        if not isinstance(bus, self.bus_type):
+            raise ConfigurationError(
+                f"{type(self).__name__} works on a {self.bus_type.__name__}, not on {bus!r}."
+            )
         self._bus = bus
+        domains, registry = what_to_serve(domain, registries)
         super().__init__(
             bus.engine,
             bus.settings.max_attempts,
             bus.gates,
-            domain,
+            domains,
             registry,
             settings,
             name,

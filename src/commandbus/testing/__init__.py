@@ -12,7 +12,7 @@ from __future__ import annotations
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.crashing import Crash
 from commandbus.testing.draining import drain
-from commandbus.testing.handlers import Gate, Recorder
+from commandbus.testing.handlers import Gate, Recorder, handler_context, sync_handler_context
 from commandbus.testing.harness import AsyncHarness, Configuration, Harness, SyncHarness
 from commandbus.testing.sent import assert_sent, sent_commands
 from commandbus.testing.trials import Trial, crash_every_await
@@ -32,5 +32,7 @@ __all__ = [
     "crash_every_await",
     "drain",
     "eventually",
+    "handler_context",
     "sent_commands",
+    "sync_handler_context",
 ]

@@ -78,8 +78,8 @@ def drain(
     AssertionError after `limit` runs. `domains` are those of the registry, unless given.
     """
     served = domains or dict.fromkeys(domain for domain, _ in registry.registered_handlers())
-    kind = Worker if isinstance(bus, CommandBus) else SyncWorker
-    worker: Any = kind(bus, served, registry, concurrency=1, name="drain")
+    kind: Any = Worker if isinstance(bus, CommandBus) else SyncWorker
+    worker = kind(bus, served, registry, concurrency=1, name="drain")
     if wrap is not None:
         worker.wrap_handlers(wrap)
     steps = _round(bus, worker, limit)

@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from commandbus.domain.command import Command
 from commandbus.testing.waiting import PATIENCE_SECONDS
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.local import local_context
 
 
 class Recorder:
@@ -90,3 +92,18 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self.open()
+
+
+def handler_context(
+    *, attempt: int = 1, max_attempts: int = 3, canceled: bool = False
+) -> HandlerContext:
+    """A context for `run_with` of a typed command of an `async def`: no bus, no worker. Steps run
+    once each, the lease never ends, progress goes nowhere."""
+    return local_context(True, attempt=attempt, max_attempts=max_attempts, canceled=canceled)
+
+
+def sync_handler_context(
+    *, attempt: int = 1, max_attempts: int = 3, canceled: bool = False
+) -> SyncHandlerContext:
+    """The same for a `def`."""
+    return local_context(False, attempt=attempt, max_attempts=max_attempts, canceled=canceled)

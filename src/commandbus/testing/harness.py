@@ -222,7 +222,7 @@ class Harness(ABC):
         """The types of the events in a command's trail."""
         return [str(event.event_type) for event in self.trail(command_id)]
 
-    def wait(self, command_id: UUID | str, timeout: Any = PATIENCE_SECONDS, **kw: Any) -> CommandRecord:
+    def wait(self, command_id: Any, timeout: Any = PATIENCE_SECONDS, **kw: Any) -> CommandRecord:
         record: CommandRecord = self.call(self.bus.wait, command_id, timeout, **kw)
         return record
 

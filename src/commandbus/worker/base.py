@@ -12,15 +12,13 @@ from typing import Any
 
 import msgspec
 
-from commandbus.domain import payload
 from commandbus.domain.command import Command
-from commandbus.domain.counts import as_items
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
-from commandbus.domain.outcome import Outcome, Released, as_result
+from commandbus.domain.outcome import Outcome, Released
 from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import (
@@ -52,7 +50,7 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution
+from commandbus.worker.execution import CaughtException, Execution, result_of
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
@@ -79,13 +77,6 @@ class ReceivedCommand(msgspec.Struct, frozen=True):
     claimed: Claimed
 
 
-def check_domains(domain: str | Iterable[str]) -> tuple[str, ...]:
-    names = (domain,) if isinstance(domain, str) else tuple(as_items(domain, "domain"))
-    if not names:
-        raise ConfigurationError("A worker needs at least one domain.")
-    return tuple(dict.fromkeys(as_name(name, "domain") for name in names))
-
-
 class WorkerBase:
     """Configuration, counters and manual processing of a worker. Not used on its own."""
 
@@ -94,16 +85,14 @@ class WorkerBase:
         engine: Engine,
         bus_max_attempts: int,
         gates: Gates,
-        domain: str | Iterable[str],
-        registry: HandlerRegistry | None,
+        domains: tuple[str, ...],
+        registry: HandlerRegistry,
         settings: WorkerSettings,
         name: str | None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
-        self.domains = check_domains(domain)
-        self.registry = HandlerRegistry() if registry is None else registry
-        if not isinstance(self.registry, HandlerRegistry):
-            raise ConfigurationError(f"registry must be a HandlerRegistry, not {registry!r}.")
+        self.domains = domains
+        self.registry = registry
         self.settings = settings
         # The boot id makes a worker that comes back under the same name another worker.
         boot_id = new_id().hex[-8:]
@@ -400,7 +389,9 @@ class WorkerBase:
 
     def _complete(self, received: ReceivedCommand, result: Any = None) -> Op[None]:
         """Record that a command taken by hand is done. Raises LeaseLost when it is too late."""
-        yield from self._settle_by_hand(received, as_result(result, payload.encode))
+        command = received.command
+        handler = self.registry.get(command.domain, command.command_type)
+        yield from self._settle_by_hand(received, result_of(handler, result))
 
     def _fail(
         self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True

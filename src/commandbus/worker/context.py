@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from commandbus.domain import payload
-from commandbus.domain.command import SendOptions, SendResult
+from commandbus.domain.command import SendOptions, SendRequest, SendResult
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
 from commandbus.errors import CommandCanceled, InvalidArgumentError, InvalidOperationError, LeaseLost
@@ -21,6 +21,9 @@ from commandbus.store.records import CancelRequest, Claimed
 
 if TYPE_CHECKING:
     from commandbus.worker.transactional import Unit
+
+
+R = TypeVar("R")
 
 
 class Desk:
@@ -108,14 +111,17 @@ class _Context:
         when, and only when, the command completes. Otherwise it sends at once."""
         return self._desk.bus if self._unit is None else self._unit.bus
 
-    def _sending(self, options: SendOptions) -> Any:
+    def _sending(self, domain: str | SendRequest[Any], options: SendOptions) -> Any:
         """The bus to send with; `options` get the flow of the command. Raises LeaseLost."""
         claimed = self._claimed
         if self._unit is None and not self._desk.holds(claimed.lease_id):
             raise self._lost()
-        if options.get("correlation_id") is None:
+        request = domain if isinstance(domain, SendRequest) else None
+        if options.get("correlation_id") is None and (
+            request is None or request.correlation_id is None
+        ):
             options["correlation_id"] = claimed.correlation_id
-        if options.get("causation_id") is None:
+        if options.get("causation_id") is None and (request is None or request.causation_id is None):
             options["causation_id"] = claimed.command_id
         return self.bus
 
@@ -173,9 +179,21 @@ class HandlerContext(_Context):
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._extend(seconds))
 
+    @overload
+    async def send(
+        self, request: SendRequest[R], /, **options: Unpack[SendOptions]
+    ) -> SendResult[R]: ...
+    @overload
     async def send(
         self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
-    ) -> SendResult:
+    ) -> SendResult[Any]: ...
+    async def send(
+        self,
+        domain: str | SendRequest[Any],
+        command_type: str | None = None,
+        data: Any = None,
+        **options: Unpack[SendOptions],
+    ) -> SendResult[Any]:
         """Send a command that this one leads to. The options are those of `CommandBus.send`; the
         correlation id, the causation id and the trace are those of this command, unless given.
 
@@ -183,8 +201,8 @@ class HandlerContext(_Context):
         other it is sent at once, and once more when the handler runs again: give it a `command_id`
         or a `unique_key` of its own to have one. Raises LeaseLost when the lease is known to be gone.
         """
-        bus = self._sending(options)
-        sent: SendResult = await bus.send(domain, command_type, data, **options)
+        bus = self._sending(domain, options)
+        sent: SendResult[Any] = await bus.send(domain, command_type, data, **options)
         return sent
 
     async def progress(self, percent: float, message: str = "") -> None:
@@ -216,9 +234,19 @@ class SyncHandlerContext(_Context):
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
         self._desk.session.run(self._extend(seconds))
 
+    @overload
+    def send(self, request: SendRequest[R], /, **options: Unpack[SendOptions]) -> SendResult[R]: ...
+    @overload
     def send(
         self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
-    ) -> SendResult:
+    ) -> SendResult[Any]: ...
+    def send(
+        self,
+        domain: str | SendRequest[Any],
+        command_type: str | None = None,
+        data: Any = None,
+        **options: Unpack[SendOptions],
+    ) -> SendResult[Any]:
         """Send a command that this one leads to. The options are those of `SyncCommandBus.send`; the
         correlation id, the causation id and the trace are those of this command, unless given.
 
@@ -226,8 +254,8 @@ class SyncHandlerContext(_Context):
         other it is sent at once, and once more when the handler runs again: give it a `command_id`
         or a `unique_key` of its own to have one. Raises LeaseLost when the lease is known to be gone.
         """
-        bus = self._sending(options)
-        sent: SendResult = bus.send(domain, command_type, data, **options)
+        bus = self._sending(domain, options)
+        sent: SendResult[Any] = bus.send(domain, command_type, data, **options)
         return sent
 
     def progress(self, percent: float, message: str = "") -> None:

@@ -29,6 +29,7 @@ from commandbus.domain.outcome import (
     Rejected,
     Released,
     RetryLater,
+    Succeeded,
     as_result,
     decide_failure,
     decide_stopped,
@@ -220,7 +221,7 @@ class Execution:
             if left <= 0:
                 return self._settlement(claimed, self._judge(claimed, handler, _overdue(handler)))
             timeout = left if timeout is None else min(timeout, left)
-        if handler.transactional or self._middleware or self._registry.layers:
+        if handler.transactional or self._middleware or handler.layers:
             handler = self._dress(handler)
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:
@@ -253,7 +254,7 @@ class Execution:
         """The handler as it is called: middleware around its function, a transaction around both."""
         dressed = self._dressed.get(id(handler))
         if dressed is None:
-            function, layers = handler.function, (*self._registry.layers, *self._middleware)
+            function, layers = handler.function, (*handler.layers, *self._middleware)
             if layers:
                 wrap = around_async if handler.is_async else around
                 function = wrap(function, layers)
@@ -295,7 +296,7 @@ class Execution:
         if handler.breaker is not None:
             self._gates.ended(handler.breaker.target, None)
         try:
-            outcome: Outcome = as_result(result, payload.encode)
+            outcome: Outcome = result_of(handler, result)
         except PayloadError as error:
             refused = PermanentCommandError(
                 "RESULT_NOT_JSON", f"The handler finished, but its result cannot be kept: {error}"
@@ -377,7 +378,8 @@ class Execution:
         self, claimed: Claimed, handler: Handler | None, error: BaseException, ran: int = 0
     ) -> Outcome:
         if not isinstance(error, TransactionEnded):  # no rule of the user makes it safe to run again
-            error = self._registry.translate(error, handler)
+            registry = (handler and handler.registry) or self._registry
+            error = registry.translate(error, handler)
         outcome = decide_failure(
             error,
             elapsed=(claimed.age + ran) / SECOND,
@@ -450,6 +452,14 @@ class Execution:
             if request is not None:
                 outcome = Canceled(request.reason, request.actor)
         return settlement_of(claimed, outcome, ran)
+
+
+def result_of(handler: Handler | None, result: Any) -> Succeeded:
+    """What is kept of a result, or PayloadError when it is not JSON or does not fit its contract."""
+    contract = None if handler is None else handler.contract
+    if contract is None:
+        return as_result(result, payload.encode)
+    return Succeeded(contract.encode_result(result))
 
 
 def _overdue(handler: Handler) -> PermanentCommandError:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.codec import Codec
+from commandbus.domain.contract import CommandType
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
@@ -18,6 +22,7 @@ from commandbus.errors import (
     HandlerNotFoundError,
     PayloadError,
 )
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.mapping import (
     ErrorMap,
     ErrorRule,
@@ -27,10 +32,25 @@ from commandbus.worker.mapping import (
     translate,
 )
 from commandbus.worker.middleware import Middleware, check_middleware
-from commandbus.worker.signatures import Decode, decoder, described, is_async, payload_type_of
+from commandbus.worker.signatures import (
+    Decode,
+    described,
+    is_async,
+    payload_codec,
+    payload_type_of,
+)
+from commandbus.worker.typed import (
+    AsyncCommandType,
+    CommandDecorator,
+    FunctionCommandType,
+    SyncCommandType,
+    command_of,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MARK = "__commandbus_handler__"
 
@@ -51,6 +71,15 @@ class Handler:
     transactional: bool = False
     total_timeout: float | None = None
     errors: ErrorMap | None = None
+    contract: CommandType[..., Any] | None = None
+    """Of a typed command; encodes its result."""
+    registry: HandlerRegistry | None = None
+    """Where it was registered: the middleware and the error rules of that registry are its own."""
+
+    @property
+    def layers(self) -> tuple[Middleware, ...]:
+        """The middleware around it, the first one outermost."""
+        return () if self.registry is None else self.registry.layers
 
     @property
     def payload_name(self) -> str:
@@ -96,12 +125,15 @@ def handler(
 class HandlerRegistry:
     """Handlers by (domain, command type). One type has one handler.
 
-    A handler is called with (command, context); it may be `def` or `async def` in both runtimes, and
-    what it returns is the result of the command.
+    `command` makes typed commands of plain functions, in the `domain` of the registry. A function
+    under `handler` is called with (command, context). Both may be `def` or `async def` in both
+    runtimes, and what they return is the result of the command.
     """
 
-    def __init__(self) -> None:
-        self._handlers: dict[tuple[str, str], Handler] = {}
+    def __init__(self, domain: str | None = None) -> None:
+        self.domain = None if domain is None else as_name(domain, "domain")
+        """The domain of its typed commands."""
+        self._handlers: MutableMapping[tuple[str, str], Handler] = {}
         self._errors: dict[type[BaseException], ErrorRule] = {}
         self.layers: tuple[Middleware, ...] = ()
         """Middleware around all handlers, the first one outermost."""
@@ -124,6 +156,56 @@ class HandlerRegistry:
             return function
 
         return decorate
+
+    @overload
+    def command(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[Concatenate[HandlerContext, P], Awaitable[R]], /
+    ) -> AsyncCommandType[P, R]: ...
+    @overload
+    def command(
+        self, function: Callable[Concatenate[HandlerContext, P], R], /
+    ) -> SyncCommandType[P, R]: ...
+    @overload
+    def command(
+        self, function: Callable[Concatenate[SyncHandlerContext, P], R], /
+    ) -> SyncCommandType[P, R]: ...
+    @overload
+    def command(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Awaitable[R]], /
+    ) -> AsyncCommandType[P, R]: ...
+    @overload
+    def command(self, function: Callable[P, R], /) -> SyncCommandType[P, R]: ...
+    @overload
+    def command(
+        self, name: str | None = None, /, **options: Unpack[HandlerOptions]
+    ) -> CommandDecorator: ...
+    def command(self, function: Any = None, /, **options: Unpack[HandlerOptions]) -> Any:
+        """Make a typed command of the function below: its parameters are the payload, its return type
+        the result, its name, or the one that is given, the command type.
+
+        As `@payments.command`, or with the options of `handler`. A first parameter annotated
+        `HandlerContext` (`SyncHandlerContext` of a `def`) gets the context. One parameter that is a
+        dataclass, msgspec Struct, pydantic model or TypedDict is the whole payload. Raises
+        ConfigurationError, with the file and line of the function, when its signature cannot be a
+        contract, HandlerAlreadyRegisteredError for a second command of one name.
+        """
+        name = function if isinstance(function, str) else None
+        names = sys._getframe(1).f_locals
+        if function is not None and name is None:
+            return self._command(function, None, names, options)
+        return lambda function: self._command(function, name, names, options)
+
+    def _command(
+        self, function: Any, name: str | None, names: Mapping[str, Any], options: HandlerOptions
+    ) -> CommandType[..., Any]:
+        if self.domain is None:
+            raise ConfigurationError(
+                f"The command {described(function)} has no domain: name one, as in "
+                'HandlerRegistry("payments").'
+            )
+        made = command_of(function, self.domain, name, names)
+        self._add(made.domain, made.command_type, made.handler, made.payload, options, made)
+        return made
 
     def middleware(self, function: Layer) -> Layer:
         """Put a generator with one yield around every handler; the first one is outermost. Raises
@@ -171,25 +253,41 @@ class HandlerRegistry:
         ConfigurationError when it cannot be called with (command, context), its payload type cannot be
         decoded from JSON, or an option is wrong or unknown.
         """
+        payload_type = payload_type_of(function)
+        codec = payload_codec(function, payload_type)
+        return self._add(domain, command_type, function, codec, options)
+
+    def _add(
+        self,
+        domain: str,
+        command_type: str,
+        function: Callable[..., Any],
+        codec: Codec[Any],
+        options: HandlerOptions,
+        contract: FunctionCommandType[..., Any] | None = None,
+    ) -> Handler:
         key = (as_name(domain, "domain"), as_name(command_type, "command_type"))
         if key in self._handlers:
-            raise HandlerAlreadyRegisteredError(*key)
-        payload_type = payload_type_of(function)
+            raise HandlerAlreadyRegisteredError(
+                *key, places=(described(self._handlers[key].function), described(function))
+            )
         _check_options(function, options)
         breaker = options.get("breaker")
         registered = Handler(
             domain,
             command_type,
             function,
-            is_async=is_async(function),
-            decode=decoder(function, payload_type),
-            payload_type=payload_type,
+            is_async=is_async(function if contract is None else contract.function),
+            decode=codec.decode,
+            payload_type=codec.kind,
             retry=options.get("retry"),
             timeout=_seconds(options.get("timeout"), "timeout"),
             breaker=CircuitBreaker(breaker) if isinstance(breaker, str) else breaker,
             transactional=options.get("transactional", False),
             total_timeout=_seconds(options.get("total_timeout"), "total_timeout"),
             errors=check_errors(options.get("errors")),
+            contract=contract,
+            registry=self,
         )
         self._handlers[key] = registered
         return registered
@@ -209,6 +307,28 @@ class HandlerRegistry:
                 f"{type(instance).__name__} has no method marked with @handler(domain, command_type)."
             )
         return found
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Its own domain and those of its handlers."""
+        own = () if self.domain is None else (self.domain,)
+        return tuple(dict.fromkeys((*own, *(domain for domain, _ in self._handlers))))
+
+    @classmethod
+    def union(cls, registries: Sequence[HandlerRegistry]) -> HandlerRegistry:
+        """The handlers of several registries, each with the middleware and the error rules of its own.
+        Raises HandlerAlreadyRegisteredError when two of them have a handler for one type."""
+        if len(registries) == 1:
+            return registries[0]
+        places: dict[tuple[str, str], Handler] = {}
+        for found in (handler for registry in registries for handler in registry):
+            first = places.setdefault((found.domain, found.command_type), found)
+            if first is not found:
+                both = (described(first.function), described(found.function))
+                raise HandlerAlreadyRegisteredError(found.domain, found.command_type, places=both)
+        combined = cls()
+        combined._handlers = ChainMap(*(registry._handlers for registry in registries))
+        return combined
 
     def get(self, domain: str, command_type: str) -> Handler | None:
         return self._handlers.get((domain, command_type))

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
-import msgspec
-
-from commandbus.domain import payload
+from commandbus.domain.codec import Codec
 from commandbus.domain.command import Command
 from commandbus.errors import ConfigurationError
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -143,40 +141,14 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:
         ) from None
 
 
-def decoder(function: Callable[..., Any], payload_type: Any) -> Decode:
-    if payload_type is Any:
-        return payload.decode
-    validate = getattr(payload_type, "model_validate_json", None)  # pydantic, without importing it
-    if callable(validate):
-        return typing.cast("Decode", validate)
+def payload_codec(function: Callable[..., Any], payload_type: Any) -> Codec[Any]:
     try:
-        if foreign := _foreign_type(msgspec.inspect.type_info(payload_type)):
-            raise TypeError(f"JSON has no form for {foreign!r}")
-        return msgspec.json.Decoder(payload_type).decode
+        return Codec(payload_type)
     except TypeError as error:
         raise ConfigurationError(
             f"{described(function)} wants its payload as {payload_type!r}, which cannot be decoded "
             f"from JSON: {error}."
         ) from None
-
-
-def _foreign_type(info: object) -> type | None:
-    """A class somewhere inside a type that no JSON decodes into. msgspec would only notice with the
-    first command, when the handler is long deployed."""
-    seen: set[int] = set()
-    pending = [info]
-    while pending:
-        part = pending.pop()
-        if id(part) in seen:  # types may contain themselves
-            continue
-        seen.add(id(part))
-        if isinstance(part, msgspec.inspect.CustomType):
-            return part.cls
-        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
-            pending += [getattr(part, name) for name in part.__struct_fields__]
-        elif isinstance(part, tuple):
-            pending += part
-    return None
 
 
 def described(function: Callable[..., Any]) -> str:

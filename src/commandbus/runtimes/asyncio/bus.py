@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from commandbus.operations import (
     actions,
@@ -26,8 +26,10 @@ from commandbus.operations import (
     schedules,
     troubleshooting,
     verification,
+    waiting,
 )
 from commandbus.operations.scope import Scope
+from commandbus.runtimes import calls
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.store.session import AsyncSession
@@ -42,7 +44,10 @@ class _Sending:
     session: AsyncSession
     hub: WakeHub
 
-    send = awaiting(commands.send)
+    if TYPE_CHECKING:
+        send: calls.AwaitedSend
+    else:
+        send = awaiting(commands.send)
     send_many = awaiting(commands.send_many)
     get_command = awaiting(commands.get_command, read=True)
     cancel = awaiting(cancelling.cancel)
@@ -90,8 +95,12 @@ class CommandBus(BusBase, _Sending):
 
     query_commands = awaiting(commands.query_commands, read=True)
     get_audit_trail = awaiting(commands.get_audit_trail, read=True)
-    wait = awaiting_flow(commands.wait)
-    request = awaiting_flow(commands.request)
+    if TYPE_CHECKING:
+        wait: calls.AwaitedWait
+        request: calls.AwaitedRequest
+    else:
+        wait = awaiting_flow(waiting.wait)
+        request = awaiting_flow(waiting.request)
     pause = awaiting(queues.pause)
     resume = awaiting(queues.resume)
     stats = awaiting(queues.stats, read=True)

@@ -6,12 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from commandbus.operations.flows import FlowRun
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host, may_repeat
+from commandbus.runtimes.base import Host, may_repeat, shown_as
 from commandbus.store.op import Op, Undone
 from commandbus.store.session import AsyncSession
 
@@ -24,7 +23,7 @@ def awaiting(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """An operation as a method to be awaited."""
 
-    @wraps(build)
+    @shown_as(build)
     async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
         tries = 0
         while True:
@@ -43,7 +42,7 @@ def awaiting_own(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """An op of the object itself as a method to be awaited."""
 
-    @wraps(build)
+    @shown_as(build)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         tries = 0
         while True:
@@ -64,7 +63,7 @@ def awaiting_flow(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """A flow as a method to be awaited: its ops are run, its waits are waited."""
 
-    @wraps(build)
+    @shown_as(build)
     async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await _drive(build(bus.scope, *args, **kwargs), bus)
 
@@ -76,7 +75,7 @@ def awaiting_own_flow(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """A flow of the object itself as a method to be awaited."""
 
-    @wraps(build)
+    @shown_as(build)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await _drive(build(self, *args, **kwargs), self)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.offload import Crew
@@ -54,7 +55,7 @@ FAIR_SECONDS = 0.005
 """Handlers that never wait are run one after another for this long before others get the loop."""
 
 
-class Worker(RuntimeWorker):
+class Worker(RuntimeWorker[CommandBus]):
     """Carries out the commands of one or several domains.
 
     `run()` works until `stop()`; handlers run concurrently up to `concurrency`, `async def` on the
@@ -62,6 +63,7 @@ class Worker(RuntimeWorker):
     """
 
     runtime = "asyncio"
+    bus_type = CommandBus
     context_type = HandlerContext
 
     receive = awaiting_own_flow(RuntimeWorker._receive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from commandbus.operations import (
     actions,
@@ -26,8 +26,10 @@ from commandbus.operations import (
     schedules,
     troubleshooting,
     verification,
+    waiting,
 )
 from commandbus.operations.scope import Scope
+from commandbus.runtimes import calls
 from commandbus.runtimes.base import BusBase, scope_with
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 from commandbus.store.session import Session
@@ -42,7 +44,10 @@ class _Sending:
     session: Session
     hub: WakeHub
 
-    send = blocking(commands.send)
+    if TYPE_CHECKING:
+        send: calls.BlockingSend
+    else:
+        send = blocking(commands.send)
     send_many = blocking(commands.send_many)
     get_command = blocking(commands.get_command, read=True)
     cancel = blocking(cancelling.cancel)
@@ -90,8 +95,12 @@ class SyncCommandBus(BusBase, _Sending):
 
     query_commands = blocking(commands.query_commands, read=True)
     get_audit_trail = blocking(commands.get_audit_trail, read=True)
-    wait = blocking_flow(commands.wait)
-    request = blocking_flow(commands.request)
+    if TYPE_CHECKING:
+        wait: calls.BlockingWait
+        request: calls.BlockingRequest
+    else:
+        wait = blocking_flow(waiting.wait)
+        request = blocking_flow(waiting.request)
     pause = blocking(queues.pause)
     resume = blocking(queues.resume)
     stats = blocking(queues.stats, read=True)

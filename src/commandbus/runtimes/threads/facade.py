@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from commandbus.operations.flows import FlowRun
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host, may_repeat
+from commandbus.runtimes.base import Host, may_repeat, shown_as
 from commandbus.store.op import Op, Undone
 from commandbus.store.session import Session
 
@@ -23,7 +22,7 @@ def blocking(
 ) -> Callable[Concatenate[Any, P], T]:
     """An operation as a method that blocks."""
 
-    @wraps(build)
+    @shown_as(build)
     def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
         tries = 0
         while True:
@@ -42,7 +41,7 @@ def blocking_own(
 ) -> Callable[Concatenate[Any, P], T]:
     """An op of the object itself as a method that blocks."""
 
-    @wraps(build)
+    @shown_as(build)
     def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         tries = 0
         while True:
@@ -63,7 +62,7 @@ def blocking_flow(
 ) -> Callable[Concatenate[Any, P], T]:
     """A flow as a method that blocks: its ops are run, its waits are waited."""
 
-    @wraps(build)
+    @shown_as(build)
     def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return _drive(build(host.scope, *args, **kwargs), host)
 
@@ -75,7 +74,7 @@ def blocking_own_flow(
 ) -> Callable[Concatenate[Any, P], T]:
     """A flow of the object itself as a method that blocks."""
 
-    @wraps(build)
+    @shown_as(build)
     def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return _drive(build(own, *args, **kwargs), own)
 

@@ -16,6 +16,7 @@ from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
 from commandbus.runtimes.farewell import Budget
+from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
@@ -52,7 +53,7 @@ T = TypeVar("T")
 SHORT_PATIENCE = 0.25
 
 
-class SyncWorker(RuntimeWorker):
+class SyncWorker(RuntimeWorker[SyncCommandBus]):
     """Carries out the commands of one or several domains.
 
     `run()` blocks and works until `stop()`; handlers run in threads named `worker-{domain}-{n}`, up
@@ -61,6 +62,7 @@ class SyncWorker(RuntimeWorker):
     """
 
     runtime = "threads"
+    bus_type = SyncCommandBus
     context_type = SyncHandlerContext
 
     receive = blocking_own_flow(RuntimeWorker._receive)

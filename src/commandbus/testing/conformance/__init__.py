@@ -66,6 +66,7 @@ SUITES = (
     "stopping",
     "transactions",
     "troubleshooting",
+    "typed",
     "uniqueness",
     "unknown_handlers",
     "verdicts",

@@ -1,0 +1,208 @@
+"""A Python type as JSON, exactly: what is encoded decodes to an equal value, or is refused.
+
+A value is encoded, decoded again by its type, and compared. So one pass checks every field against its
+annotation, and finds what JSON would alter: NaN, text in place of a Decimal, keys that a TypedDict does
+not have. Supported is what msgspec supports, and pydantic models, which are never imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from commandbus.domain import payload
+from commandbus.domain.misfit import bounded, describe_misfit
+from commandbus.errors import PayloadError
+
+T = TypeVar("T")
+
+
+class Codec(Generic[T]):
+    """Encodes and decodes values of one type. Raises TypeError for a type that has no JSON form."""
+
+    __slots__ = ("_alters_numbers", "decode", "encode", "kind")
+
+    decode: Callable[[str], T]
+    """JSON text as a value; raises what the validation of the type raises."""
+    encode: Callable[[T, str], str]
+    """A value as JSON text; its second argument names the value in PayloadError."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self._alters_numbers = False
+        if kind is Any:
+            self.decode, self.encode = payload.decode, _encode_plain
+        elif is_pydantic(kind):
+            self.decode, self.encode = kind.model_validate_json, self._encode_pydantic
+        else:
+            self._alters_numbers = _look_inside(kind)
+            self.decode = msgspec.json.Decoder(kind, dec_hook=_dec_hook).decode
+            self.encode = self._encode
+
+    @property
+    def name(self) -> str:
+        """The type in messages."""
+        return "any JSON" if self.kind is Any else getattr(self.kind, "__name__", str(self.kind))
+
+    def convert(self, plain: Any) -> T:
+        """Plain JSON values as a value; raises what the validation of the type raises."""
+        return self.decode(_write(plain).decode())
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the type."""
+        if self.kind is Any:
+            return {}
+        if is_pydantic(self.kind):
+            found: dict[str, Any] = self.kind.model_json_schema()
+            return found
+        return msgspec.json.schema(self.kind, schema_hook=_schema_hook)
+
+    def _encode(self, value: T, what: str) -> str:
+        try:
+            text = _write(value).decode()
+            decoded = self.decode(text)
+        except Exception as error:  # the validation of a type may raise anything
+            raise PayloadError(f"{what}: {_reason(value, error)}.") from None
+        if decoded != value or (self._alters_numbers and _write(decoded).decode() != text):
+            altered = _altered(value, decoded, "$")
+            if altered is not None:
+                raise PayloadError(f"{what}: {bounded(altered)}.")
+        try:
+            payload.check_written(text, "$")
+        except PayloadError as error:
+            raise PayloadError(f"{what}: {error}") from None
+        return text
+
+    def _encode_pydantic(self, value: Any, what: str) -> str:
+        if not isinstance(value, self.kind):
+            raise PayloadError(f"{what}: Expected {self.name}, got {type(value).__name__} at $.")
+        try:
+            # By alias, because that is what the model reads.
+            plain = value.model_dump(mode="json", by_alias=True)
+            text = payload.encode(plain, what="$", bytes_max=payload.UNLIMITED)
+            self.decode(text)
+        except PayloadError as error:
+            raise PayloadError(f"{what}: {error}") from None
+        except Exception as error:  # the serializers and the validation of a model may raise anything
+            raise PayloadError(f"{what}: {describe_misfit(error)}.") from None
+        return text
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Whether a type is a model of pydantic, without importing it."""
+    return isinstance(kind, type) and callable(getattr(kind, "model_validate_json", None))
+
+
+def _encode_plain(value: Any, what: str) -> str:
+    try:
+        return payload.encode(value, what="$", bytes_max=payload.UNLIMITED)
+    except PayloadError as error:
+        raise PayloadError(f"{what}: {error}") from None
+
+
+def _enc_hook(value: Any) -> Any:
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _dec_hook(kind: Any, plain: Any) -> Any:
+    return kind.model_validate_json(_write(plain))
+
+
+def _schema_hook(kind: Any) -> dict[str, Any]:
+    found: dict[str, Any] = kind.model_json_schema()
+    return found
+
+
+_write = msgspec.json.Encoder(enc_hook=_enc_hook).encode
+
+
+def _look_inside(kind: Any) -> bool:
+    """Whether a type holds decimal numbers, which a float in JSON would decode to. Raises TypeError
+    for a class inside it that no JSON decodes to: msgspec would only notice with the first command."""
+    seen: set[int] = set()
+    pending: list[object] = [msgspec.inspect.type_info(kind)]
+    decimals = False
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:  # types may contain themselves
+            continue
+        seen.add(id(part))
+        decimals = decimals or isinstance(part, msgspec.inspect.DecimalType)
+        if isinstance(part, msgspec.inspect.CustomType) and not is_pydantic(part.cls):
+            raise TypeError(f"JSON has no form for {part.cls!r}")
+        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+            pending += [getattr(part, name) for name in part.__struct_fields__]
+        elif isinstance(part, tuple):
+            pending += part
+    return decimals
+
+
+def _reason(value: Any, error: Exception) -> str:
+    """Why a value cannot be encoded by its type."""
+    if isinstance(error, msgspec.ValidationError):
+        return describe_misfit(error)
+    for name, part in (_fields(value) or {}).items():
+        try:
+            _write(part)
+        except Exception as cause:  # found where: the value of this field cannot be written
+            return f"a {type(part).__name__} at $.{name} cannot be written as JSON: {_safe(cause)}"
+    return f"a {type(value).__name__} cannot be written as JSON: {_safe(error)}"
+
+
+def _safe(error: Exception) -> str:
+    """Of an error only what cannot quote a value."""
+    if isinstance(error, UnicodeError):
+        return "it contains a lone surrogate, which is not valid Unicode"
+    return str(error) if isinstance(error, TypeError | RecursionError) else type(error).__name__
+
+
+def _altered(given: Any, decoded: Any, path: str) -> str | None:
+    """Where a value differs from what its JSON decodes to; None where only the classes of sequences
+    or of numbers differ, or where a class does not compare its instances."""
+    if type(given) is not type(decoded) and not _alike(given, decoded):
+        return f"Expected {type(decoded).__name__}, got {type(given).__name__} at {path}"
+    if isinstance(given, list | tuple):
+        steps = ((f"{path}[{index}]", item) for index, item in enumerate(given))
+        for (step, item), other in zip(steps, decoded, strict=True):
+            if (found := _altered(item, other, step)) is not None:
+                return found
+        return None
+    parts, others = _fields(given), _fields(decoded)
+    if parts is None or others is None:
+        return None if given == decoded else f"a {type(given).__name__} that JSON alters at {path}"
+    for name, part in parts.items():
+        if name not in others:
+            return f"unknown field at {path}.{name}"
+        if (found := _altered(part, others[name], f"{path}.{name}")) is not None:
+            return found
+    return None
+
+
+_ALIKE = ((list, tuple), (set, frozenset), (int, float))
+
+
+def _alike(given: Any, decoded: Any) -> bool:
+    """Whether one may stand for the other: their JSON is the same, and so is what it means."""
+    if any(isinstance(given, kinds) and isinstance(decoded, kinds) for kinds in _ALIKE):
+        return True
+    # A member of an enumeration of texts or numbers is one.
+    return isinstance(given, type(decoded)) and isinstance(given, str | int) and given == decoded
+
+
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """The parts of a value that has names for them."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if is_pydantic(type(value)):
+        found: dict[str, Any] = vars(value)
+        return found
+    return None

@@ -1,0 +1,129 @@
+"""Waiting for the end of a command."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, Unpack
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.command import CommandRecord, SendOptions, SendRequest, SendResult
+from commandbus.domain.contract import CommandType
+from commandbus.domain.ids import as_id
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
+from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.reply import Reply, reply_outcome
+from commandbus.errors import (
+    BusinessRuleException,
+    CommandCanceled,
+)
+from commandbus.operations.commands import complete_record, only_one, send
+from commandbus.operations.scope import Await, Flow, Scope, Send
+
+R = TypeVar("R")
+
+
+def request(
+    scope: Scope,
+    /,
+    domain: str | SendRequest[R],
+    command_type: str | None = None,
+    data: Any = None,
+    *,
+    timeout: Duration,
+    **options: Unpack[SendOptions],
+) -> Flow[Reply | R | None]:
+    """Send a command and wait for its end. `options` are those of `send`.
+
+    Of a request, such as a call of a typed command makes, the result is returned, decoded; a command
+    that was FAILED raises BusinessRuleException with its code, message and details, one that was
+    CANCELED raises CommandCanceled. Of a domain, a command type and a payload the Reply is returned:
+    outcome, result and error.
+    Raises TimeoutError when the command has not ended after `timeout` seconds, also while it is
+    parked for an operator; it goes on nevertheless, and `wait` can be asked again by its id.
+    """
+    seconds = as_seconds(timeout, "timeout")
+    now = yield Await(0)
+    deadline = now + seconds
+    typed = isinstance(domain, SendRequest)
+    sent: SendResult[R] = yield Send(send(scope, domain, command_type, data, **options))
+    while True:
+        records = yield scope.store.find(sent.command_id, sent.domain)
+        record = only_one(records, sent.command_id, sent.domain)
+        outcome = reply_outcome(record.status)
+        if outcome is not None:
+            return _result(sent, record) if typed else _reply(record, outcome)
+        if now >= deadline:
+            raise TimeoutError(
+                f"Command {sent.command_id} is still {record.status} after {seconds:g} s; it goes on, "
+                "and wait() can be asked again by its id."
+            )
+        now = yield Await(min(1.0, deadline - now))
+
+
+def _reply(record: CommandRecord[Any], outcome: ReplyOutcome) -> Reply:
+    error = record.error if outcome is ReplyOutcome.FAILED else None
+    return Reply(
+        record.command_id,
+        record.domain,
+        record.command_type,
+        record.correlation_id,
+        outcome,
+        record.result,
+        error.code if error else None,
+        error.message if error else None,
+        error.details if error else None,
+        record.reason,
+    )
+
+
+def _result(sent: SendResult[R], record: CommandRecord[Any]) -> R | None:
+    """The result of a command that has ended, or what its end is to who asked for it."""
+    if record.status is CommandStatus.CANCELED:
+        raise CommandCanceled(record.reason or "canceled")
+    if record.error is not None:
+        error = record.error
+        raise BusinessRuleException(error.code, error.message, error.details)
+    return _decoded(sent.contract, record).result
+
+
+def _decoded(contract: CommandType[..., R] | None, record: CommandRecord[Any]) -> CommandRecord[R]:
+    """The record with its result as the contract says."""
+    if contract is None or record.status is not CommandStatus.COMPLETED:
+        return record
+    return msgspec.structs.replace(record, result=contract.decode_result(record.result))
+
+
+def wait(
+    scope: Scope,
+    command_id: SendResult[R] | UUID | str,
+    timeout: Duration | None = None,
+    *,
+    domain: str | None = None,
+) -> Flow[CommandRecord[R]]:
+    """Wait until a command has ended or is parked for an operator, and return its record.
+
+    Given what `send` of a typed command returned, the result of the record is decoded, and PayloadError
+    raised when it does not fit. Raises TimeoutError after `timeout` seconds, CommandNotFoundError when
+    there is no such command, and InvalidOperationError when several domains have one with this id and
+    `domain` is not given.
+    """
+    contract = None
+    if isinstance(command_id, SendResult):
+        contract, domain = command_id.contract, command_id.domain
+        command_id = command_id.command_id
+    wanted = as_id(command_id, "command_id")
+    seconds = None if timeout is None else as_seconds(timeout, "timeout")
+    now = yield Await(0)
+    deadline = None if seconds is None else now + seconds
+    while True:
+        record = only_one((yield scope.store.find(wanted, domain)), wanted, domain)
+        if record.status in FINAL or record.status is PARKED:
+            return _decoded(contract, complete_record(scope, record))
+        left = 1.0 if deadline is None else min(1.0, deadline - now)
+        if left <= 0:
+            raise TimeoutError(
+                f"Command {wanted} is still {record.status} after {seconds:g} s; wait again, or see "
+                "whether a worker serves its domain."
+            )
+        now = yield Await(left)

@@ -1,0 +1,286 @@
+"""From a plain function to a typed command: its parameters are the payload, its return type the result.
+
+A signature that cannot be a contract is refused where it is declared, with the file and line of the
+function, so that no worker meets it later.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import wraps
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from commandbus.domain.codec import Codec
+from commandbus.domain.command import Command
+from commandbus.domain.contract import CommandType, is_model
+from commandbus.errors import ConfigurationError, PayloadError
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.local import local_context
+from commandbus.worker.signatures import described, is_async
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Call = Callable[[Command[Any], Any], Any]
+"""A handler as a worker calls it."""
+
+
+class FunctionCommandType(CommandType[P, R]):
+    """A typed command and the function that carries it out."""
+
+    function: Callable[..., Any]
+    """The plain function, whose first parameter is the context if it takes one."""
+    takes_context: bool
+    handler: Call
+
+    def _arguments(self, context: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not self.takes_context:
+            return args
+        return (local_context(is_async(self.function)) if context is None else context, *args)
+
+
+class AsyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
+    """A typed command that an `async def` function carries out."""
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the plain function, for unit tests: no bus, no worker. Where it takes a context it
+        gets one for tests; see `commandbus.testing.handler_context`."""
+        return self.run_with(None, *args, **kwargs)
+
+    def run_with(
+        self, context: HandlerContext | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """As `run`, with a context of your own."""
+        called: Coroutine[Any, Any, R] = self.function(*self._arguments(context, args), **kwargs)
+        return called
+
+
+class SyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
+    """A typed command that a `def` function carries out."""
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function, for unit tests: no bus, no worker. Where it takes a context it
+        gets one for tests; see `commandbus.testing.sync_handler_context`."""
+        return self.run_with(None, *args, **kwargs)
+
+    def run_with(self, context: SyncHandlerContext | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `run`, with a context of your own."""
+        result: R = self.function(*self._arguments(context, args), **kwargs)
+        return result
+
+
+class CommandDecorator(Protocol):
+    """`@registry.command(…)`: makes a typed command of the function below it."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[Concatenate[HandlerContext, P], Awaitable[R]], /
+    ) -> AsyncCommandType[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[HandlerContext, P], R], /
+    ) -> SyncCommandType[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[SyncHandlerContext, P], R], /
+    ) -> SyncCommandType[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Awaitable[R]], /
+    ) -> AsyncCommandType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncCommandType[P, R]: ...
+
+
+def command_of(
+    function: Callable[..., Any], domain: str, name: str | None, names: Mapping[str, Any]
+) -> FunctionCommandType[..., Any]:
+    """The typed command of a function. `names` are those that its annotations may use beside those of
+    its module. Raises ConfigurationError for a signature that cannot be a contract."""
+    if not inspect.isfunction(function):
+        raise _refused(function, "is not a function: decorate a `def` or an `async def`")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise _refused(function, "is a generator: calling it runs nothing. Return the result instead")
+    signature = _signature(function, names)
+    parameters = list(signature.parameters.values())
+    takes_context = bool(parameters) and _is_context(parameters[0].annotation)
+    if takes_context:
+        if is_async(function) and parameters[0].annotation is SyncHandlerContext:
+            raise _refused(function, "is `async def`: its context is a HandlerContext")
+        del parameters[0]
+    for parameter in parameters:
+        _check(function, parameter)
+    called = signature.replace(parameters=parameters)
+    result = _codec(function, signature.return_annotation, "its result")
+    if len(parameters) == 1 and is_model(parameters[0].annotation):
+        make, payload, arguments = _one_model(function, parameters[0])
+    else:
+        make, payload, arguments = _fields(function, called)
+    kind = AsyncCommandType if is_async(function) else SyncCommandType
+    command: FunctionCommandType[..., Any] = kind(
+        domain, name or function.__name__, _explained(make, called, function), payload, result
+    )
+    command.function, command.takes_context = function, takes_context
+    command.handler = _handler(function, takes_context, arguments)
+    command.__doc__, command.__module__ = function.__doc__, function.__module__
+    command.__signature__ = called  # type: ignore[attr-defined]
+    return command
+
+
+def _refused(function: Any, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"The command {described(function)} {problem}.")
+
+
+def _signature(function: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Signature:
+    """The signature with its annotations as types."""
+    try:
+        signature = inspect.signature(function)
+    except NameError as error:  # since Python 3.14 annotations are evaluated here
+        raise _refused(function, f"has an annotation that cannot be resolved: {error}") from None
+    found = {**names, **inspect.getclosurevars(function).nonlocals}
+
+    def resolve(annotation: Any, what: str) -> Any:
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return typing.get_type_hints(holder, function.__globals__, found, include_extras=True)["it"]
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            raise _refused(
+                function,
+                f"annotates {what} as {annotation!r}, which cannot be resolved ({error}); define or "
+                "import its types at the top of the module",
+            ) from None
+
+    parameters = [
+        parameter
+        if parameter.annotation is parameter.empty
+        else parameter.replace(annotation=resolve(parameter.annotation, repr(parameter.name)))
+        for parameter in signature.parameters.values()
+    ]
+    result: Any = signature.return_annotation
+    result = Any if result is signature.empty else resolve(result, "its result")
+    return signature.replace(parameters=parameters, return_annotation=result)
+
+
+def _is_context(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_is_context(one) for one in typing.get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, HandlerContext | SyncHandlerContext)
+
+
+def _check(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
+    name = parameter.name
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise _refused(
+            function,
+            f"takes {str(parameter).split(':')[0]}: the fields of a payload have names and types",
+        )
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise _refused(function, f"takes {name!r} by position only: the fields of a payload have names")
+    if parameter.annotation is parameter.empty:
+        raise _refused(function, f"does not annotate {name!r}: say its type, or Any for any JSON value")
+    if _is_context(parameter.annotation):
+        raise _refused(function, f"takes its context as {name!r}: make it the first parameter")
+
+
+def _codec(function: Callable[..., Any], kind: Any, what: str) -> Codec[Any]:
+    try:
+        return Codec(kind)
+    except (TypeError, NameError) as error:
+        raise _refused(
+            function, f"annotates {what} as {kind!r}, which has no JSON form: {error}"
+        ) from None
+
+
+_Parts = tuple[Callable[..., Any], Codec[Any], Callable[[Any], dict[str, Any]]]
+"""What makes the payload of arguments, how it is encoded, and the arguments that it makes."""
+
+
+def _one_model(function: Callable[..., Any], parameter: inspect.Parameter) -> _Parts:
+    name = parameter.name
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if len(args) + len(kwargs) != 1 or (kwargs and name not in kwargs):
+            raise TypeError
+        return args[0] if args else kwargs[name]
+
+    if parameter.default is not parameter.empty:
+        raise _refused(function, f"gives {name!r} a default: give the fields of its type defaults")
+    codec = _codec(function, parameter.annotation, repr(name))
+    return make, codec, lambda data: {name: data}
+
+
+def _fields(function: Callable[..., Any], signature: inspect.Signature) -> _Parts:
+    fields: list[Any] = []
+    for parameter in signature.parameters.values():
+        codec = _codec(function, parameter.annotation, repr(parameter.name))
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, parameter.annotation))
+            continue
+        try:
+            codec.encode(parameter.default, "its value")
+        except PayloadError as error:
+            raise _refused(
+                function, f"gives {parameter.name!r} a default that does not fit {codec.name}: {error}"
+            ) from None
+        fields.append((parameter.name, parameter.annotation, parameter.default))
+    try:
+        struct = msgspec.defstruct(
+            function.__name__, fields, kw_only=True, frozen=True, module=function.__module__
+        )
+    except (TypeError, ValueError) as error:
+        raise _refused(function, f"cannot be a contract: {error}") from None
+    positional = tuple(
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    )
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            if len(args) > len(positional) or not kwargs.keys().isdisjoint(positional[: len(args)]):
+                raise TypeError
+            kwargs.update(zip(positional, args, strict=False))
+        return struct(**kwargs)
+
+    return make, _codec(function, struct, "its parameters"), msgspec.structs.asdict
+
+
+def _explained(
+    make: Callable[..., Any], signature: inspect.Signature, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The same, whose TypeErrors are those of a function with this signature."""
+
+    def explain(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return make(*args, **kwargs)
+        except TypeError:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            raise
+
+    return explain
+
+
+def _handler(
+    function: Callable[..., Any], takes_context: bool, arguments: Callable[[Any], dict[str, Any]]
+) -> Call:
+    """The function as a worker calls it. Of an `async def` it returns what is to be awaited."""
+
+    @wraps(function)
+    def with_context(command: Command[Any], context: Any) -> Any:
+        return function(context, **arguments(command.data))
+
+    @wraps(function)
+    def without(command: Command[Any], context: Any) -> Any:
+        return function(**arguments(command.data))
+
+    return with_context if takes_context else without

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.typed import TypedSuite
+
+
+class TestTyped(TypedSuite):
+    pass
