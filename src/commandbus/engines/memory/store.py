@@ -162,11 +162,8 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
                 entry = item[2]
                 if domain.waiting.get(entry.seq) is not entry:
                     continue
-                command = self._state.commands[entry.seq].command
-                is_over = command.expires_at is not None and command.expires_at <= now
-                if request.priority not in (None, command.priority) or not (
-                    is_over or admission.admits(entry.crashes, now - entry.due_at)
-                ):
+                is_special = entry.crashes or request.priority is not None
+                if is_special and not self._may_take(entry, request.priority, admission, now):
                     passed_over.append(item)
                 else:
                     self._take(domain, entry, members, expired, now)
@@ -188,6 +185,13 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         if any(command.batch_id is not None for command in expired):
             yield Wake(BATCHES)
         yield from self.insert(replies_to_expired(expired), Capacity())
+
+    def _may_take(self, entry: Entry, priority: int | None, admission: Admission, now: int) -> bool:
+        command = self._state.commands[entry.seq].command
+        if priority not in (None, command.priority):
+            return False
+        is_over = command.expires_at is not None and command.expires_at <= now
+        return is_over or admission.admits(entry.crashes, now - entry.due_at)
 
     def _take(
         self,
