@@ -369,7 +369,8 @@ def in_queries(old: str, new: str, *names: str) -> None:
 
 @bug("P6", postgres=True)
 def claims_do_not_lock_what_they_take() -> None:
-    in_queries(" for update skip locked", "", "claim", "claim_apart")
+    names = ("claim", "claim_apart", "claim_fresh", "claim_fresh_apart")
+    in_queries(" for update skip locked", "", *names)
 
 
 @bug("P4", postgres=True, needs_freezes=True)

@@ -81,7 +81,7 @@ def fill(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("statistics", ["none", "fresh"])
-@pytest.mark.parametrize("name", ["claim", "settle", "quick", "renew"])
+@pytest.mark.parametrize("name", ["claim", "claim_fresh", "settle", "quick", "renew"])
 def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: str) -> None:
     fill(connection)
     if statistics == "fresh":
@@ -97,10 +97,10 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
         params = ["{}"] * (count - 4) + ['{"{1,2}","{3}"}', 1, 1, 3]
         params[5], params[6], params[33], params[34] = None, "w", "me", True
-    elif name == "claim":
-        limit = suspect_params(SuspectLimit(8))
-        params = ["orders", 100, "w", "{0,0}", 30_000_000, *limit, "{99,99}"]
-        sql = texts("claim", found)
+    elif name in ("claim", "claim_fresh"):
+        limit = suspect_params(SuspectLimit(8)) if name == "claim" else ()
+        params = ["orders", 100, "w", "{0,0}", 30_000_000, "{99,99}", *limit]
+        sql = texts(name, found)
     else:
         sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
     rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()

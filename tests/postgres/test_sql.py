@@ -82,11 +82,11 @@ def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], m
     return "\n".join(row[0] for row in rows)
 
 
-CLAIM = [
-    "d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20, *suspect_params(SuspectLimit(8)),
-]  # fmt: skip
+FRESH = ["d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20]
+CLAIM = [*FRESH, *suspect_params(SuspectLimit(8))]
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
+    "claim_fresh": FRESH,
     "sweep": ["{d1,d2}"],
     "next_moment": ["{d1}", "w"],
     "renew": ["{1,2}", 30_000_000],
@@ -102,7 +102,7 @@ def check_plans(connection: psycopg.Connection[Any], statistics: str) -> None:
             walked = re.findall(r"Seq Scan on (\w+)", plan)
             # Few rows, and each look at them wants all of them.
             assert set(walked) <= {"tally", "lease"}, told
-            if name == "claim":
+            if name in ("claim", "claim_fresh"):
                 assert "Index Scan using queue_pkey on queue" in plan, told
                 assert "Index Scan using command_pkey on command" in plan, told
                 assert "Tid Scan on queue" in plan, told
@@ -129,6 +129,18 @@ def test_the_hot_statements_go_by_index_through_a_million_rows(
     finally:
         for table in ("queue", "command", "scheduled"):
             connection.execute(f"alter table commandbus.{table} reset (autovacuum_enabled)")
+
+
+def test_a_fresh_claim_leaves_suspects_to_the_other(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(
+        "insert into commandbus.queue (domain, priority, seq, available_at, crashes)"
+        " select 'd1', 5, n, 0, n % 3 from generate_series(1, 6) n"
+    )
+    found = queries("commandbus")
+    fresh = connection.execute(found.claim_fresh.encode(), FRESH).fetchall()
+    suspects = connection.execute(found.claim.encode(), CLAIM).fetchall()
+    assert [row[0] for row in fresh] == [3, 6]
+    assert [row[0] for row in suspects] == [1, 2, 4, 5]
 
 
 def forget_statistics(connection: psycopg.Connection[Any]) -> None:

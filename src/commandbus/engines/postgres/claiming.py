@@ -132,8 +132,13 @@ class PostgresClaiming(PostgresSettling):
             # A chain needs one lease for all of it.
             most = 0 if request.apart else request.spare(claimed)
             chained = (duration, domain, max(0, most), request.chain)
-            sql = self._sql.claim_apart if request.apart else self._sql.claim
-            params = (place, wanted, request.worker, *chosen, *chained, *suspect_params(limit))
+            params: tuple[Any, ...] = (place, wanted, request.worker, *chosen, *chained)
+            if fresh_only or ranges is not None:
+                # Commands whose workers died return with old keys, for a look without bounds.
+                sql = self._sql.claim_fresh_apart if request.apart else self._sql.claim_fresh
+            else:
+                sql = self._sql.claim_apart if request.apart else self._sql.claim
+                params += suspect_params(limit)
             rows = yield Atomic(sql, params)
             if request.priority is None:
                 now = self._monotonic()

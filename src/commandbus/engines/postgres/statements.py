@@ -42,6 +42,7 @@ hear about it from the server; or nobody, in a caller's transaction."""
 
 BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
+_SUSPECTS = re.compile(r"\s*/\* suspects \*/.*?/\* end of suspects \*/", re.DOTALL)
 
 
 class Urgent(Atomic, frozen=True):
@@ -124,10 +125,17 @@ def queries(schema: str, *, limited: bool = False) -> SimpleNamespace:
         "gates.sql", "erasing.sql", "arriving.sql",
     ):  # fmt: skip
         found |= vars(load(PACKAGE, file))
-    found["claim_apart"] = _apart(found["claim"])
+    found["claim_fresh"] = fresh_only(found["claim"])
+    for name in ("claim", "claim_fresh"):
+        found[f"{name}_apart"] = _apart(found[name])
     if limited:
         found |= vars(load(PACKAGE, "limited.sql"))
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
+
+
+def fresh_only(claim: str) -> str:
+    """A claim that leaves all commands in the queue whose workers died, and looks at nothing for it."""
+    return _SUSPECTS.sub("", claim).replace("\nfound as", "\ntaken as")
 
 
 def _apart(claim: str) -> str:

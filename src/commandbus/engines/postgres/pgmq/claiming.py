@@ -134,7 +134,10 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             bounds = self._bounds.after(domain, began)
             firsts = [(bounds or {}).get(queue.queue_id, 0) for queue in queues]
             try:
-                rows = yield self._claim_of(domain, request, claimed, queues, firsts, limit=limit)
+                fresh = fresh_only or bounds is not None
+                rows = yield self._claim_of(
+                    domain, request, claimed, queues, firsts, limit=limit, fresh=fresh
+                )
             except SchemaOutdated:
                 self._queues.forget()  # one of them was dropped; the next claim looks again
                 raise
@@ -168,12 +171,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         firsts: Sequence[int],
         lasts: Sequence[int] = (),
         limit: SuspectLimit | None = None,
+        fresh: bool = False,
     ) -> Atomic:
-        """The claim of the first visible messages in these ranges of numbers, one range per queue."""
+        """The claim of the first visible messages in these ranges of numbers, one range per queue; with
+        `fresh`, of none whose worker died."""
         wanted, duration = request.limit - len(claimed), _micro(request.lease_seconds)
         ends = integers(lasts or [_LAST] * len(queues))
-        params = (domain, wanted, request.worker, integers(firsts), duration)
-        return Atomic(self._texts("claim", queues), (*params, *suspect_params(limit), ends))
+        params = (domain, wanted, request.worker, integers(firsts), duration, ends)
+        if fresh:
+            return Atomic(self._texts("claim_fresh", queues), params)
+        return Atomic(self._texts("claim", queues), (*params, *suspect_params(limit)))
 
     def _claim_one_by_one(
         self, domain: str, request: ClaimRequest, queues: Sequence[Queue], claimed: list[Claimed]

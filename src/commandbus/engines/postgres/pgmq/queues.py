@@ -17,7 +17,7 @@ import msgspec
 
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.pgmq.names import quoted_table
-from commandbus.engines.postgres.statements import in_schema, queries
+from commandbus.engines.postgres.statements import fresh_only, in_schema, queries
 from commandbus.store.sql_files import load
 
 PACKAGE = "commandbus.engines.postgres.pgmq.sql"
@@ -39,6 +39,8 @@ _PARAMETER = re.compile(r"\$(\d+)")
 def templates(schema: str) -> SimpleNamespace:
     """The statements and parts of statements, for a schema; those over queues are not complete."""
     found = vars(load(PACKAGE, "messages.sql"))
+    found["claim_fresh"] = fresh_only(found["claim"]).replace("@any look@", "@any look_fresh@")
+    found["look_fresh"] = fresh_only(found["look"])
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 
 

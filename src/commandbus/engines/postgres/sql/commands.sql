@@ -156,7 +156,8 @@ from item where $4::boolean order by domain
 -- worker died, nor such a one itself, nor what comes after it.
 -- Commands whose workers died are taken as store/suspects.py says: $12 at most, for a worker that holds no
 -- such one ($13) or one on its last chance ($14), which is the one with $17 crashes; after $15 microseconds
--- in the queue beside one with another chance, after $16 beside any.
+-- in the queue beside one with another chance, after $16 beside any. `claim_fresh` is this statement
+-- without the marked parts, and takes none of them.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 found as materialized (
@@ -170,12 +171,13 @@ found as materialized (
         where domain = $1::text
             and (priority, seq) >= (r.from_priority, r.from_seq)
             and (priority, seq) < (r.to_priority, r.to_seq)
-            and (crashes = 0 or $12::bigint > 0
-                and (not $14::boolean or available_at <= m.now - $15::bigint))
+            and (crashes = 0 /* suspects */ or $12::bigint > 0
+                and (not $14::boolean or available_at <= m.now - $15::bigint) /* end of suspects */)
         order by priority, seq limit $2::bigint for update skip locked) q
     where not exists (select 1 from commandbus.domain d
         where d.domain = $9::text and d.paused_at is not null)
     limit $2::bigint),
+/* suspects */
 left_out as materialized (
     select seq from (
         select s.*, row_number() over line as position,
@@ -192,6 +194,7 @@ left_out as materialized (
         else 0 end),
 taken as not materialized (
     select * from found where crashes = 0 or seq not in (select seq from left_out)),
+/* end of suspects */
 gone as (
     delete from commandbus.queue where ctid = any (array(select place from taken))),
 ahead as materialized (
@@ -225,11 +228,12 @@ member as materialized (
     union all
     select priority, seq, attempts, crashes, releases, keyed, position, leader from behind),
 -- Where all of them are keyed, that is said once, under the number 0.
-alike as materialized (select bool_and(keyed) and $10::bigint > 0 as keyed from member),
+alike as materialized (
+    select bool_and(keyed) and $10::bigint > 0 as keyed, min(seq) as first, max(seq) as last from member),
 -- One look in the index where none of these numbers has an outcome, which is nearly always.
 doubtful as materialized (
-    select exists (select 1 from commandbus.outcome o
-        where o.seq >= (select min(seq) from member) and o.seq <= (select max(seq) from member)) as any),
+    select exists (select 1 from commandbus.outcome o where o.seq between a.first and a.last) as any
+    from alike a),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
     select $9::text, $3::text, max(m.now), max(m.now) + $8::bigint,

@@ -128,7 +128,8 @@ from taken t cross join lateral (
 -- visibility timeout moves and the read count rises. What carries a command of ours is put under one
 -- new lease; other messages come back with their text, to be made commands or to be refused. The
 -- messages stay invisible a little longer than the lease, so that who takes it back is first.
--- Commands whose workers died are taken as the engine's own claim does, by $6 to $11.
+-- Commands whose workers died are taken as the engine's own claim does, by $7 to $12; `claim_fresh` takes
+-- none of them, and is this statement without the marked parts.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
@@ -137,23 +138,31 @@ gate as materialized (
         where d.domain = $1::text and d.paused_at is not null)),
 found as materialized (
     select * from (@any look@) q limit $2::bigint),
+/* suspects */
 left_out as materialized (
     select queue_id, msg_id from (
         select s.*, row_number() over line as n,
-            $8::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+            $9::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
                 and 1 preceding), false) as beside_last
         from (
-            select f.*, f.crashes >= $11::bigint as last_chance,
+            select f.*, f.crashes >= $12::bigint as last_chance,
                 extract(epoch from m.at - f.vt) * 1000000 as waited
             from found f cross join moment m where f.crashes > 0) s
         window line as (order by s.position, s.msg_id)) s
-    where n > $6::bigint or waited < case
-        when last_chance and beside_last then $10::bigint
-        when beside_last or last_chance and not ($7::boolean and n = 1) then $9::bigint
+    where n > $7::bigint or waited < case
+        when last_chance and beside_last then $11::bigint
+        when beside_last or last_chance and not ($8::boolean and n = 1) then $10::bigint
         else 0 end),
 taken as materialized (
-    select * from found where (queue_id, msg_id) not in (select queue_id, msg_id from left_out)),
+    select * from found where crashes = 0 or (queue_id, msg_id) not in (
+        select queue_id, msg_id from left_out)),
+/* end of suspects */
 @each read@,
+carried as materialized (@any was_read@),
+-- One look in the index where none of their commands has an outcome, which is nearly always.
+doubtful as materialized (
+    select exists (select 1 from commandbus.outcome o where o.seq between c.first and c.last) as any
+    from (select min(seq) as first, max(seq) as last from carried) c),
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 2) end as crashes,
@@ -161,8 +170,8 @@ known as materialized (
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
         c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
         c.due_at, c.unique_key is not null as keyed,
-        coalesce((select true from commandbus.outcome o where o.seq = c.seq), false) as ended
-    from (@any was_read@) t left join lateral (
+        d.any and exists (select 1 from commandbus.outcome o where o.seq = c.seq) as ended
+    from carried t cross join doubtful d left join lateral (
         select * from commandbus.command c
         where c.seq = t.seq and c.domain = $1::text and exists (
             select 1 from commandbus.pgmq_message m
@@ -184,11 +193,11 @@ order by k.place, k.msg_id
 
 -- name: look
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
-    select ctid as place, msg_id, vt, @crashes@ as crashes from @table@
+    select ctid as place /* suspects */, msg_id, vt, @crashes@ as crashes /* end of suspects */ from @table@
     where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
-        and msg_id <= ($12::text::bigint[])[@position@]
-        and (read_ct = 0 or $6::bigint > 0
-            and (not $8::boolean or vt <= g.at - $9::bigint * '1 microsecond'::interval)
+        and msg_id <= ($6::text::bigint[])[@position@]
+        and (read_ct = 0 /* suspects */ or $7::bigint > 0
+            and (not $9::boolean or vt <= g.at - $10::bigint * '1 microsecond'::interval) /* end of suspects */
             or @crashes@ = 0)
     order by msg_id limit $2::bigint for update skip locked) q
 

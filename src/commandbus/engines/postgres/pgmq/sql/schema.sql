@@ -50,7 +50,8 @@ create or replace function commandbus.pgmq_headers(
 -- What a token and a row of PGMQ say, within what the bus can keep: other programs write both.
 create or replace function commandbus.pgmq_count(part text) returns smallint
     language sql immutable parallel safe
-    return case when length(part) between 1 and 4 and translate(part, '0123456789', '') = ''
+    return case when part is null then 0  -- nearly always
+        when length(part) between 1 and 4 and translate(part, '0123456789', '') = ''
         then part::smallint else 0 end;
 
 create or replace function commandbus.pgmq_moment(moment timestamptz) returns bigint
