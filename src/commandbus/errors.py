@@ -15,6 +15,24 @@ class ConfigurationError(CommandBusError, ValueError):
     """A setting, URL or registration is wrong. Raised at construction or at open, never later."""
 
 
+class LifespanError(CommandBusError):
+    """A lifespan of a worker raised an exception, at its start or at its stop."""
+
+    def __init__(self, lifespan: str, when: str, error: BaseException) -> None:
+        effect = (
+            "The worker did not start and has claimed nothing"
+            if when == "start"
+            else "The worker has stopped, and its other lifespans were stopped as well"
+        )
+        super().__init__(
+            f"The lifespan {lifespan} failed at {when}: {type(error).__name__}: {error}. {effect}."
+        )
+        self.lifespan, self.when, self.error = lifespan, when, error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.lifespan, self.when, self.error)
+
+
 class InvalidArgumentError(CommandBusError, ValueError):
     """An argument of a call cannot be accepted; nothing was changed."""
 

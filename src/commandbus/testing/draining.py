@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from contextvars import copy_context
 from typing import Any, TypeAlias, overload
 from uuid import UUID
@@ -17,10 +18,12 @@ from uuid import UUID
 from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord
 from commandbus.operations.commands import get_command
+from commandbus.runtimes.asyncio import lifespan as async_lifespan
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.containment import uncontained
+from commandbus.runtimes.threads import lifespan as sync_lifespan
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.worker import SyncWorker
@@ -73,7 +76,8 @@ def drain(
     a CommandBus, call it with a SyncCommandBus.
 
     Returns the records of what was run, as they are at the end, in the order of their first run.
-    Schedules that are due send, and batches that are through complete. What is delayed or waits for a
+    Lifespans of the registry are started and stopped around it. Schedules that are due send, and
+    batches that are through complete. What is delayed or waits for a
     retry stays: move the clock and drain again. Timeouts of handlers do not pass here. Raises
     AssertionError after `limit` runs. `domains` are those of the registry, unless given.
     """
@@ -83,7 +87,9 @@ def drain(
     if wrap is not None:
         worker.wrap_handlers(wrap)
     steps = _round(bus, worker, limit)
-    return _awaiting(bus, steps) if isinstance(bus, CommandBus) else _blocking(bus, steps)
+    if isinstance(bus, CommandBus):
+        return _awaiting(bus, worker, steps)
+    return _blocking(bus, worker, steps)
 
 
 def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
@@ -141,7 +147,7 @@ def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Call, Any, Sett
     return succeeded
 
 
-def _blocking(bus: SyncCommandBus, steps: Round) -> list[CommandRecord]:
+def _blocking(bus: SyncCommandBus, worker: Any, steps: Round) -> list[CommandRecord]:
     loop = LoopThread("commandbus-drain")
 
     def perform(step: Op[Any] | Call) -> Any:
@@ -154,7 +160,11 @@ def _blocking(bus: SyncCommandBus, steps: Round) -> list[CommandRecord]:
         )
 
     try:
-        return _driven(steps, perform)
+        with ExitStack() as lifespans:
+            sync_lifespan.enter_lifespans(
+                worker.registry.lifespans, lifespans, worker._execution.provided, loop
+            )
+            return _driven(steps, perform)
     finally:
         loop.close()
         bus.engine.loop_ended()
@@ -174,7 +184,15 @@ def _driven(steps: Round, perform: Callable[[Any], Any]) -> list[CommandRecord]:
         return done.value  # type: ignore[no-any-return]
 
 
-async def _awaiting(bus: CommandBus, steps: Round) -> list[CommandRecord]:
+async def _awaiting(bus: CommandBus, worker: Any, steps: Round) -> list[CommandRecord]:
+    async with AsyncExitStack() as lifespans:
+        await async_lifespan.enter_lifespans(
+            worker.registry.lifespans, lifespans, worker._execution.provided
+        )
+        return await _driven_async(bus, steps)
+
+
+async def _driven_async(bus: CommandBus, steps: Round) -> list[CommandRecord]:
     async def perform(step: Op[Any] | Call) -> Any:
         if not isinstance(step, Call):
             return await bus.session.run(step)

@@ -345,6 +345,7 @@ class WorkerBase:
         """Take the right to run; False when a stop came first."""
         self._check_can_run()
         self._check_handlers()
+        self._execution.check_middleware()
         self._warn_of_idle_domains()
         self._running = self._fresh = True
         early, self._stop_early = self._stop_early, False

@@ -7,14 +7,20 @@ SyncHandlerContext whose methods block. That depends on the handler, not on the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from commandbus.domain import payload
 from commandbus.domain.command import SendOptions, SendRequest, SendResult
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
-from commandbus.errors import CommandCanceled, InvalidArgumentError, InvalidOperationError, LeaseLost
+from commandbus.errors import (
+    CommandCanceled,
+    InvalidArgumentError,
+    InvalidOperationError,
+    LeaseLost,
+    PermanentCommandError,
+)
 from commandbus.store.op import Op
 from commandbus.store.port import Store
 from commandbus.store.records import CancelRequest, Claimed
@@ -22,14 +28,14 @@ from commandbus.store.records import CancelRequest, Claimed
 if TYPE_CHECKING:
     from commandbus.worker.transactional import Unit
 
-
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Desk:
     """What all handlers of one kind in a worker share."""
 
-    __slots__ = ("bus", "holds", "requests", "session", "store", "worker")
+    __slots__ = ("bus", "holds", "provided", "requests", "session", "store", "worker")
 
     def __init__(
         self,
@@ -39,6 +45,7 @@ class Desk:
         requests: dict[int, CancelRequest],
         bus: Any = None,
         holds: Callable[[int], bool] = lambda _: True,
+        provided: Mapping[Any, Any] | None = None,
     ) -> None:
         self.store = store
         self.session = session
@@ -49,16 +56,19 @@ class Desk:
         """Sends outside of any transaction of a handler."""
         self.holds = holds
         """Whether a lease is valid as far as this worker knows, without asking the store."""
+        self.provided = {} if provided is None else provided
+        """What the lifespans of the worker have yielded."""
 
 
 class _Context:
-    __slots__ = ("_claimed", "_desk", "_recorded", "_unit", "max_attempts")
+    __slots__ = ("_claimed", "_desk", "_own", "_recorded", "_unit", "max_attempts")
 
     def __init__(self, claimed: Claimed, max_attempts: int, desk: Desk) -> None:
         self._claimed = claimed
         self._desk = desk
         self._recorded: dict[str, str] | None = None
         self._unit: Unit | None = None
+        self._own: dict[Any, Any] | None = None
         self.max_attempts = max_attempts
 
     @property
@@ -97,6 +107,26 @@ class _Context:
         request = self._desk.requests.get(self._claimed.seq)
         if request is not None:
             raise CommandCanceled(request.reason)
+
+    def provided(self, kind: type[T]) -> T:
+        """The value that this worker provides for a type: by `provide` during this run, else by a
+        lifespan. Raises PermanentCommandError when there is none."""
+        own, shared = self._own or {}, self._desk.provided
+        found = own[kind] if kind in own else shared.get(kind, _MISSING)
+        if found is _MISSING:
+            known = ", ".join(sorted(_name(one) for one in {**shared, **own})) or "nothing"
+            raise PermanentCommandError(
+                "NOT_PROVIDED",
+                f"This worker provides no {_name(kind)}; it provides {known}. Yield one from a "
+                "@registry.lifespan, or call context.provide in a middleware; then retry.",
+            )
+        value: T = found
+        return value
+
+    def provide(self, kind: type[T], value: T) -> None:
+        """Provide a value for this run: for middleware, such as one that opens a session for each
+        command. It comes before that of a lifespan."""
+        self._own = {**(self._own or {}), kind: value}
 
     @property
     def connection(self) -> Any:
@@ -168,6 +198,13 @@ class _Context:
             f"The lease on command {self._claimed.command_id} is gone; another worker may run it. "
             "Stop here: nothing that this attempt reports will be recorded."
         )
+
+
+_MISSING: Any = object()
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", None) or str(kind)
 
 
 class HandlerContext(_Context):

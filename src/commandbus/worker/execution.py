@@ -49,7 +49,7 @@ from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
-from commandbus.worker.middleware import Middleware, around, around_async
+from commandbus.worker.middleware import Middleware, around, around_async, check_layers
 from commandbus.worker.settlements import settlement_of
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
@@ -124,6 +124,8 @@ class Execution:
         self.demand = demand
         self.requests: dict[int, CancelRequest] = {}
         self.keeper: LeaseKeeper | None = None
+        self.provided: dict[Any, Any] = {}
+        """What the lifespans of this worker provide, while it runs."""
         self._health = health
         self._middleware = tuple(middleware)
         self._bus_over = bus_over
@@ -132,6 +134,7 @@ class Execution:
         self._desk = self._desk_of(worker, engine.session, is_async=False)
         self._async_desk = self._desk_of(worker, engine.async_session, is_async=True)
         self._registry = registry
+        self.check_middleware()
         self._policy = policy
         self._max_attempts = max_attempts
         self._gates = gates
@@ -142,7 +145,12 @@ class Execution:
 
     def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> Desk:
         bus = None if self._bus_over is None else self._bus_over(session, is_async, False)
-        return Desk(self.engine.store, session, worker, self.requests, bus, self._holds)
+        return Desk(self.engine.store, session, worker, self.requests, bus, self._holds, self.provided)
+
+    def check_middleware(self) -> None:
+        """Raises ConfigurationError for middleware that cannot be around a handler."""
+        for handler in self._registry:
+            check_layers((*handler.layers, *self._middleware), handler)
 
     def _holds(self, lease_id: int) -> bool:
         return self.keeper is None or self.keeper.holds(lease_id)

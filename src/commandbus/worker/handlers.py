@@ -23,6 +23,7 @@ from commandbus.errors import (
     PayloadError,
 )
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.lifespan import L, Lifespan, check_lifespan
 from commandbus.worker.mapping import (
     ErrorMap,
     ErrorRule,
@@ -32,12 +33,14 @@ from commandbus.worker.mapping import (
     translate,
 )
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.providing import inject
 from commandbus.worker.signatures import (
     Decode,
     described,
     is_async,
     payload_codec,
     payload_type_of,
+    provided_parameters,
 )
 from commandbus.worker.typed import (
     AsyncCommandType,
@@ -126,8 +129,9 @@ class HandlerRegistry:
     """Handlers by (domain, command type). One type has one handler.
 
     `command` makes typed commands of plain functions, in the `domain` of the registry. A function
-    under `handler` is called with (command, context). Both may be `def` or `async def` in both
-    runtimes, and what they return is the result of the command.
+    under `handler` is called with (command, context), and with the values that its parameters
+    annotated `Provided[T]` ask for. Both may be `def` or `async def` in both runtimes, and what they
+    return is the result of the command.
     """
 
     def __init__(self, domain: str | None = None) -> None:
@@ -137,6 +141,8 @@ class HandlerRegistry:
         self._errors: dict[type[BaseException], ErrorRule] = {}
         self.layers: tuple[Middleware, ...] = ()
         """Middleware around all handlers, the first one outermost."""
+        self.lifespans: tuple[Lifespan, ...] = ()
+        """What a worker starts before its first claim, in this order, and stops in reverse."""
 
     def handler(
         self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
@@ -208,9 +214,22 @@ class HandlerRegistry:
         return made
 
     def middleware(self, function: Layer) -> Layer:
-        """Put a generator with one yield around every handler; the first one is outermost. Raises
-        ConfigurationError for anything else."""
+        """Put a generator with one yield around every handler; the first one is outermost. An
+        `async def` one needs handlers that are `async def` as well. Raises ConfigurationError for
+        anything else."""
         self.layers = (*self.layers, check_middleware(function))
+        return function
+
+    def lifespan(self, function: L) -> L:
+        """Run a generator with one yield, `def` or `async def`, around the work of each worker: up to
+        its yield before the first claim, to its end after the last handler. Several start in order and
+        stop in reverse. It may yield a mapping of values for handlers, by type: a parameter
+        annotated `Provided[T]` gets the value of T, and so does `context.provided(T)`.
+
+        What it raises at start is raised by the worker's `run()` as LifespanError. Raises
+        ConfigurationError for anything but a generator function without parameters.
+        """
+        self.lifespans = (*self.lifespans, check_lifespan(function))
         return function
 
     def map_exception(self, kind: type[BaseException], means: ErrorRule) -> None:
@@ -276,7 +295,7 @@ class HandlerRegistry:
         registered = Handler(
             domain,
             command_type,
-            function,
+            function if contract is not None else inject(function, provided_parameters(function)),
             is_async=is_async(function if contract is None else contract.function),
             decode=codec.decode,
             payload_type=codec.kind,
@@ -327,6 +346,7 @@ class HandlerRegistry:
                 both = (described(first.function), described(found.function))
                 raise HandlerAlreadyRegisteredError(found.domain, found.command_type, places=both)
         combined = cls()
+        combined.lifespans = tuple(one for registry in registries for one in registry.lifespans)
         combined._handlers = ChainMap(*(registry._handlers for registry in registries))
         return combined
 

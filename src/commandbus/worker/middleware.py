@@ -10,12 +10,15 @@
 The handler runs at the `yield`, which gives its result or raises its exception. What the generator
 raises replaces the exception; a value that it returns replaces the result; an exception that it
 swallows is gone. It never waits, so the same one serves `def` and `async def` handlers.
+
+An `async def` generator may wait, and is for `async def` handlers only. It cannot return a value, so an
+exception that it swallows leaves the result None.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from functools import wraps
 from typing import Any, cast
 
@@ -23,19 +26,38 @@ from commandbus.domain.command import Command
 from commandbus.errors import ConfigurationError
 
 Steps = Generator[None, Any, Any]
-Middleware = Callable[[Command[Any], Any], Iterator[None]]
+Middleware = Callable[[Command[Any], Any], Iterator[None] | AsyncIterator[None]]
 """Called with (command, context); a generator that yields once."""
 
 
 def check_middleware(function: Any) -> Middleware:
     """Raises ConfigurationError for what is not a generator function of (command, context)."""
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
-    if not inspect.isgeneratorfunction(target):
+    if not inspect.isgeneratorfunction(_routine(function)) and not waits(function):
         raise ConfigurationError(
-            f"Middleware must be a plain generator function of (command, context) with one yield, not "
-            f"{function!r}."
+            "Middleware must be a generator function of (command, context) with one yield, `def` or "
+            f"`async def`, not {function!r}."
         )
     return function  # type: ignore[no-any-return]
+
+
+def check_layers(layers: Sequence[Middleware], handler: Any) -> None:
+    """Raises ConfigurationError when `async def` middleware would be around a `def` handler."""
+    waiting = None if handler.is_async else next(filter(waits, layers), None)
+    if waiting is not None:
+        raise ConfigurationError(
+            f"The middleware {getattr(waiting, '__qualname__', waiting)} is `async def`, but the "
+            f"handler for {handler.command_type!r} in domain {handler.domain!r} is not: make the "
+            "handler `async def`, or the middleware a plain generator, which serves both."
+        )
+
+
+def waits(layer: Any) -> bool:
+    """Whether a middleware is an `async def` one."""
+    return inspect.isasyncgenfunction(_routine(layer))
+
+
+def _routine(function: Any) -> Any:
+    return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
 
 
 def around(
@@ -59,7 +81,44 @@ def around(
 def around_async(
     function: Callable[..., Awaitable[Any]], layers: Sequence[Middleware]
 ) -> Callable[[Command[Any], Any], Awaitable[Any]]:
-    """An `async def` handler with middleware around it."""
+    """An `async def` handler with middleware around it, the first layer outermost."""
+    if not any(map(waits, layers)):
+        return _around_async(function, layers)
+    for layer in reversed(layers):
+        function = _waiting(function, layer) if waits(layer) else _around_async(function, [layer])
+    return function
+
+
+def _waiting(
+    function: Callable[..., Awaitable[Any]], layer: Callable[..., Any]
+) -> Callable[[Command[Any], Any], Awaitable[Any]]:
+    """An `async def` handler with one `async def` middleware around it."""
+
+    @wraps(function)
+    async def run(command: Command[Any], context: Any) -> Any:
+        steps, result = layer(command, context), None
+        try:
+            await anext(steps)
+        except StopAsyncIteration:
+            raise _wrong(steps, "did not yield") from None
+        try:
+            try:
+                result = await function(command, context)
+            except BaseException as error:  # the layer may have a word about it
+                await steps.athrow(error)
+            else:
+                await steps.asend(result)
+        except StopAsyncIteration:
+            return result
+        await steps.aclose()
+        raise _wrong(steps, "yielded twice")
+
+    return run
+
+
+def _around_async(
+    function: Callable[..., Awaitable[Any]], layers: Sequence[Middleware]
+) -> Callable[[Command[Any], Any], Awaitable[Any]]:
 
     @wraps(function)
     async def run(command: Command[Any], context: Any) -> Any:
@@ -120,6 +179,6 @@ class _Stack:
         raise error
 
 
-def _wrong(steps: Steps, what: str) -> ConfigurationError:
+def _wrong(steps: Any, what: str) -> ConfigurationError:
     name = getattr(steps, "__qualname__", "?")
     return ConfigurationError(f"The middleware {name} {what}; it must yield exactly once.")

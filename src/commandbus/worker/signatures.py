@@ -17,6 +17,18 @@ from commandbus.worker.context import HandlerContext, SyncHandlerContext
 
 Decode = Callable[[str], Any]
 _CONTEXTS = (HandlerContext, SyncHandlerContext)
+T = TypeVar("T")
+
+
+class _Provided:
+    def __repr__(self) -> str:
+        return "provided"
+
+
+_PROVIDED = _Provided()
+Provided = Annotated[T, _PROVIDED]
+"""`Provided[AsyncClient]` as the annotation of a handler's parameter: not a part of the payload, but
+the AsyncClient that the worker provides, by a lifespan or a middleware."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -75,9 +87,40 @@ def _check_kind(function: Callable[..., Any]) -> None:
         )
 
 
+def is_provided(annotation: Any) -> bool:
+    """Whether an annotation is `Provided[…]`."""
+    return typing.get_origin(annotation) is Annotated and _PROVIDED in typing.get_args(annotation)[1:]
+
+
+def provided_parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters that are annotated `Provided[…]`, and what each of them asks for."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some callables of C extensions have no signature
+        return {}
+    found: dict[str, Any] = {}
+    for parameter in parameters:
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            try:
+                annotation = _resolve(function, annotation)
+            except ConfigurationError:
+                if "Provided" in annotation:
+                    raise
+        if is_provided(annotation):
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise ConfigurationError(
+                    f"{described(function)} takes {parameter.name} by position only; a provided "
+                    "value is passed by name, so write the parameter after the `/`."
+                )
+            found[parameter.name] = typing.get_args(annotation)[0]
+    return found
+
+
 def _positional(function: Callable[..., Any], signature: inspect.Signature) -> list[inspect.Parameter]:
     """The parameters that get command and context."""
-    parameters = list(signature.parameters.values())
+    provided = provided_parameters(function)
+    parameters = [p for p in signature.parameters.values() if p.name not in provided]
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     required = [p for p in positional if p.default is p.empty]

@@ -21,7 +21,7 @@ from commandbus.domain.contract import CommandType, is_model
 from commandbus.errors import ConfigurationError, PayloadError
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.local import local_context
-from commandbus.worker.signatures import described, is_async
+from commandbus.worker.signatures import described, is_async, is_provided
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,6 +185,13 @@ def _check(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
         raise _refused(function, f"takes {name!r} by position only: the fields of a payload have names")
     if parameter.annotation is parameter.empty:
         raise _refused(function, f"does not annotate {name!r}: say its type, or Any for any JSON value")
+    if is_provided(parameter.annotation):
+        kind = typing.get_args(parameter.annotation)[0]
+        raise _refused(
+            function,
+            f"takes the provided value {name!r}, but its parameters are the payload: take the context "
+            f"as the first parameter, and call context.provided({getattr(kind, '__name__', kind)})",
+        )
     if _is_context(parameter.annotation):
         raise _refused(function, f"takes its context as {name!r}: make it the first parameter")
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
@@ -16,6 +17,7 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
+from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work
@@ -111,6 +113,11 @@ class Worker(RuntimeWorker[CommandBus]):
             self._stopped.set()
 
     async def _run_once(self) -> None:
+        async with AsyncExitStack() as lifespans:
+            await enter_lifespans(self.registry.lifespans, lifespans, self._execution.provided)
+            await self._work()
+
+    async def _work(self) -> None:
         self._begin_anew()
         self._engine.meet(self._demand_of(self._core.concurrency))
         assert self._loop is not None

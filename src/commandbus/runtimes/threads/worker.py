@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack
 from contextvars import copy_context
 from math import inf
 from typing import Any, TypeVar, assert_never
@@ -18,6 +19,7 @@ from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
+from commandbus.runtimes.threads.lifespan import enter_lifespans
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.slots import Slot, Slots
 from commandbus.runtimes.threads.waiting import take
@@ -92,6 +94,18 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
             self._stopped.set()
 
     def _run_once(self) -> None:
+        self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
+        self._lifespans = ExitStack()
+        try:
+            enter_lifespans(
+                self.registry.lifespans, self._lifespans, self._execution.provided, self._loop
+            )
+        except BaseException:
+            self._leave_loop(Budget())
+            raise
+        self._work_until_stopped()
+
+    def _work_until_stopped(self) -> None:
         self._begin_anew()
         self._engine.meet(self._demand_of(self._core.concurrency))
         self._slots = Slots(
@@ -109,7 +123,6 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
             default=stuck,
         )
         self._overdue_at = 0.0
-        self._loop = LoopThread(f"worker-{self.domains[0]}-loop")
         self._claims = _Errands("commandbus-claim", self._claim)
         self._settles = _Errands("commandbus-settle", self._settle)
         self._start_helpers()
@@ -293,9 +306,18 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
         self._slots.close(budget.left() / 3)
         self._claims.close(budget.left() / 3)
         self._settles.close(budget.left() / 3)
-        self._loop.close(budget.left() / 2)
-        self._engine.loop_ended()
-        self._stop_helpers(budget)
+        try:
+            self._leave_loop(budget)
+        finally:
+            self._stop_helpers(budget)
+
+    def _leave_loop(self, budget: Budget) -> None:
+        """Stop the lifespans, then the loop on which `async def` ones live."""
+        try:
+            self._lifespans.close()
+        finally:
+            self._loop.close(budget.left() / 2)
+            self._engine.loop_ended()
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module

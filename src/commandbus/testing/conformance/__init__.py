@@ -46,6 +46,7 @@ SUITES = (
     "handlers",
     "leases",
     "ledger",
+    "lifespans",
     "limits",
     "middleware",
     "pausing",

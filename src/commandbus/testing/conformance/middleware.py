@@ -1,8 +1,9 @@
-"""Middleware: generators with one yield around every handler, `def` and `async def` alike."""
+"""Middleware: generators with one yield around every handler; `async def` ones may wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -132,6 +133,70 @@ class MiddlewareSuite:
             record = bus.wait(command_id)
         assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
         assert "clumsy" in (record.error_message or "")
+
+    def test_an_async_one_may_wait_and_mixes_with_plain_ones(self, bus: Harness) -> None:
+        registry, seen = registry_of("async def"), list[Any]()
+
+        @registry.middleware
+        async def outer(command: Any, context: Any) -> AsyncIterator[None]:
+            await asyncio.sleep(0)
+            seen.append("outer")
+            result = yield
+            await asyncio.sleep(0)
+            seen.append(("outer", result))
+
+        @registry.middleware
+        def plain(command: Any, context: Any) -> Any:
+            seen.append("plain")
+            result = yield
+            return {"wrapped": result}
+
+        async def inner(command: Any, context: Any) -> AsyncIterator[None]:
+            seen.append(("inner", context.attempt))
+            yield
+
+        with bus.run_worker(registry, middleware=[inner]):
+            assert bus.wait(bus.send(data="x")).result == {"wrapped": "x"}
+        assert seen == ["outer", "plain", ("inner", 1), ("outer", {"wrapped": "x"})]
+
+    def test_an_async_one_sees_the_exception_and_may_replace_it(self, bus: Harness) -> None:
+        registry = registry_of("async def", ValueError("no"))
+
+        @registry.middleware
+        async def meaning(command: Any, context: Any) -> AsyncIterator[None]:
+            try:
+                yield
+            except ValueError as error:
+                await asyncio.sleep(0)
+                if command.data == "swallow":
+                    return
+                raise BusinessRuleException("NO_STOCK") from error
+
+        with bus.run_worker(registry):
+            assert bus.wait(bus.send()).error_code == "NO_STOCK"
+            swallowed = bus.wait(bus.send(data="swallow"))
+        assert (swallowed.status, swallowed.result) == (CommandStatus.COMPLETED, None)
+
+    @pytest.mark.parametrize("yields", [0, 2])
+    def test_an_async_one_that_does_not_yield_once_is_named(self, bus: Harness, yields: int) -> None:
+        registry = registry_of("async def")
+
+        @registry.middleware
+        async def clumsy(command: Any, context: Any) -> AsyncIterator[None]:
+            for _ in range(yields):
+                yield
+
+        with bus.run_worker(registry):
+            record = bus.wait(bus.send(max_attempts=1))
+        assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        assert "clumsy" in (record.error_message or "")
+
+    def test_an_async_one_around_a_def_handler_is_refused(self, bus: Harness) -> None:
+        async def opening(command: Any, context: Any) -> AsyncIterator[None]:
+            yield
+
+        with pytest.raises(ConfigurationError, match=r"opening is `async def`.*'ship'.*'orders'"):
+            bus.worker(registry=registry_of("def"), middleware=[opening])
 
     def test_what_is_not_a_generator_is_refused(self, bus: Harness) -> None:
         registry = registry_of("def")

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.lifespans import LifespansSuite
+
+
+class TestLifespans(LifespansSuite):
+    pass
