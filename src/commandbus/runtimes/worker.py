@@ -203,7 +203,16 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         limit = self._execution.limit(claimed)
         session, is_async = self._bus.session, self.context_type is HandlerContext
         bus = self._bus_over(session, is_async, False)
-        desk = Desk(self._engine.store, session, self.name, self._execution.requests, bus)
+        within = self._engine.within_async if is_async else self._engine.within
+        desk = Desk(
+            self._engine.store,
+            session,
+            self.name,
+            self._execution.requests,
+            bus,
+            within,
+            outcome_of=self._execution.outcome_of,
+        )
         context = self.context_type(claimed, limit, desk)
         command = self._execution.received(claimed)
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)

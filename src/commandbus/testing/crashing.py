@@ -189,7 +189,17 @@ class _AsyncSession(_Session):
 
 def _watched(desk: Desk, session: _Session) -> Desk:
     bus = type(desk.bus)(desk.bus.scope, session, desk.bus.hub)
-    return Desk(desk.store, session, desk.worker, desk.requests, bus, desk.holds, desk.provided)
+    return Desk(
+        desk.store,
+        session,
+        desk.worker,
+        desk.requests,
+        bus,
+        desk.within,
+        desk.holds,
+        desk.provided,
+        desk.outcome_of,
+    )
 
 
 @cache

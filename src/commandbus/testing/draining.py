@@ -31,6 +31,7 @@ from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
 from commandbus.testing.crashing import Crash
+from commandbus.worker.completing import confirm
 from commandbus.worker.execution import Call
 from commandbus.worker.handlers import Handler, HandlerRegistry
 
@@ -123,7 +124,7 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
     return records
 
 
-def _run(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
+def _run(execution: Any, claimed: Claimed) -> Generator[Op[Any] | Call, Any, Settlement]:
     outside = running.get()
     try:
         return (yield from _run_as_cause(execution, claimed))
@@ -131,7 +132,7 @@ def _run(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
         running.set(outside)  # what the test sends afterwards has no cause
 
 
-def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Call, Any, Settlement]:
+def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Op[Any] | Call, Any, Settlement]:
     begun: Call | Settlement = execution.begin(claimed)
     if isinstance(begun, Settlement):
         return begun
@@ -141,10 +142,12 @@ def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Call, Any, Sett
     except (Crash, KeyboardInterrupt):
         raise  # nobody is left who could record anything
     except BaseException as error:  # as in a worker: a handler ends its command, not its caller
-        failed: Settlement = execution.failed(begun, error, _since(began))
-        return failed
-    succeeded: Settlement = execution.succeeded(begun, result, _since(began))
-    return succeeded
+        ended: Settlement = execution.failed(begun, error, _since(began))
+    else:
+        ended = execution.succeeded(begun, result, _since(began))
+    if begun.context.completion is not None:
+        ended = yield confirm(execution, begun, ended)
+    return ended
 
 
 def _blocking(bus: SyncCommandBus, worker: Any, steps: Round) -> list[CommandRecord]:

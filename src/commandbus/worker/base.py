@@ -379,7 +379,8 @@ class WorkerBase:
             self._ageing,
             claim.idle,
             claim.hurried,
-            any(found.transactional and found.domain in self.domains for found in self.registry),
+            self._execution.own_transactions
+            or any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,
             claim.chain,
             claim.suspects,

@@ -7,6 +7,7 @@ SyncHandlerContext whose methods block. That depends on the handler, not on the 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -14,6 +15,7 @@ from commandbus.domain import payload
 from commandbus.domain.command import SendOptions, SendRequest, SendResult
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
+from commandbus.domain.outcome import Succeeded, as_result
 from commandbus.errors import (
     CommandCanceled,
     InvalidArgumentError,
@@ -23,7 +25,9 @@ from commandbus.errors import (
 )
 from commandbus.store.op import Op
 from commandbus.store.port import Store
-from commandbus.store.records import CancelRequest, Claimed
+from commandbus.store.records import CancelRequest, Claimed, Settlement
+from commandbus.worker.completing import Completion, complete_within
+from commandbus.worker.settlements import settlement_of
 
 if TYPE_CHECKING:
     from commandbus.worker.transactional import Unit
@@ -35,7 +39,17 @@ T = TypeVar("T")
 class Desk:
     """What all handlers of one kind in a worker share."""
 
-    __slots__ = ("bus", "holds", "provided", "requests", "session", "store", "worker")
+    __slots__ = (
+        "bus",
+        "holds",
+        "outcome_of",
+        "provided",
+        "requests",
+        "session",
+        "store",
+        "within",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -44,8 +58,12 @@ class Desk:
         worker: str,
         requests: dict[int, CancelRequest],
         bus: Any = None,
+        within: Callable[[Any], Any] | None = None,
         holds: Callable[[int], bool] = lambda _: True,
         provided: Mapping[Any, Any] | None = None,
+        outcome_of: Callable[[Claimed, Any], Succeeded] = lambda _, value: as_result(
+            value, payload.encode
+        ),
     ) -> None:
         self.store = store
         self.session = session
@@ -54,14 +72,28 @@ class Desk:
         """Commands, by sequence, that somebody wants canceled although they run."""
         self.bus = bus
         """Sends outside of any transaction of a handler."""
+        self.within = within
+        """Makes a session inside a transaction on a connection of the handler's own; None where there
+        is no store."""
         self.holds = holds
         """Whether a lease is valid as far as this worker knows, without asking the store."""
         self.provided = {} if provided is None else provided
         """What the lifespans of the worker have yielded."""
+        self.outcome_of = outcome_of
+        """A result as it is kept: of a typed command, by its contract."""
 
 
 class _Context:
-    __slots__ = ("_claimed", "_desk", "_own", "_recorded", "_unit", "max_attempts")
+    __slots__ = (
+        "_began",
+        "_claimed",
+        "_desk",
+        "_own",
+        "_recorded",
+        "_unit",
+        "completion",
+        "max_attempts",
+    )
 
     def __init__(self, claimed: Claimed, max_attempts: int, desk: Desk) -> None:
         self._claimed = claimed
@@ -69,6 +101,9 @@ class _Context:
         self._recorded: dict[str, str] | None = None
         self._unit: Unit | None = None
         self._own: dict[Any, Any] | None = None
+        self._began = time.perf_counter()
+        self.completion: Completion | None = None
+        """What the handler has written in a transaction of its own."""
         self.max_attempts = max_attempts
 
     @property
@@ -163,6 +198,22 @@ class _Context:
             )
         return self._unit
 
+    def _completing(self, result: Any) -> Op[None]:
+        """Record the outcome on a connection of the handler's own."""
+        if self._unit is not None:
+            raise InvalidOperationError(
+                "A transactional handler returns its result, which commits with its transaction; "
+                "context.complete is for handlers that are registered without transactional=True."
+            )
+        if self._desk.within is None:
+            raise InvalidOperationError("context.complete needs a command that a worker has taken.")
+        ran = int((time.perf_counter() - self._began) * 1_000_000)
+        settlement = settlement_of(self._claimed, self._desk.outcome_of(self._claimed, result), ran)
+        return self._complete(settlement)
+
+    def _complete(self, settlement: Settlement) -> Op[None]:
+        self.completion = yield from complete_within(self._desk.store, settlement, self._lost())
+
     def _extend(self, seconds: Duration) -> Op[None]:
         wanted = as_seconds(seconds, "seconds", minimum=0.001)
         if (yield from self._desk.store.renew([self._claimed.lease_id], wanted)):
@@ -242,6 +293,22 @@ class HandlerContext(_Context):
         sent: SendResult[Any] = await bus.send(domain, command_type, data, **options)
         return sent
 
+    async def complete(self, result: Any = None, *, within: Any) -> None:
+        """Record the result of this command in a transaction of your own: it commits with your
+        effects, and the worker does not record it again. `within` is what `CommandBus.within` takes: a
+        connection or session on the database of the bus, inside a transaction.
+
+        Call it last, then commit, then return; what the handler returns is ignored. After a rollback
+        it may be called again, in another transaction. Without a commit nothing is recorded: an
+        exception is judged as usual, and a handler that returns all the same has failed with
+        NOT_COMMITTED. Raises LeaseLost when the lease is gone (let it undo your
+        transaction), ConfigurationError for another database, PayloadError for a result that is no
+        JSON.
+        """
+        op = self._completing(result)
+        assert self._desk.within is not None
+        await self._desk.within(within).run(op)
+
     async def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._report(percent, message))
@@ -294,6 +361,22 @@ class SyncHandlerContext(_Context):
         bus = self._sending(domain, options)
         sent: SendResult[Any] = bus.send(domain, command_type, data, **options)
         return sent
+
+    def complete(self, result: Any = None, *, within: Any) -> None:
+        """Record the result of this command in a transaction of your own: it commits with your
+        effects, and the worker does not record it again. `within` is what `SyncCommandBus.within`
+        takes: a connection or session on the database of the bus, inside a transaction.
+
+        Call it last, then commit, then return; what the handler returns is ignored. After a rollback
+        it may be called again, in another transaction. Without a commit nothing is recorded: an
+        exception is judged as usual, and a handler that returns all the same has failed with
+        NOT_COMMITTED. Raises LeaseLost when the lease is gone (let it undo your
+        transaction), ConfigurationError for another database, PayloadError for a result that is no
+        JSON.
+        """
+        op = self._completing(result)
+        assert self._desk.within is not None
+        self._desk.within(within).run(op)
 
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""

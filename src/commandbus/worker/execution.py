@@ -46,6 +46,7 @@ from commandbus.errors import (
 from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
+from commandbus.worker.fates import log_fate
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
@@ -56,15 +57,6 @@ from commandbus.worker.transactional import Concluded, in_async_transaction, in_
 logger = logging.getLogger("commandbus.worker")
 
 LAST_EXCEPTIONS_MAX = 100
-LOGGED_MAX = 200
-"""So many characters of an error's message are logged."""
-FATES = {
-    Rejected: (logging.INFO, "failed"),
-    RetryLater: (logging.WARNING, "tried again later"),
-    Parked: (logging.ERROR, "parked"),
-}
-"""What becomes of a command after a failed attempt, in the words of a log, and its level."""
-
 
 _at_work: ContextVar[Execution | None] = ContextVar("commandbus_at_work", default=None)
 """The worker whose handler runs: set once in each slot, of whose context every run gets a copy."""
@@ -126,6 +118,8 @@ class Execution:
         self.keeper: LeaseKeeper | None = None
         self.provided: dict[Any, Any] = {}
         """What the lifespans of this worker provide, while it runs."""
+        self.own_transactions = False
+        """Whether handlers were seen that complete commands in transactions of their own."""
         self._health = health
         self._middleware = tuple(middleware)
         self._bus_over = bus_over
@@ -145,7 +139,23 @@ class Execution:
 
     def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> Desk:
         bus = None if self._bus_over is None else self._bus_over(session, is_async, False)
-        return Desk(self.engine.store, session, worker, self.requests, bus, self._holds, self.provided)
+        engine = self.engine
+        within = engine.within_async if is_async else engine.within
+        return Desk(
+            engine.store,
+            session,
+            worker,
+            self.requests,
+            bus,
+            within,
+            self._holds,
+            self.provided,
+            self.outcome_of,
+        )
+
+    def outcome_of(self, claimed: Claimed, result: Any) -> Succeeded:
+        """A result as it is kept. Raises PayloadError."""
+        return result_of(self._registry.get(claimed.domain, claimed.command_type), result)
 
     def check_middleware(self) -> None:
         """Raises ConfigurationError for middleware that cannot be around a handler."""
@@ -295,6 +305,8 @@ class Execution:
         """The handler returned."""
         if isinstance(result, Concluded):
             return result.settlement
+        if call.context.completion is not None:
+            return call.context.completion.settlement
         try:
             return self._succeeded(call.claimed, call.handler, result, ran)
         except Exception as error:  # nothing that a handler returns may end its slot
@@ -324,6 +336,11 @@ class Execution:
 
     def connected(self) -> None:
         self._health.record_connection()
+
+    def answered(self, call: Call) -> None:
+        """The handler has done its work: what its breaker guards has answered."""
+        if call.handler.breaker is not None:
+            self._gates.ended(call.handler.breaker.target, None)
 
     def settled(self, report: SettleReport) -> None:
         if self._settled is not None:
@@ -361,7 +378,7 @@ class Execution:
         claimed = call.claimed
         outcome = decide_stopped(claimed.releases)
         if isinstance(outcome, Parked):
-            self._log(claimed, outcome)
+            log_fate(claimed, outcome)
         return self._settlement(claimed, outcome, ran)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
@@ -409,28 +426,8 @@ class Execution:
                     error,
                 )
             )
-            self._log(claimed, outcome)
+            log_fate(claimed, outcome)
         return outcome
-
-    def _log(self, claimed: Claimed, outcome: Rejected | RetryLater | Parked) -> None:
-        level, fate = FATES[type(outcome)]
-        logger.log(
-            level,
-            "%s %s, attempt %d: %s, %s",
-            claimed.command_type,
-            claimed.command_id,
-            claimed.attempt,
-            _in_short(outcome.failure),
-            fate,
-            extra={
-                "command_id": str(claimed.command_id),
-                "domain": claimed.domain,
-                "command_type": claimed.command_type,
-                "attempt": claimed.attempt,
-                "correlation_id": str(claimed.correlation_id),
-                "code": outcome.failure.code,
-            },
-        )
 
     def _policy_of(self, claimed: Claimed, handler: Handler | None) -> RetryPolicy:
         """When to try again: as the command itself says, else its handler, else the worker."""
@@ -490,9 +487,3 @@ def _command(claimed: Claimed, data: Any) -> Command[Any]:
         tuple(payload.decode(claimed.tags)) if claimed.tags else (),
         payload.decode(claimed.headers) if claimed.headers else {},
     )
-
-
-def _in_short(failure: Failure) -> str:
-    """The error in a line of a log; all of it is kept with the command."""
-    line = failure.message.strip().partition("\n")[0][:LOGGED_MAX]
-    return f"{failure.code}: {line}" if line and line != failure.code else failure.code

@@ -25,6 +25,7 @@ from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
+from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
 from commandbus.worker.effects import (
     Claim,
@@ -347,6 +348,8 @@ class Worker(RuntimeWorker[CommandBus]):
             if isinstance(begun, Call):
                 self._calls[slot] = begun
                 settlement = await self._execute(begun, slot)
+                if begun.context.completion is not None and settlement is not None:
+                    settlement = await self._confirm(begun, settlement)
                 if self._calls.pop(slot, None) is None:
                     return  # it was left behind
             else:
@@ -404,6 +407,15 @@ class Worker(RuntimeWorker[CommandBus]):
         except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
             return self._execution.failed(call, error, _since(began))
         return self._execution.succeeded(call, result, _since(began))
+
+    async def _confirm(self, call: Call, settlement: Settlement) -> Settlement:
+        """Whether the transaction of a handler's own was committed."""
+        try:
+            op = confirm(self._execution, call, settlement)
+            return await self._engine.async_session.run(op, read=True)
+        except Exception as error:  # the store refuses what it must, later
+            logger.warning("cannot see how %s ended: %s", call.claimed.command_id, error)
+            return unconfirmed(self._execution, call, settlement)
 
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function

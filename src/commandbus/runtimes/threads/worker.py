@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -25,6 +26,7 @@ from commandbus.runtimes.threads.slots import Slot, Slots
 from commandbus.runtimes.threads.waiting import take
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.effects import (
     Claim,
@@ -51,6 +53,7 @@ from commandbus.worker.events import (
 from commandbus.worker.execution import Call
 
 T = TypeVar("T")
+logger = logging.getLogger("commandbus.worker")
 
 SHORT_PATIENCE = 0.25
 
@@ -257,7 +260,15 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
         if isinstance(begun, Settlement):
             return begun
         self._slots.begin(slot, begun, begun.timeout or self._stuck_after)
-        return self._execute(begun, slot)
+        settlement = self._execute(begun, slot)
+        if begun.context.completion is None:
+            return settlement
+        try:
+            op = confirm(self._execution, begun, settlement)
+            return self._engine.session.run(op, read=True)
+        except Exception as error:  # the store refuses what it must, later
+            logger.warning("cannot see how %s ended: %s", claimed.command_id, error)
+            return unconfirmed(self._execution, begun, settlement)
 
     def _execute(self, call: Call, slot: Slot) -> Settlement:
         began = time.perf_counter()

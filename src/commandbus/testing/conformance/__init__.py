@@ -41,6 +41,7 @@ SUITES = (
     "chains",
     "checking",
     "claiming",
+    "completing",
     "erasure",
     "groups",
     "handlers",

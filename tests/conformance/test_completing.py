@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.completing import CompletingSuite
+
+
+class TestCompleting(CompletingSuite):
+    pass
