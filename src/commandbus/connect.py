@@ -10,7 +10,7 @@ from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
 from commandbus.store.administration import Administration
 from commandbus.store.session import Engine
-from commandbus.store.urls import shown_url
+from commandbus.store.urls import shown_url, without_driver
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -26,6 +26,7 @@ def create_engine(
     clock: Clock = system_clock,
 ) -> Engine:
     """The engine for a URL; each is imported only when it is asked for."""
+    url = without_driver(url)
     if _scheme(url) in ("postgresql", "postgres"):
         transport = transport or dict(parse_qsl(urlsplit(url).query)).get("transport")
         if transport == "pgmq":
@@ -61,6 +62,7 @@ def create_engine(
 
 def create_pgmq_engine(url: str) -> Engine:
     """The engine under a PGMQ client: sessions and nothing else."""
+    url = without_driver(url)
     if _scheme(url) not in ("postgresql", "postgres"):
         raise _not_postgresql(url)
     _need_psycopg()
@@ -72,6 +74,7 @@ def create_pgmq_engine(url: str) -> Engine:
 def install_pgmq(url: str, file: str | None = None) -> str:
     """Bring PGMQ into a PostgreSQL database, unless it is there, and what the bus needs to use it;
     returns what there is then."""
+    url = without_driver(url)
     if _scheme(url) not in ("postgresql", "postgres"):
         raise _not_postgresql(url)
     _need_psycopg()
@@ -82,6 +85,7 @@ def install_pgmq(url: str, file: str | None = None) -> str:
 
 def create_administration(url: str) -> Administration:
     """What an administrator can do to the store of a URL; nothing is opened yet."""
+    url = without_driver(url)
     match _scheme(url):
         case "sqlite":
             from commandbus.engines.sqlite.doctor import SqliteAdministration
@@ -119,7 +123,7 @@ def create_pool(url: str, concurrency: int, **kwargs: Any) -> ConnectionPool[Any
     _need_psycopg()
     from commandbus.engines.postgres import planning
 
-    return planning.create_pool(url, concurrency, **kwargs)
+    return planning.create_pool(without_driver(url), concurrency, **kwargs)
 
 
 def plan_connections(
@@ -137,7 +141,7 @@ def plan_connections(
     from commandbus.engines.postgres import planning
 
     return planning.plan_connections(
-        url, concurrency, processes=processes, own_pool=own_pool, strict=strict
+        without_driver(url), concurrency, processes=processes, own_pool=own_pool, strict=strict
     )
 
 

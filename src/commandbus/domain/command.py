@@ -69,6 +69,7 @@ class SendOptions(TypedDict, total=False):
     unique: Unique | None
     sender: str | None
     retry: RetryPolicy | None
+    idempotency_key: str | None
 
 
 class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=True):
@@ -96,6 +97,7 @@ class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=Tr
     unique: Unique | None = None
     sender: str | None = None
     retry: RetryPolicy | None = None
+    idempotency_key: str | None = None
 
     def options(self, **options: Unpack[SendOptions]) -> Self:
         """A copy with other options, such as `delay` or `priority`: those of `send`."""

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from uuid import UUID, SafeUUID
+from uuid import UUID, SafeUUID, uuid5
 
 from commandbus.errors import InvalidArgumentError
 
@@ -39,6 +39,19 @@ def new_id() -> UUID:
 
 _UNKNOWN = SafeUUID.unknown
 _blank, _put = object.__new__, object.__setattr__
+
+
+_KEYS = UUID("5b1d9d4e-6d0f-5c3b-9c53-0c9a1f6d7e21")
+_KEY_LENGTH_MAX = 255
+
+
+def id_of_key(domain: str, key: object) -> UUID:
+    """The command id that an idempotency key stands for in a domain: always the same (UUIDv5)."""
+    if not isinstance(key, str) or not 0 < len(key) <= _KEY_LENGTH_MAX or not key.isprintable():
+        raise InvalidArgumentError(
+            f"idempotency_key must be printable text of 1 to {_KEY_LENGTH_MAX} characters, not {key!r}."
+        )
+    return uuid5(_KEYS, f"{domain}/{key}")
 
 
 def as_id(value: object, name: str) -> UUID:

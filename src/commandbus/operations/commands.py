@@ -24,7 +24,7 @@ from commandbus.domain.command import (
 )
 from commandbus.domain.contract import CommandType
 from commandbus.domain.counts import as_count, as_items
-from commandbus.domain.ids import as_id, as_optional_id
+from commandbus.domain.ids import as_id, as_optional_id, id_of_key
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, as_microseconds, as_seconds
@@ -65,7 +65,8 @@ def send(
 
     The command is a request, such as a call of a typed command makes, or a domain, a command type and
     a payload; options given here replace those of the request.
-    `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. With
+    `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. So does an
+    `idempotency_key`, a text that stands for the same id whenever it is sent to the domain. With
     `unique_key`, while a command with that key is alive in the domain, nothing is added and the
     result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
     started any more. Commands with one `group_key` run one at a time, in order within a priority;
@@ -195,7 +196,13 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
     if request.retry is not None:
         headers = (headers or {}) | {RETRY_HEADER: header_of(request.retry)}
         max_attempts = request.retry.max_attempts if max_attempts is None else max_attempts
-    command_id = scope.new_id() if given is None else as_id(given, "command_id")
+    if given is None:
+        key = request.idempotency_key
+        command_id = scope.new_id() if key is None else id_of_key(request.domain, key)
+    elif request.idempotency_key is None:
+        command_id = as_id(given, "command_id")
+    else:
+        raise InvalidArgumentError("Give either command_id or idempotency_key, not both.")
     correlation_id, causation_id = request.correlation_id, request.causation_id
     if cause is not None:
         correlation_id = cause.correlation_id if correlation_id is None else correlation_id

@@ -34,7 +34,7 @@ from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
-from commandbus.worker.events import LeasesGone, Woken
+from commandbus.worker.events import LeasesGone, StopRequested, Woken
 from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
@@ -137,6 +137,11 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
     def _stop_seconds(self, timeout: Duration | None) -> float:
         """How long a stop lets handlers finish."""
         return self.settings.shutdown_timeout if timeout is None else as_seconds(timeout, "timeout")
+
+    def _stop_by_signal(self, seconds: float | None) -> None:
+        """Begin to stop, without waiting for the end."""
+        if not self._remember_stop():
+            self._post_from_anywhere(StopRequested(self._stop_seconds(seconds)))
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
         now = datetime.now(UTC)

@@ -8,6 +8,7 @@ be harmless is kept, and the rest is an ellipsis.
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import unquote
 
 SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
@@ -26,6 +27,15 @@ _AUTHORITY = re.compile(
 _DATABASE = re.compile(r"(?:/[\w.%+~$-]*)?")
 _VALUE = re.compile(r"(?:[\w.,/+~-]|%2F)*", re.IGNORECASE)
 _HIDDEN = "…"
+
+
+_DRIVER = re.compile(r"\A(postgresql|postgres|sqlite)\+[a-z0-9_]+(?=://)")
+
+
+def without_driver(url: Any) -> Any:
+    """A URL as SQLAlchemy writes it, such as postgresql+psycopg://…, without the name of the driver;
+    anything else as it is."""
+    return _DRIVER.sub(r"\1", url, count=1) if isinstance(url, str) else url
 
 
 def shown_url(url: object) -> str:

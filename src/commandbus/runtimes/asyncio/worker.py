@@ -22,6 +22,7 @@ from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work
 from commandbus.runtimes.farewell import Budget
+from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
@@ -92,8 +93,16 @@ class Worker(RuntimeWorker[CommandBus]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
 
-    async def run(self) -> None:
-        """Work until `stop()` is called or this task is cancelled, which also stops gracefully."""
+    async def run(self, *, signals: bool = False) -> None:
+        """Work until `stop()` is called or this task is cancelled, which also stops gracefully.
+
+        With `signals`, for the main thread of a program of your own, SIGINT and SIGTERM stop it as
+        well: the first one gracefully, the second cancels what runs, a third does what it did before.
+        """
+        if signals:
+            with StopBySignal(self._stop_by_signal):
+                await self.run()
+            return
         if not self._may_run():
             return
         # No await since the right to run was taken, so these are set before any other task can stop it.

@@ -18,6 +18,7 @@ from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
 from commandbus.runtimes.farewell import Budget
+from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.lifespan import enter_lifespans
@@ -79,8 +80,16 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
         self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
-    def run(self) -> None:
-        """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully."""
+    def run(self, *, signals: bool = False) -> None:
+        """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully.
+
+        With `signals`, for the main thread of a program of your own, SIGINT and SIGTERM stop it as
+        well: the first one gracefully, the second cancels what runs, a third does what it did before.
+        """
+        if signals:
+            with StopBySignal(self._stop_by_signal):
+                self.run()
+            return
         self._check_can_run()
         self._runner = threading.get_ident()
         self._stopped.clear()

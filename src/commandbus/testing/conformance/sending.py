@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.errors import DuplicateCommandError, InvalidOperationError, PayloadError
+from commandbus.errors import (
+    DuplicateCommandError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    PayloadError,
+)
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import about
 from commandbus.testing.harness import DOMAIN, Harness
@@ -32,6 +38,27 @@ class SendingSuite:
         wanted = uuid4()
         assert bus.send(command_id=as_given(str(wanted))) == wanted
         assert bus.get(wanted).command_id == wanted
+
+    def test_an_idempotency_key_stands_for_one_command_of_a_domain(self, bus: Harness) -> None:
+        first = bus.send(idempotency_key="order-7-charge")
+        with pytest.raises(DuplicateCommandError) as caught:
+            bus.send(idempotency_key="order-7-charge")
+        assert caught.value.command_id == first
+        many = [SendRequest(DOMAIN, "ship", idempotency_key=key) for key in ("new", "order-7-charge")]
+        with pytest.raises(DuplicateCommandError):
+            bus.send_many(many)
+        assert bus.send("billing", "ship", idempotency_key="order-7-charge") != first
+        assert bus.send(idempotency_key="order-8-charge") != first
+        assert bus.stats().depth == 2
+
+    @pytest.mark.parametrize("key", ["", "a" * 256, "line\nbreak", 7])
+    def test_what_is_no_idempotency_key_is_refused(self, bus: Harness, key: Any) -> None:
+        with pytest.raises(InvalidArgumentError, match="idempotency_key must be printable text"):
+            bus.send(idempotency_key=key)
+
+    def test_an_id_and_an_idempotency_key_exclude_each_other(self, bus: Harness) -> None:
+        with pytest.raises(InvalidArgumentError, match="either command_id or idempotency_key"):
+            bus.send(command_id=uuid4(), idempotency_key="k")
 
     def test_what_was_sent_is_counted_by_type_once_for_each_command(self, bus: Harness) -> None:
         bus.send(DOMAIN, "ship", unique_key="one")
