@@ -17,7 +17,7 @@ GROUPS = {
     "CLAIM": 16,
     "WAKE": 14,
     "WORK": 16,
-    "HAND": 3,
+    "HAND": 4,
     "TYPE": 6,
     "SYNC": 9,
     "HLTH": 3,

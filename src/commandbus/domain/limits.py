@@ -8,6 +8,7 @@ ordinary ready work. A command without a group key, in a domain without limits, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -64,6 +65,21 @@ class Limit(msgspec.Struct, frozen=True):
             " and ".join(parts)
             + f" {'per group key ' if self.per_key else ''}{whose} domain {self.domain!r}"
         )
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)/(\d+)?([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parse_rate(text: object) -> tuple[float, float]:
+    """So many per so many seconds, of a text such as 10/m, 5/s or 100/15m."""
+    found = _RATE.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidArgumentError(
+            f'rate must be a text such as "10/m" or "100/15m" (units s, m, h, d), not {text!r}.'
+        )
+    count, times, unit = found.groups()
+    return float(count), float(int(times or 1) * _UNITS[unit])
 
 
 def limit_of_gate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid5
 
 import msgspec
@@ -48,6 +48,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     misfire: Misfire = Misfire.ONCE
     priority: str | int | None = None
     enabled: bool = True
+    overlap: Literal["allow", "skip"] = "allow"
+    """With "skip" an occurrence is left out while the command of an earlier one has not ended."""
 
     def checked(self) -> Schedule:
         """Itself, or ConfigurationError that says what is wrong with it."""
@@ -64,8 +66,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         except ValueError:
             known = ", ".join(Misfire)
             raise ConfigurationError(f"misfire must be one of {known}, not {self.misfire!r}.") from None
+        if self.overlap not in ("allow", "skip"):
+            raise ConfigurationError(f"overlap must be allow or skip, not {self.overlap!r}.")
         next(self.slots_after(_BEGINNING))
         return self
+
+    @property
+    def unique_key(self) -> str | None:
+        """What keeps its commands from overlapping."""
+        return f"schedule:{self.name}" if self.overlap == "skip" else None
 
     def slots_after(self, moment: datetime) -> Iterator[datetime]:
         """The slots after a moment, in order, in UTC."""

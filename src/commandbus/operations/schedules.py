@@ -122,13 +122,14 @@ def delete_schedule(
 
 
 def trigger_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[UUID]:
-    """Send a schedule's command now, beside its slots; returns the command's id."""
+    """Send a schedule's command now, beside its slots; returns the command's id. With
+    overlap="skip", that of the command that has not ended, if there is one."""
     yield TOGETHER
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
-    yield from scope.insert([command], Capacity())
+    inserted = yield from scope.insert([command], Capacity())
     yield from _note(scope, actor, "trigger_schedule", name)
-    return command.command_id
+    return inserted[0].command_id
 
 
 def _note(
@@ -164,6 +165,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         # Such as a priority that only other processes know: the others' slots must not wait for it.
         logger.error("schedule %s cannot send, its slot is skipped: %s", schedule.name, error)  # noqa: TRY400
         commands = []
+    before = body.last_run, body.last_command_id
     if commands:
         body.last_run = as_microseconds(slots[-1], "slot")
         body.last_command_id = commands[-1].command_id
@@ -174,9 +176,13 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         # Only a schedule that was deleted and made anew can meet its own slot again.
         known = yield from scope.store.find(command.command_id, command.domain)
         new += [] if known else [command]
-    if new:
-        yield from scope.insert(new, Capacity())
-    return len(new)
+    if not new:
+        return 0
+    sent = sum(not row.duplicate for row in (yield from scope.insert(new, Capacity())))
+    if not sent:  # an earlier command of this schedule has not ended
+        body.last_run, body.last_command_id = before
+        yield from _write(scope, body, following, document.version + 1)
+    return sent
 
 
 def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime], int]:
@@ -234,6 +240,7 @@ def _request(schedule: Schedule, slot: datetime | None) -> SendRequest:
         schedule.data,
         command_id=None if slot is None else schedule.command_id(slot),
         priority=schedule.priority,
+        unique_key=schedule.unique_key,
         headers={"schedule": schedule.name} | ({"slot": slot.isoformat()} if slot else {}),
     )
 

@@ -25,6 +25,7 @@ from commandbus.runtimes.services import ServiceRunner
 from commandbus.runtimes.threads.bus import SyncBusWithin, SyncHandlerBus
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
+from commandbus.services.declarer import Declarer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import SHUTDOWN_SECONDS
@@ -243,6 +244,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self.settings.visibility_timeout,
             self._bus.settings,
         )
+        services.append(Declarer(self.registry))
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
         if low is not None and high is not None:
             services.append(Sizer(self, low, high))

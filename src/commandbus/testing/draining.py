@@ -27,6 +27,7 @@ from commandbus.runtimes.threads import lifespan as sync_lifespan
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.worker import SyncWorker
+from commandbus.services.declarer import Declarer
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
@@ -98,6 +99,7 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
     request = ClaimRequest(worker.domains, 1, worker.name, worker.settings.visibility_timeout)
     seen: dict[UUID, str] = {}
     runs = 0
+    yield Declarer(worker.registry).work(scope)
     while True:
         claimed = (yield store.claim(request)).claimed
         if not claimed:

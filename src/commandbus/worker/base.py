@@ -130,6 +130,12 @@ class WorkerBase:
 
     def _check_handlers(self) -> None:
         """Raises ConfigurationError when the store cannot do what a handler was registered for."""
+        if self.registry.limits and not self._engine.store.capabilities.gates:
+            raise ConfigurationError(
+                f"The registry declares a limit ({self.registry.limits[0]}), but over PGMQ only sends "
+                "can be limited; leave rate= and concurrency= out, or use postgresql:// without the "
+                "transport."
+            )
         if self._engine.store.capabilities.handler_transactions:
             return
         for found in self.registry:

@@ -7,19 +7,36 @@ import sys
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
+import msgspec
+
+from commandbus.domain import payload
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.codec import Codec
 from commandbus.domain.contract import CommandType
+from commandbus.domain.limits import Limit, make_limit, parse_rate
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
+from commandbus.domain.priority import Priority
 from commandbus.domain.retry import RetryPolicy
+from commandbus.domain.schedule import Misfire, Schedule
 from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
+    InvalidArgumentError,
     PayloadError,
 )
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -54,6 +71,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
 P = ParamSpec("P")
 R = TypeVar("R")
+Target = TypeVar("Target")
 
 _MARK = "__commandbus_handler__"
 
@@ -100,6 +118,8 @@ class HandlerOptions(TypedDict, total=False):
     breaker: CircuitBreaker | str | None
     transactional: bool
     errors: ErrorMap | None
+    rate: str | None
+    concurrency: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +161,11 @@ class HandlerRegistry:
         self._errors: dict[type[BaseException], ErrorRule] = {}
         self.layers: tuple[Middleware, ...] = ()
         """Middleware around all handlers, the first one outermost."""
+        self.schedules: dict[str, Schedule] = {}
+        """Those that are declared beside their handlers, by name."""
+        self.limits: list[Limit] = []
+        """Those that are declared with their handlers."""
+        self._keys: dict[int, tuple[str, str]] = {}
         self.lifespans: tuple[Lifespan, ...] = ()
         """What a worker starts before its first claim, in this order, and stops in reverse."""
 
@@ -154,7 +179,8 @@ class HandlerRegistry:
         CircuitBreaker for other numbers) commands are put off, without using an attempt, while that
         target does not answer. `transactional` gives the handler a transaction in which its effects,
         its follow-ups and its outcome commit together. `errors` says what exceptions mean; see
-        `map_exception`.
+        `map_exception`. `rate` ("10/m") and `concurrency` are a limit of the whole fleet for this
+        type, which workers set when they start; see `CommandBus.set_limit`.
         """
 
         def decorate(function: Function) -> Function:
@@ -219,6 +245,59 @@ class HandlerRegistry:
         anything else."""
         self.layers = (*self.layers, check_middleware(function))
         return function
+
+    def schedule(
+        self,
+        *,
+        cron: str | None = None,
+        every: float | None = None,
+        name: str | None = None,
+        data: Any = None,
+        timezone: str = "UTC",
+        misfire: Misfire | str = Misfire.ONCE,
+        priority: Priority | None = None,
+        overlap: Literal["allow", "skip"] = "allow",
+    ) -> Callable[[Target], Target]:
+        """Declare a schedule beside a handler: `@registry.schedule(cron="0 2 * * *")` above
+        `@registry.handler(…)`. The arguments are the fields of `Schedule`; `name` is the domain and
+        the type, unless given. Workers bring it into the store when they start, without undoing what
+        an operator changed. Raises ConfigurationError, and PayloadError when `data` does not fit the
+        handler.
+        """
+
+        def declare(target: Target) -> Target:
+            domain, command_type = self._key_of(target)
+            schedule = Schedule(
+                name=name or f"{domain}.{command_type}",
+                domain=domain,
+                command_type=command_type,
+                data=data,
+                cron=cron,
+                every=every,
+                timezone=timezone,
+                misfire=cast("Misfire", misfire),
+                priority=priority,
+                overlap=overlap,
+            ).checked()
+            self.check_payload(domain, command_type, payload.encode(data))
+            if schedule.name in self.schedules:
+                raise _two("schedules", schedule.name, "name=")
+            self.schedules[schedule.name] = msgspec.structs.replace(schedule, misfire=Misfire(misfire))
+            return target
+
+        return declare
+
+    def _key_of(self, target: Any) -> tuple[str, str]:
+        """The domain and the type of what a declaration is beside."""
+        found = self._keys.get(id(target))
+        if found is None and isinstance(getattr(target, "command_type", None), str):
+            found = (target.domain, target.command_type)
+        if found is None or found not in self._handlers:
+            raise ConfigurationError(
+                f"{described(target)} is no handler of this registry: write @registry.schedule(…) "
+                "above @registry.handler(…)."
+            )
+        return found
 
     def lifespan(self, function: L) -> L:
         """Run a generator with one yield, `def` or `async def`, around the work of each worker: up to
@@ -308,7 +387,10 @@ class HandlerRegistry:
             contract=contract,
             registry=self,
         )
+        if options.get("rate") is not None or options.get("concurrency") is not None:
+            self.limits.append(_limit(function, key, options))
         self._handlers[key] = registered
+        self._keys[id(function)] = key
         return registered
 
     def register_instance(self, instance: object) -> list[tuple[str, str]]:
@@ -347,6 +429,11 @@ class HandlerRegistry:
                 raise HandlerAlreadyRegisteredError(found.domain, found.command_type, places=both)
         combined = cls()
         combined.lifespans = tuple(one for registry in registries for one in registry.lifespans)
+        combined.limits = [one for registry in registries for one in registry.limits]
+        for registry in registries:
+            for name, schedule in registry.schedules.items():
+                if combined.schedules.setdefault(name, schedule) is not schedule:
+                    raise _two("schedules", name, "name=")
         combined._handlers = ChainMap(*(registry._handlers for registry in registries))
         return combined
 
@@ -370,6 +457,21 @@ class HandlerRegistry:
 
     def clear(self) -> None:
         self._handlers.clear()
+
+
+def _two(what: str, name: str, field: str) -> ConfigurationError:
+    return ConfigurationError(f"Two {what} are called {name!r}; give one of them another {field}.")
+
+
+def _limit(function: Callable[..., Any], key: tuple[str, str], options: HandlerOptions) -> Limit:
+    rate, seconds = options.get("rate"), 1.0
+    count: float | None = None
+    try:
+        if rate is not None:
+            count, seconds = parse_rate(rate)
+        return make_limit(*key, False, options.get("concurrency"), count, seconds, None, False)
+    except InvalidArgumentError as error:
+        raise ConfigurationError(f"The handler {described(function)}: {error}") from None
 
 
 def _seconds(duration: Duration | None, name: str) -> float | None:

@@ -14,6 +14,7 @@ from commandbus.operations import (
     cases,
     checking,
     commands,
+    declaring,
     erasure,
     history,
     insight,
@@ -144,6 +145,7 @@ class CommandBus(BusBase, _Sending):
     enable_schedule = awaiting(schedules.enable_schedule)
     disable_schedule = awaiting(schedules.disable_schedule)
     delete_schedule = awaiting(schedules.delete_schedule)
+    declare = awaiting(declaring.declare)
     trigger_schedule = awaiting(schedules.trigger_schedule)
 
 

@@ -14,6 +14,7 @@ from commandbus.operations import (
     cases,
     checking,
     commands,
+    declaring,
     erasure,
     history,
     insight,
@@ -144,6 +145,7 @@ class SyncCommandBus(BusBase, _Sending):
     enable_schedule = blocking(schedules.enable_schedule)
     disable_schedule = blocking(schedules.disable_schedule)
     delete_schedule = blocking(schedules.delete_schedule)
+    declare = blocking(declaring.declare)
     trigger_schedule = blocking(schedules.trigger_schedule)
 
 

@@ -42,6 +42,7 @@ SUITES = (
     "checking",
     "claiming",
     "completing",
+    "declarations",
     "erasure",
     "groups",
     "handlers",

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.declarations import DeclarationsSuite
+
+
+class TestDeclarations(DeclarationsSuite):
+    pass
