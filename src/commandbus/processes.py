@@ -1,5 +1,6 @@
 """What a process is made of, and the records of processes."""
 
+from commandbus.domain.process.chain import Chain as Chain
 from commandbus.domain.process.declaration import END as END
 from commandbus.domain.process.declaration import Process as Process
 from commandbus.domain.process.declaration import StartProcess as StartProcess

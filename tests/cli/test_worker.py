@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commandbus import CommandStatus
+from commandbus import CommandStatus, SendRequest
 from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli
 from tests.cli.serving import serving
@@ -94,6 +94,22 @@ def test_the_first_signal_drains(
     assert record is not None
     assert record.status is CommandStatus.COMPLETED
     assert record.result == "waited"
+
+
+@pytest.mark.parametrize("options", [[], ["--threads"]], ids=str)
+def test_a_worker_drives_the_processes_of_its_registry(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str]
+) -> None:
+    with (folder / "shop.py").open("a") as file:
+        file.write("from commandbus.processes import Chain\nregistry.process(Chain)\n")
+    first, second = SendRequest("shop", "Wait", 0), SendRequest("mail", "Send")
+    process_id = bus.chain(first, second)
+    with serving(folder, url, "shop", *options) as worker:
+        record = bus.wait_process(process_id, timeout=20)
+        worker.signal()
+        assert worker.process.wait(20) == 0
+    assert record.status == "COMPLETED"
+    assert record.state["results"] == ["waited", None]
 
 
 @pytest.mark.parametrize("options", [[], ["--threads"]], ids=str)

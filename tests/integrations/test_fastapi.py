@@ -18,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
-from commandbus import CommandBus, HandlerRegistry, StoreUnavailable
+from commandbus import CommandBus, HandlerRegistry, SendRequest, StoreUnavailable
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.integrations.fastapi import bus_lifespan, get_bus, install_error_handlers
+from commandbus.processes import Chain
 
 
 async def charge(request: Request) -> JSONResponse:
@@ -59,6 +60,18 @@ async def test_an_app_sends_and_its_own_worker_carries_out(tmp_path: Path) -> No
     app = Starlette(routes=ROUTES, lifespan=bus_lifespan(url, registry=registry))
     async with client_of(app) as client:
         assert (await client.post("/charge?wait", json={"amount": 21})).json()["result"] == 42
+
+
+async def test_the_worker_of_an_app_drives_processes(tmp_path: Path) -> None:
+    registry = registry_with(lambda command, context: command.data)
+    registry.process(Chain)
+    url = f"sqlite:///{tmp_path}/app.db"
+    app = Starlette(routes=ROUTES, lifespan=bus_lifespan(url, registry=registry))
+    async with app.router.lifespan_context(app) as state:
+        bus: CommandBus = (state or {})["commandbus"]
+        process_id = await bus.chain(*[SendRequest("payments", "charge", n) for n in (1, 2)])
+        record = await bus.wait_process(process_id, timeout=10)
+    assert record.state["results"] == [1, 2]
 
 
 async def test_the_worker_of_an_app_finishes_what_runs_before_the_bus_is_closed(tmp_path: Path) -> None:

@@ -246,3 +246,67 @@ def test_a_process_without_steps_is_no_process() -> None:
 
     with pytest.raises(ConfigurationError, match="at least one @step"):
         SyncProcessManager(SyncCommandBus("memory://"), declare())
+
+
+class Poll(Process[Trip]):
+    """Asks again and again, until it is told to stop."""
+
+    @step
+    def begin(self, state: Trip) -> SendRequest:
+        return SendRequest("travel", "begin")
+
+    @begin.compensation
+    def undo(self, state: Trip) -> SendRequest:
+        return SendRequest("travel", "undo")
+
+    @step(then=["ask", END])
+    def ask(self, state: Trip) -> SendRequest:
+        return SendRequest("travel", "ask")
+
+    @ask.reply
+    def answered(self, state: Trip, reply: Reply) -> Any:
+        state.paid += 1
+        return END if reply.result == "enough" else "ask"
+
+
+def poll(turns: int) -> World:
+    """A process after so many turns of its loop, with the next one open."""
+    world = World(Poll, 0)
+    for _ in range(turns + 1):
+        (run,) = world.progress.pending()
+        world.open.pop(run.id)
+        world.tell("replied", reply_to(world, run, ReplyOutcome.SUCCESS))
+    return world
+
+
+def reply_to(world: World, run: StepRun, outcome: ReplyOutcome, result: Any = None) -> Reply:
+    return Reply(run.id, run.target, run.command_type, world.process_id, outcome, result)
+
+
+def test_a_process_of_ten_thousand_turns_does_not_grow() -> None:
+    few, many = poll(200), poll(10_000)
+    sizes = [len(msgspec.json.encode(world.progress)) for world in (few, many)]
+    assert sizes[1] <= sizes[0] * 1.1
+    assert len(many.progress.runs) == 100
+    assert many.state.paid == 10_000
+    assert [run.number for run in many.progress.runs][-2:] == [10_001, 10_002]
+
+
+def test_what_may_have_to_be_undone_is_never_forgotten() -> None:
+    world = poll(500)
+    (run,) = world.progress.pending()
+    world.tell("replied", reply_to(world, run, ReplyOutcome.FAILED))
+    (undoing,) = world.progress.pending()
+    assert undoing.name == "undo"
+    world.tell("replied", reply_to(world, undoing, ReplyOutcome.SUCCESS))
+    assert world.status is ProcessStatus.COMPENSATED
+
+
+def test_a_late_reply_to_a_forgotten_run_is_ignored() -> None:
+    world = World(Poll, 0)
+    (first,) = world.progress.pending()
+    world = poll(300)
+    before = list(world.progress.runs)
+    world.tell("replied", reply_to(world, first, ReplyOutcome.SUCCESS))
+    assert world.kinds[-1] is ProcessEventType.REPLY_IGNORED
+    assert world.progress.runs == before

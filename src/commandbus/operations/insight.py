@@ -15,8 +15,17 @@ from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.presence import Reason, Why, WorkerInfo
+from commandbus.domain.process.values import ENDED as PROCESS_ENDED
+from commandbus.domain.process.values import (
+    ProcessRecord,
+    ProcessStatus,
+    ProcessStep,
+    StepKind,
+    StepStatus,
+)
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one
+from commandbus.operations.processes import get_process
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.limiting import HeldAt
@@ -71,15 +80,54 @@ def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
 def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> Op[Why]:
     """Why a command is not running: paused, scheduled, a breaker open, nobody there who knows its type,
     its group or a limit in the way, others ahead of it, running, parked or ended; in words and as data.
-    Raises CommandNotFoundError."""
+    Of a process, by its id: what it waits for, and whether a router drives it on. Raises
+    CommandNotFoundError."""
     wanted = as_id(command_id, "command_id")
-    record = only_one((yield from scope.store.find(wanted, domain)), wanted, domain)
+    found = yield from scope.store.find(wanted, domain)
+    if not found and (process := (yield from get_process(scope, wanted))) is not None:
+        return (yield from _why_process(scope, process))
+    record = only_one(found, wanted, domain)
     if record.status is CommandStatus.PENDING:
         reasons = yield from _why_waiting(scope, record)
     else:
         reasons = [_why_not_waiting(record)]
     summary = "; ".join(reason.text for reason in reasons)
     return Why(str(record.command_id), record.domain, record.status, summary, tuple(reasons))
+
+
+def _why_process(scope: Scope, process: ProcessRecord) -> Op[Why]:
+    """What a process waits for."""
+    reasons: list[Reason] = []
+    if process.status in PROCESS_ENDED:
+        because = f": {process.error.code}: {process.error.message}" if process.error else ""
+        ended = _moment(process.finished_at) if process.finished_at else "an unknown time"
+        reasons.append(Reason("ENDED", f"{process.status} at {ended}{because}"))
+    else:
+        workers = yield from list_workers(scope)
+        if not any(process.process_type in worker.processes for worker in workers):
+            text = (
+                f"no live router drives processes of type {process.process_type!r} on: register it "
+                "with registry.process in a worker, or run `commandbus process route`"
+            )
+            reasons.append(Reason("NO_ROUTER", text))
+        for step in process.steps:
+            if step.status is StepStatus.PENDING:
+                reasons += [(yield from _why_step(scope, step))]
+        if process.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING:
+            because = f": {process.error.code}: {process.error.message}" if process.error else ""
+            reasons.append(Reason("PARKED", f"it waits for an operator{because}"))
+    summary = "; ".join(reason.text for reason in reasons) or "its next step is about to begin"
+    return Why(str(process.process_id), process.reply_to, str(process.status), summary, tuple(reasons))
+
+
+def _why_step(scope: Scope, step: ProcessStep) -> Op[Reason]:
+    if step.kind is StepKind.SIGNAL:
+        return Reason("STEP", f"its step {step.name!r} waits for the signal {step.domain!r}")
+    answer = f"process {step.command_id}"
+    if step.kind is StepKind.COMMAND:
+        told = yield from why(scope, step.command_id, domain=step.domain)
+        answer = f"command {step.command_id} ({told.status}: {told.summary})"
+    return Reason("STEP", f"its step {step.name!r} waits for {answer}")
 
 
 def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:

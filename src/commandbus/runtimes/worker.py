@@ -21,6 +21,7 @@ from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
 from commandbus.runtimes.base import BusBase, tracing_module
 from commandbus.runtimes.farewell import Budget, attempt
+from commandbus.runtimes.routing import RouterThread
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.runtimes.threads.bus import SyncBusWithin, SyncHandlerBus
 from commandbus.services.batch_closer import BatchCloser
@@ -116,6 +117,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         if bus.settings.tracing is not None:
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
+        self._router = RouterThread(bus, self.registry)
         self._set_up()
 
     def _set_up(self) -> None:
@@ -250,11 +252,15 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             services.append(Sizer(self, low, high))
         self._services = ServiceRunner(self._engine, self._bus.scope, services)
         self._services.start()
+        if self.registry.processes:
+            self._router.start()
 
     def _stop_helpers(self, budget: Budget) -> None:
         """End them, the lease keeper last; blocks for a moment."""
         if self._restart_reason is not None:
             self._engine.leave_behind(self.name)
+        if self.registry.processes:
+            self._router.stop(budget.left() / 2)
         self._services.stop(budget.left())
         attempt(self._say_farewell, budget.left())
         self._keeper.stop(budget.left())

@@ -17,7 +17,10 @@ from uuid import UUID
 
 from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord
+from commandbus.operations.batches import close_batches
 from commandbus.operations.commands import get_command
+from commandbus.operations.routing import fire_timers, route
+from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio import lifespan as async_lifespan
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
@@ -28,6 +31,7 @@ from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.loop import LoopThread
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.services.declarer import Declarer
+from commandbus.services.process_router import queues_of
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest, Settlement
@@ -40,6 +44,7 @@ AnyBus: TypeAlias = CommandBus | SyncCommandBus
 Wrap: TypeAlias = Callable[[Handler], Handler]
 Round: TypeAlias = Generator[Op[Any] | Call, Any, list[CommandRecord]]
 
+ROUTED_MAX = 200
 LIMIT = 10_000
 """More runs than this in one drain mean that it would never end."""
 
@@ -78,8 +83,8 @@ def drain(
     a CommandBus, call it with a SyncCommandBus.
 
     Returns the records of what was run, as they are at the end, in the order of their first run.
-    Lifespans of the registry are started and stopped around it. Schedules that are due send, and
-    batches that are through complete. What is delayed or waits for a
+    Lifespans of the registry are started and stopped around it. Schedules that are due send, batches
+    that are through complete, and processes of the registry go on. What is delayed or waits for a
     retry stays: move the clock and drain again. Timeouts of handlers do not pass here. Raises
     AssertionError after `limit` runs. `domains` are those of the registry, unless given.
     """
@@ -106,6 +111,8 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
             yield Scheduler().work(scope)
             claimed = (yield store.claim(request)).claimed
         if not claimed:
+            if (yield from _route(scope, worker)):
+                continue
             break
         (one,) = claimed
         seen[one.command_id] = one.domain
@@ -124,6 +131,24 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
     for command_id, domain in seen.items():
         records.append((yield get_command(scope, domain, command_id)))
     return records
+
+
+def _route(scope: Scope, worker: Any) -> Generator[Op[Any], Any, bool]:
+    """Drive processes on by what has ended and by time that has passed; whether there was any."""
+    declarations = worker.registry.processes
+    if not declarations:
+        return False
+    request = ClaimRequest(
+        queues_of(declarations), ROUTED_MAX, worker.name, worker.settings.visibility_timeout
+    )
+    claimed = (yield scope.store.claim(request)).claimed
+    if claimed:
+        report = yield route(scope, declarations, claimed, worker.name)
+    else:
+        report = yield fire_timers(scope, declarations, worker.name, ROUTED_MAX)
+    if report.batches:
+        yield close_batches(scope, report.batches)
+    return bool(report.routed or claimed)
 
 
 def _run(execution: Any, claimed: Claimed) -> Generator[Op[Any] | Call, Any, Settlement]:

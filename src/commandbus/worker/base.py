@@ -368,7 +368,7 @@ class WorkerBase:
     def _check_can_run(self) -> None:
         if self._running:
             raise InvalidOperationError("This worker is running already; make another one.")
-        if not self.registry.registered_handlers():
+        if not self.registry.registered_handlers() and not self.registry.processes:
             raise ConfigurationError(
                 "The worker has no handlers: pass a HandlerRegistry with at least one, or use "
                 "receive() and complete() to process by hand."

@@ -30,6 +30,7 @@ from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.priority import Priority
+from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.retry import RetryPolicy
 from commandbus.domain.schedule import Misfire, Schedule
 from commandbus.errors import (
@@ -72,6 +73,7 @@ Layer = TypeVar("Layer", bound=Middleware)
 P = ParamSpec("P")
 R = TypeVar("R")
 Target = TypeVar("Target")
+Declaration = TypeVar("Declaration", bound=type[Process[Any]])
 
 _MARK = "__commandbus_handler__"
 
@@ -161,6 +163,8 @@ class HandlerRegistry:
         self._errors: dict[type[BaseException], ErrorRule] = {}
         self.layers: tuple[Middleware, ...] = ()
         """Middleware around all handlers, the first one outermost."""
+        self.processes: dict[str, type[Process[Any]]] = {}
+        """The processes that workers drive on, by their types."""
         self.schedules: dict[str, Schedule] = {}
         """Those that are declared beside their handlers, by name."""
         self.limits: list[Limit] = []
@@ -299,6 +303,15 @@ class HandlerRegistry:
             )
         return found
 
+    def process(self, declaration: Declaration) -> Declaration:
+        """Register a process, as a decorator of its class or by a call: workers with this registry
+        drive it on, beside their handlers. Raises ConfigurationError for what is no Process, and for
+        a second one of the same process_type."""
+        found = require_declaration(declaration)
+        if self.processes.setdefault(found.process_type, found) is not found:
+            raise _two("processes", found.process_type, "process_type")
+        return declaration
+
     def lifespan(self, function: L) -> L:
         """Run a generator with one yield, `def` or `async def`, around the work of each worker: up to
         its yield before the first claim, to its end after the last handler. Several start in order and
@@ -434,6 +447,8 @@ class HandlerRegistry:
             for name, schedule in registry.schedules.items():
                 if combined.schedules.setdefault(name, schedule) is not schedule:
                     raise _two("schedules", name, "name=")
+            for process in registry.processes.values():
+                combined.process(process)
         combined._handlers = ChainMap(*(registry._handlers for registry in registries))
         return combined
 

@@ -34,6 +34,8 @@ from commandbus.domain.reply import Reply
 BEGINS_MAX = 100
 """Steps begun by one event: more means that steps without anything to do follow each other for ever."""
 SIGNALS_KEPT_MAX = 100
+RUNS_KEPT_MAX = 100
+"""Runs of steps that a process remembers; more only where they may have to be undone."""
 
 _UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELED})
 _DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT})
@@ -287,6 +289,7 @@ class Decision(WorkingCopy):
 
     def _go_on(self) -> None:
         """After every event: end, wait, or undo the next."""
+        self._forget_old_runs()
         progress = self.progress
         if self.status in ENDED:
             return
@@ -311,6 +314,25 @@ class Decision(WorkingCopy):
             if self._run(name, name, action, None, run.number) is None:
                 self._skip_undoing(run, name)
 
+    def _forget_old_runs(self) -> None:
+        """A process that loops must not grow with each turn: of the runs that have ended and are never
+        to be undone, the oldest are forgotten. The audit keeps what happened."""
+        runs = self.progress.runs
+        excess = len(runs) - RUNS_KEPT_MAX
+        if excess <= 0:
+            return
+        kept: list[StepRun] = []
+        for run in runs[:-1]:
+            if excess > 0 and run.status is not StepStatus.PENDING and not self._may_be_undone(run):
+                excess -= 1
+            else:
+                kept.append(run)
+        self.progress.runs = [*kept, runs[-1]]
+
+    def _may_be_undone(self, run: StepRun) -> bool:
+        declared = self.declaration.steps.get(run.name)
+        return run.undoes is not None or declared is None or declared.undo is not None
+
     def _next_to_undo(self) -> tuple[StepRun, Step] | None:
         """The last step that was done, has a compensation, and is not undone yet."""
         runs = self.progress.runs
@@ -323,7 +345,7 @@ class Decision(WorkingCopy):
         return None
 
     def _skip_undoing(self, run: StepRun, name: str) -> None:
-        number = len(self.progress.runs) + 1
+        number = self.progress.next_number
         skipped = StepRun(
             number,
             name,

@@ -142,6 +142,11 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """Microseconds after the start."""
     canceling: bool = False
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next run. The newest one is never forgotten."""
+        return self.runs[-1].number + 1 if self.runs else 1
+
     def pending(self) -> Iterator[StepRun]:
         return (run for run in self.runs if run.status is StepStatus.PENDING)
 

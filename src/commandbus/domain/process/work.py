@@ -96,7 +96,7 @@ class WorkingCopy:
         """Begin what a method wants to be done; None when it wants nothing."""
         if action is None:
             return None
-        number = len(self.progress.runs) + 1
+        number = self.progress.next_number
         run = StepRun(
             number,
             name,

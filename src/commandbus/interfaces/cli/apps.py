@@ -27,7 +27,7 @@ def load_registry(app: str) -> HandlerRegistry:
         found = _made_by(found, app)
     if not isinstance(found, HandlerRegistry):
         raise _error(f"{app!r} is {type(found).__name__}, not a HandlerRegistry.")
-    if not found.registered_handlers():
+    if not found.registered_handlers() and not found.processes:
         raise _error(f"{app!r} has no handlers; import the modules that register them there.")
     return found
 

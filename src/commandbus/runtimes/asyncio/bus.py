@@ -12,6 +12,7 @@ from commandbus.operations import (
     breakers,
     cancelling,
     cases,
+    chaining,
     checking,
     commands,
     declaring,
@@ -50,6 +51,7 @@ class _Sending:
     else:
         send = awaiting(commands.send)
     send_many = awaiting(commands.send_many)
+    chain = awaiting(chaining.chain)
     get_command = awaiting(commands.get_command, read=True)
     cancel = awaiting(cancelling.cancel)
     get_process = awaiting(processes.get_process, read=True)

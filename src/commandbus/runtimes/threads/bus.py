@@ -12,6 +12,7 @@ from commandbus.operations import (
     breakers,
     cancelling,
     cases,
+    chaining,
     checking,
     commands,
     declaring,
@@ -50,6 +51,7 @@ class _Sending:
     else:
         send = blocking(commands.send)
     send_many = blocking(commands.send_many)
+    chain = blocking(chaining.chain)
     get_command = blocking(commands.get_command, read=True)
     cancel = blocking(cancelling.cancel)
     get_process = blocking(processes.get_process, read=True)

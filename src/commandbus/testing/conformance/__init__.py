@@ -57,6 +57,7 @@ SUITES = (
     "process_operators",
     "process_parts",
     "process_routing",
+    "process_workers",
     "processes",
     "progress",
     "querying",

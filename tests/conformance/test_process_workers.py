@@ -1,0 +1,9 @@
+from commandbus.testing.conformance.process_workers import ChainSuite, ProcessWorkersSuite
+
+
+class TestProcessWorkers(ProcessWorkersSuite):
+    pass
+
+
+class TestChain(ChainSuite):
+    pass
