@@ -25,7 +25,7 @@ GROUPS = {
     "TSQ": 6,
     "REPLY": 2,
     "BATCH": 5,
-    "PROC": 8,
+    "PROC": 10,
     "CRON": 2,
     "OBS": 11,
     "UI": 8,

@@ -258,7 +258,9 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(wrong: str, meant: st
 
 def test_an_option_like_no_other_is_refused_with_all_of_them() -> None:
     options: Any = {"colour": 1}
-    with pytest.raises(ConfigurationError, match="no option: The options are breaker, errors, retry"):
+    with pytest.raises(
+        ConfigurationError, match="no option: The options are breaker, concurrency, errors"
+    ):
         HandlerRegistry().register("shop", "T", untyped, **options)
 
 

@@ -70,6 +70,7 @@ class SendOptions(TypedDict, total=False):
     sender: str | None
     retry: RetryPolicy | None
     idempotency_key: str | None
+    expires: Duration | None
 
 
 class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=True):
@@ -98,12 +99,17 @@ class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=Tr
     sender: str | None = None
     retry: RetryPolicy | None = None
     idempotency_key: str | None = None
+    expires: Duration | None = None
 
     def options(self, **options: Unpack[SendOptions]) -> Self:
         """A copy with other options, such as `delay` or `priority`: those of `send`."""
         for name in options:
             if name not in SendOptions.__annotations__:
                 raise TypeError(f"options() got an unexpected keyword argument {name!r}")
+        if options.get("expires_at") is not None:
+            options.setdefault("expires", None)  # it replaces the other one
+        elif options.get("expires") is not None:
+            options.setdefault("expires_at", None)
         return msgspec.structs.replace(self, **options)
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from commandbus.domain.codec import Codec, is_pydantic
 from commandbus.domain.command import CommandRecord, SendRequest, TypedRequest
+from commandbus.domain.defaults import Defaults
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.names import as_command_type, as_name
 from commandbus.domain.payload import check_size
@@ -51,6 +52,8 @@ class CommandType(Generic[P, R]):
         self._make = make
         """Makes the payload of the arguments."""
         self._what = f"The arguments of {self} do not fit"
+        self.defaults: Defaults | None = None
+        """Options of all its requests, which a send may replace."""
 
     def __str__(self) -> str:
         return f"{self.domain}.{self.command_type}"
@@ -61,7 +64,8 @@ class CommandType(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> SendRequest[R]:
         data = self._make(*args, **kwargs)
         text = self.payload.encode(data, self._what)
-        return TypedRequest(self.domain, self.command_type, data, contract=self, text=text)
+        request = TypedRequest(self.domain, self.command_type, data, contract=self, text=text)
+        return request if self.defaults is None else self.defaults.apply(request)
 
     def check(self, text: str) -> None:
         """Raise PayloadError when a payload (JSON text) does not fit."""

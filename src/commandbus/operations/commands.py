@@ -68,12 +68,13 @@ def send(
     `command_id` makes a repeated send safe: the second one raises DuplicateCommandError. So does an
     `idempotency_key`, a text that stands for the same id whenever it is sent to the domain. With
     `unique_key`, while a command with that key is alive in the domain, nothing is added and the
-    result names the one that is there. `delay` or `due_at` postpone it; after `expires_at` it is not
-    started any more. Commands with one `group_key` run one at a time, in order within a priority;
-    those with `requires` run on workers that have all these tags. `unique` says more about the
-    unique key; `sender` is who is counted where sends per second are limited; `retry` is the command's
-    own policy, before that of its handler, and `max_attempts` before it. Inside a handler the
-    correlation id, the causation id and the trace are those of the handler's command, unless given.
+    result names the one that is there. `delay` or `due_at` postpone it; after `expires_at`, or
+    `expires` seconds after it is due, it is not started any more. Commands with one `group_key` run
+    one at a time, in order within a priority; those with `requires` run on workers that have all these
+    tags. `unique` says more about the unique key; `sender` is who is counted where sends per second
+    are limited; `retry` is the command's own policy, before that of its handler, and `max_attempts`
+    before it. Inside a handler the correlation id, the causation id and the trace are those of the
+    handler's command, unless given.
     Raises PayloadError, InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
     request = as_request(domain, command_type, data, options)
@@ -221,7 +222,7 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
         _priority(scope, request),
         0 if delay is None else int(as_seconds(delay, "delay") * SECOND),
         None if request.due_at is None else as_microseconds(request.due_at, "due_at"),
-        None if request.expires_at is None else as_microseconds(request.expires_at, "expires_at"),
+        _expiry(scope, request),
         None if max_attempts is None else check_max_attempts(max_attempts),
         None if request.unique_key is None else as_text(request.unique_key, "unique_key"),
         payload.encode(list(as_tags(tags)), what="tags") if tags else None,
@@ -234,6 +235,18 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
         if request.requires
         else _affinity(settings, request),
     )
+
+
+def _expiry(scope: Scope, request: SendRequest) -> int | None:
+    """When it is not begun any more: at a moment, or so long after it is due."""
+    if request.expires is None:
+        moment = request.expires_at
+        return None if moment is None else as_microseconds(moment, "expires_at")
+    if request.expires_at is not None:
+        raise InvalidArgumentError("Give either expires or expires_at, not both.")
+    due = scope.clock() if request.due_at is None else as_microseconds(request.due_at, "due_at")
+    delay = 0.0 if request.delay is None else as_seconds(request.delay, "delay")
+    return due + int((delay + as_seconds(request.expires, "expires", minimum=0.001)) * SECOND)
 
 
 def _affinity(settings: BusSettings, request: SendRequest) -> str | None:

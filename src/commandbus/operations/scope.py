@@ -12,6 +12,7 @@ import msgspec
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import new_id
+from commandbus.domain.moment import Clock, system_clock
 from commandbus.settings import BusSettings
 from commandbus.store.op import Op
 from commandbus.store.port import Store
@@ -35,6 +36,8 @@ class Scope:
     """Nobody else may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
+    clock: Clock = system_clock
+    """The sender's clock, for expiries that are so many seconds away."""
     sent: SentFigures = field(default_factory=SentFigures)
     """What went through `insert`."""
 

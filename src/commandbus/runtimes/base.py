@@ -133,7 +133,7 @@ class BusBase:
             resolve_url(url), migrate=migrate, transport=transport, clock=clock
         )
         self.settings = BusSettings(**settings)
-        self.scope = Scope(self.engine.store, self.settings)
+        self.scope = Scope(self.engine.store, self.settings, clock=clock)
         if self.settings.tracing is not None:
             self.scope.carry = tracing_module().carry
         self.hub = self.engine.hub

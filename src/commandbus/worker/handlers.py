@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -12,7 +11,6 @@ from typing import (
     Concatenate,
     Literal,
     ParamSpec,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -24,10 +22,11 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.codec import Codec
+from commandbus.domain.command import SendOptions, SendRequest, as_request
 from commandbus.domain.contract import CommandType
-from commandbus.domain.limits import Limit, make_limit, parse_rate
+from commandbus.domain.defaults import Defaults
+from commandbus.domain.limits import Limit
 from commandbus.domain.misfit import describe_misfit
-from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.priority import Priority
 from commandbus.domain.process.declaration import Process, require_declaration
@@ -37,7 +36,6 @@ from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
-    InvalidArgumentError,
     PayloadError,
 )
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -51,6 +49,13 @@ from commandbus.worker.mapping import (
     translate,
 )
 from commandbus.worker.middleware import Middleware, check_middleware
+from commandbus.worker.options import (
+    HandlerOptions,
+    check_options,
+    defaults_of,
+    limit_of,
+    seconds_of,
+)
 from commandbus.worker.providing import inject
 from commandbus.worker.signatures import (
     Decode,
@@ -94,6 +99,8 @@ class Handler:
     transactional: bool = False
     total_timeout: float | None = None
     errors: ErrorMap | None = None
+    defaults: Defaults | None = None
+    """Of all requests of its command."""
     contract: CommandType[..., Any] | None = None
     """Of a typed command; encodes its result."""
     registry: HandlerRegistry | None = None
@@ -109,19 +116,6 @@ class Handler:
         """What it takes, for messages."""
         kind = self.payload_type
         return "any JSON" if kind is Any else getattr(kind, "__name__", str(kind))
-
-
-class HandlerOptions(TypedDict, total=False):
-    """What may be said about a handler; see `HandlerRegistry.handler`."""
-
-    retry: RetryPolicy | None
-    timeout: Duration | None
-    total_timeout: Duration | None
-    breaker: CircuitBreaker | str | None
-    transactional: bool
-    errors: ErrorMap | None
-    rate: str | None
-    concurrency: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,7 @@ def handler(
     registers all marked methods of an object. The options are those of `HandlerRegistry.handler`."""
 
     def mark(function: Function) -> Function:
-        _check_options(function, options)
+        check_options(function, options)
         setattr(function, _MARK, _Mark(domain, command_type, options))
         return function
 
@@ -185,6 +179,10 @@ class HandlerRegistry:
         its follow-ups and its outcome commit together. `errors` says what exceptions mean; see
         `map_exception`. `rate` ("10/m") and `concurrency` are a limit of the whole fleet for this
         type, which workers set when they start; see `CommandBus.set_limit`.
+
+        `priority`, `expires` (seconds after it is due), `group_key` and `unique_key` (functions of
+        the payload), `tags` and `requires` are defaults of its requests: those that a typed command
+        makes, and those of `request`.
         """
 
         def decorate(function: Function) -> Function:
@@ -249,6 +247,15 @@ class HandlerRegistry:
         anything else."""
         self.layers = (*self.layers, check_middleware(function))
         return function
+
+    def request(
+        self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
+    ) -> SendRequest[Any]:
+        """A request with the defaults that its handler declares, for `send`, `send_many` and batches.
+        Raises HandlerNotFoundError."""
+        found = self.get_or_raise(domain, command_type)
+        request = as_request(domain, command_type, data, options)
+        return request if found.defaults is None else found.defaults.apply(request)
 
     def schedule(
         self,
@@ -382,7 +389,8 @@ class HandlerRegistry:
             raise HandlerAlreadyRegisteredError(
                 *key, places=(described(self._handlers[key].function), described(function))
             )
-        _check_options(function, options)
+        check_options(function, options)
+        limit = limit_of(function, key, options)
         breaker = options.get("breaker")
         registered = Handler(
             domain,
@@ -392,16 +400,19 @@ class HandlerRegistry:
             decode=codec.decode,
             payload_type=codec.kind,
             retry=options.get("retry"),
-            timeout=_seconds(options.get("timeout"), "timeout"),
+            timeout=seconds_of(options.get("timeout"), "timeout"),
             breaker=CircuitBreaker(breaker) if isinstance(breaker, str) else breaker,
             transactional=options.get("transactional", False),
-            total_timeout=_seconds(options.get("total_timeout"), "total_timeout"),
+            total_timeout=seconds_of(options.get("total_timeout"), "total_timeout"),
             errors=check_errors(options.get("errors")),
             contract=contract,
             registry=self,
+            defaults=defaults_of(function, options),
         )
-        if options.get("rate") is not None or options.get("concurrency") is not None:
-            self.limits.append(_limit(function, key, options))
+        if contract is not None:
+            contract.defaults = registered.defaults
+        if limit is not None:
+            self.limits.append(limit)
         self._handlers[key] = registered
         self._keys[id(function)] = key
         return registered
@@ -476,43 +487,3 @@ class HandlerRegistry:
 
 def _two(what: str, name: str, field: str) -> ConfigurationError:
     return ConfigurationError(f"Two {what} are called {name!r}; give one of them another {field}.")
-
-
-def _limit(function: Callable[..., Any], key: tuple[str, str], options: HandlerOptions) -> Limit:
-    rate, seconds = options.get("rate"), 1.0
-    count: float | None = None
-    try:
-        if rate is not None:
-            count, seconds = parse_rate(rate)
-        return make_limit(*key, False, options.get("concurrency"), count, seconds, None, False)
-    except InvalidArgumentError as error:
-        raise ConfigurationError(f"The handler {described(function)}: {error}") from None
-
-
-def _seconds(duration: Duration | None, name: str) -> float | None:
-    return None if duration is None else as_seconds(duration, name, minimum=0.001)
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "retry": (RetryPolicy, type(None)),
-    "breaker": (CircuitBreaker, str, type(None)),
-    "transactional": (bool,),
-}
-"""Options whose type is checked here; the others are checked where they are read."""
-
-
-def _check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    known = sorted(HandlerOptions.__annotations__)
-    for name, value in options.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigurationError(
-                f"The handler {described(function)} is registered with {name}=, which is no option: "
-                f"{meant}The options are {', '.join(known)}."
-            )
-        if not isinstance(value, _KINDS.get(name, object)):
-            names = " or ".join("None" if k is type(None) else k.__name__ for k in _KINDS[name])
-            raise ConfigurationError(
-                f"{name} of the handler {described(function)} must be a {names}, not {value!r}."
-            )

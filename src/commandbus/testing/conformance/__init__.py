@@ -43,6 +43,7 @@ SUITES = (
     "claiming",
     "completing",
     "declarations",
+    "defaults",
     "erasure",
     "groups",
     "handlers",

@@ -196,12 +196,13 @@ class ChainSuite:
 
     def test_what_cannot_be_a_chain_is_refused(self, bus: Harness) -> None:
         request = SendRequest("mail", "send")
-        for wrong, message in (
+        cases: list[tuple[list[Any], str]] = [
             ([], "1 to 100 commands, not 0"),
             ([request] * 101, "1 to 100 commands, not 101"),
             ([SendRequest("mail", "send", unique_key="k")], "cannot have unique_key="),
             (["mail"], "takes SendRequest objects"),
-        ):
+        ]
+        for wrong, message in cases:
             with pytest.raises(InvalidArgumentError, match=message):
                 chained(bus, *wrong)
         with pytest.raises(InvalidArgumentError, match="payloads that are objects"):

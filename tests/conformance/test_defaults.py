@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.defaults import DefaultsSuite
+
+
+class TestDefaults(DefaultsSuite):
+    pass
