@@ -24,7 +24,7 @@ GROUPS = {
     "RETRY": 7,
     "TSQ": 6,
     "REPLY": 2,
-    "BATCH": 5,
+    "BATCH": 6,
     "PROC": 10,
     "CRON": 2,
     "OBS": 11,

@@ -278,7 +278,11 @@ def _close(
         return 0
     if body.on_complete is not None:
         headers = payload.decode(body.on_complete.headers or "{}")
-        headers |= {"batch_id": str(batch_id), "batch_status": str(body.status)}
+        headers |= {
+            "batch_id": str(batch_id),
+            "batch_domain": domain,
+            "batch_status": str(body.status),
+        }
         told = msgspec.structs.replace(
             body.on_complete,
             command_id=uuid5(_COMPLETIONS, f"{domain}|{batch_id}"),

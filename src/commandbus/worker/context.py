@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from commandbus.domain import payload
-from commandbus.domain.command import SendOptions, SendRequest, SendResult
+from commandbus.domain.command import CommandRecord, SendOptions, SendRequest, SendResult
+from commandbus.domain.ids import as_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
 from commandbus.domain.outcome import Succeeded, as_result
@@ -25,7 +26,7 @@ from commandbus.errors import (
 )
 from commandbus.store.op import Op
 from commandbus.store.port import Store
-from commandbus.store.records import CancelRequest, Claimed, Settlement
+from commandbus.store.records import CancelRequest, Claimed, CommandFilter, Settlement
 from commandbus.worker.completing import Completion, complete_within
 from commandbus.worker.settlements import settlement_of
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+BATCH_PAGE = 1_000
 
 
 class Desk:
@@ -214,6 +216,27 @@ class _Context:
     def _complete(self, settlement: Settlement) -> Op[None]:
         self.completion = yield from complete_within(self._desk.store, settlement, self._lost())
 
+    def _batch_results(self) -> Op[list[CommandRecord[Any]]]:
+        """All commands of the batch whose completion this is, in order of sending."""
+        headers = payload.decode(self._claimed.headers) if self._claimed.headers else {}
+        if "batch_id" not in headers or "batch_domain" not in headers:
+            raise InvalidOperationError(
+                "context.batch_results is for the command that a batch sends as its on_complete; this "
+                f"{self._claimed.command_type!r} is not one."
+            )
+        found: list[CommandRecord[Any]] = []
+        batch_id = as_id(headers["batch_id"], "batch_id")
+        before: int | None = None
+        while True:
+            wanted = CommandFilter(
+                domain=headers["batch_domain"], batch_id=batch_id, before=before, limit=BATCH_PAGE
+            )
+            page = yield from self._desk.store.query(wanted)
+            found += page
+            if len(page) < BATCH_PAGE:
+                return found[::-1]
+            before = page[-1].sequence
+
     def _extend(self, seconds: Duration) -> Op[None]:
         wanted = as_seconds(seconds, "seconds", minimum=0.001)
         if (yield from self._desk.store.renew([self._claimed.lease_id], wanted)):
@@ -309,6 +332,14 @@ class HandlerContext(_Context):
         assert self._desk.within is not None
         await self._desk.within(within).run(op)
 
+    async def batch_results(self) -> list[CommandRecord[Any]]:
+        """In the handler of a batch's `on_complete`: the records of all its commands, in order of
+        sending, each with its status, result and error."""
+        records: list[CommandRecord[Any]] = await self._desk.session.run(
+            self._batch_results(), read=True
+        )
+        return records
+
     async def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._report(percent, message))
@@ -377,6 +408,12 @@ class SyncHandlerContext(_Context):
         op = self._completing(result)
         assert self._desk.within is not None
         self._desk.within(within).run(op)
+
+    def batch_results(self) -> list[CommandRecord[Any]]:
+        """In the handler of a batch's `on_complete`: the records of all its commands, in order of
+        sending, each with its status, result and error."""
+        records: list[CommandRecord[Any]] = self._desk.session.run(self._batch_results(), read=True)
+        return records
 
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""

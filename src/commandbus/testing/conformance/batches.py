@@ -137,7 +137,11 @@ class BatchSuite:
         assert sum(r for r in results if isinstance(r, int)) == 1
         (told,) = bus.query(domain="billing")
         assert (told.command_type, told.data) == ("invoice", {"x": 1})
-        assert told.headers == {"batch_id": str(batch_id), "batch_status": "COMPLETED"}
+        assert told.headers == {
+            "batch_id": str(batch_id),
+            "batch_domain": DOMAIN,
+            "batch_status": "COMPLETED",
+        }
         batch = get(bus, batch_id)
         assert (batch.status, batch.progress) == (BatchStatus.COMPLETED, 1.0)
         assert batch.completed_at is not None
@@ -156,6 +160,35 @@ class BatchSuite:
             (told,) = done.wait_for(1)
             assert told.headers["batch_id"] == str(batch_id)
             assert counts(bus, batch_id) == (50, 0, 0, 0)
+
+    @pytest.mark.parametrize("kind", ["def", "async def"])
+    def test_the_handler_of_the_completion_gets_the_results(self, bus: Harness, kind: str) -> None:
+        def ship(command: Any, context: Any) -> int:
+            if command.data == 2:
+                raise BusinessRuleException("NO_STOCK")
+            return int(command.data) * 10
+
+        def done(command: Any, context: Any) -> Any:
+            return [[one.result, one.error_code] for one in context.batch_results()]
+
+        async def done_async(command: Any, context: Any) -> Any:
+            return [[one.result, one.error_code] for one in await context.batch_results()]
+
+        registry = registry_of(ship=ship)
+        registry.register("billing", "done", done if kind == "def" else done_async)
+        with bus.run_worker(registry, [DOMAIN, "billing"]):
+            members = [BatchCommand("ship", n) for n in (1, 2, 3)]
+            request = SendRequest("billing", "done", command_id=UUID(int=7))
+            bus.call(bus.bus.create_batch, DOMAIN, members, on_complete=request)
+            eventually(lambda: bool(bus.query(domain="billing")))
+            (told,) = bus.query(domain="billing")
+            assert bus.wait(told.command_id).result == [[10, None], [None, "NO_STOCK"], [30, None]]
+
+    def test_only_a_completion_has_results(self, bus: Harness) -> None:
+        bus.send()
+        taken = bus.take(bus.worker())
+        with pytest.raises(InvalidOperationError, match="on_complete"):
+            bus.call(taken.context.batch_results)
 
     def test_an_open_batch_takes_more(self, bus: Harness) -> None:
         batch_id = create(bus, 1)
