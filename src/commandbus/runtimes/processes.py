@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from commandbus.domain.command import SendRequest
@@ -38,15 +38,18 @@ CUT_SECONDS = 1.0
 """Statements that have been waiting for so long at the end of a stop are given up."""
 
 
-class ManagerBase:
+S = TypeVar("S")
+
+
+class ManagerBase(Generic[S]):
     """Starts processes of one declaration, and looks after them.
 
     `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
     """
 
-    def __init__(self, bus: Any, process: type[Process[Any]]) -> None:
+    def __init__(self, bus: Any, process: type[Process[S]]) -> None:
         self._bus = bus
-        self.process = require_declaration(process)
+        self.process: type[Process[S]] = require_declaration(process)
         self.scope, self.session, self.hub = bus.scope, bus.session, bus.hub
 
     def draw(self, record: ProcessRecord | None = None, format: str = "mermaid") -> str:  # noqa: A002

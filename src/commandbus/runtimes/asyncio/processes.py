@@ -4,33 +4,64 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
+from commandbus.domain.process.declaration import Process
 from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
+from commandbus.operations.processes import ProcessStart
+from commandbus.runtimes.asyncio.bus import CommandBus, HandlerBus
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
 from commandbus.runtimes.farewell import FAREWELL_SECONDS
-from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
 from commandbus.store.session import AsyncSession
 
 
-class ProcessManager(ManagerBase):
+class ProcessManager(ManagerBase[S]):
     """Starts processes of one declaration, and looks after them.
 
     `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
     """
 
-    def within(self, connection: Any) -> ProcessManager:
+    def __init__(self, bus: CommandBus | HandlerBus, process: type[Process[S]]) -> None:
+        super().__init__(bus, process)
+
+    def within(self, connection: Any) -> ProcessManager[S]:
         """The same manager inside the caller's own transaction: what is started exists when, and only
         when, that transaction commits."""
         return ProcessManager(self._bus.within(connection), self.process)
 
-    start = awaiting_own(ManagerBase._start)
-    start_many = awaiting_own(ManagerBase._start_many)
-    create_batch = awaiting_own(ManagerBase._create_batch)
+    if TYPE_CHECKING:  # the state is that of the declaration, which the generated methods cannot say
+
+        async def start(
+            self,
+            state: S | None = None,
+            *,
+            process_id: UUID | str | None = None,
+            batch_id: UUID | str | None = None,
+        ) -> UUID: ...
+        async def start_many(
+            self, states: Iterable[S | ProcessStart], *, batch_id: UUID | str | None = None
+        ) -> list[UUID]: ...
+        async def create_batch(
+            self,
+            states: Iterable[S | ProcessStart],
+            *,
+            batch_id: UUID | str | None = None,
+            name: str | None = None,
+            custom_data: Any = None,
+            on_complete: SendRequest[Any] | None = None,
+        ) -> UUID: ...
+    else:
+        start = awaiting_own(ManagerBase._start)
+        start_many = awaiting_own(ManagerBase._start_many)
+        create_batch = awaiting_own(ManagerBase._create_batch)
     list_processes = awaiting_own(ManagerBase._list_processes, read=True)
     get_process = awaiting(processes.get_process, read=True)
     get_process_audit = awaiting(processes.get_process_audit, read=True)

@@ -5,34 +5,65 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
+from commandbus.domain.process.declaration import Process
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
+from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.farewell import attempt
-from commandbus.runtimes.processes import ManagerBase, RouterBase, stop_seconds
+from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
+from commandbus.runtimes.threads.bus import SyncCommandBus, SyncHandlerBus
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.runtimes.threads.waiting import take
 from commandbus.services.process_router import RouterLoop
 from commandbus.store.session import Session
 
 
-class SyncProcessManager(ManagerBase):
+class SyncProcessManager(ManagerBase[S]):
     """Starts processes of one declaration, and looks after them.
 
     `bus` is a bus, or one inside a caller's transaction; `process` a subclass of Process.
     """
 
-    def within(self, connection: Any) -> SyncProcessManager:
+    def __init__(self, bus: SyncCommandBus | SyncHandlerBus, process: type[Process[S]]) -> None:
+        super().__init__(bus, process)
+
+    def within(self, connection: Any) -> SyncProcessManager[S]:
         """The same manager inside the caller's own transaction: what is started exists when, and only
         when, that transaction commits."""
         return SyncProcessManager(self._bus.within(connection), self.process)
 
-    start = blocking_own(ManagerBase._start)
-    start_many = blocking_own(ManagerBase._start_many)
-    create_batch = blocking_own(ManagerBase._create_batch)
+    if TYPE_CHECKING:  # the state is that of the declaration, which the generated methods cannot say
+
+        def start(
+            self,
+            state: S | None = None,
+            *,
+            process_id: UUID | str | None = None,
+            batch_id: UUID | str | None = None,
+        ) -> UUID: ...
+        def start_many(
+            self, states: Iterable[S | ProcessStart], *, batch_id: UUID | str | None = None
+        ) -> list[UUID]: ...
+        def create_batch(
+            self,
+            states: Iterable[S | ProcessStart],
+            *,
+            batch_id: UUID | str | None = None,
+            name: str | None = None,
+            custom_data: Any = None,
+            on_complete: SendRequest[Any] | None = None,
+        ) -> UUID: ...
+    else:
+        start = blocking_own(ManagerBase._start)
+        start_many = blocking_own(ManagerBase._start_many)
+        create_batch = blocking_own(ManagerBase._create_batch)
     list_processes = blocking_own(ManagerBase._list_processes, read=True)
     get_process = blocking(processes.get_process, read=True)
     get_process_audit = blocking(processes.get_process_audit, read=True)
