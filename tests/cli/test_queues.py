@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus import Schedule
+from commandbus import Schedule, SendRequest
 from commandbus.interfaces.cli.top import Rates
 from commandbus.store.records import QueueStats
 from commandbus.sync import SyncCommandBus
@@ -87,6 +87,12 @@ def test_why_says_what_a_command_waits_for(cli: Cli, bus: SyncCommandBus) -> Non
     assert document["status"] == "PENDING"
     assert document["reasons"]
     cli("why", str(uuid4()), code=7)
+
+
+def test_why_says_what_a_process_waits_for(cli: Cli, bus: SyncCommandBus) -> None:
+    process_id = str(bus.chain(SendRequest("shop", "Buy")))
+    assert [row[0] for row in cli("why", process_id).rows] == ["NO_ROUTER", "STEP"]
+    assert cli("why", process_id, "--json").document["status"] == "RUNNING"
 
 
 def test_workers_are_listed(cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch) -> None:

@@ -37,17 +37,19 @@ REASONS = (Column("code", field_of("code")), Column("text", field_of("text")))
 
 
 def why(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a command or a process.")],
     domain: options.Domain = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Say why a command is not running, in words."""
-    from commandbus.interfaces.cli.commands import find
+    """Say why a command is not running, or what a process waits for, in words."""
+    from commandbus.interfaces.cli.commands import find, whole_id
 
     with target.opened(url) as bus:
-        record = find(bus, command_id, domain)
-        answer = bus.why(record.command_id, domain=record.domain)
+        wanted = whole_id(bus, command_id, domain)
+        if bus.get_process(wanted) is None:
+            domain = find(bus, command_id, domain).domain
+        answer = bus.why(wanted, domain=domain)
     if json:
         output.json_document(answer)
         return
