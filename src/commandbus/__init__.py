@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from commandbus.settings import VERSION
 
-if TYPE_CHECKING:
-    from commandbus.names import *  # noqa: F403
-
 __version__ = VERSION
 
+if TYPE_CHECKING:
+    from commandbus.names import *  # noqa: F403
+else:
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__" or not name.startswith("_"):
-        public = _public()
-        globals().update(public, __all__=sorted(public))
-        if name in globals():
-            return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "__all__" or not name.startswith("_"):
+            public = _public()
+            globals().update(public, __all__=sorted(public))
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import Duration, as_seconds
@@ -19,6 +21,7 @@ from commandbus.errors import CommandBusError, ConfigurationError
 if TYPE_CHECKING:
     from commandbus.domain.command import SendRequest
 
+S = TypeVar("S", "BusSettings", "WorkerSettings")
 VERSION = "0.1.0"
 DEFAULT_URL = "sqlite:///commandbus.db"
 STATEMENT_SECONDS = 25.0
@@ -208,6 +211,68 @@ class WorkerSettings:
     def stuck_after(self) -> float:
         """Seconds after which a thread counts as stuck."""
         return self.visibility_timeout + 5 if self.thread_timeout is None else self.thread_timeout
+
+
+class BusOptions(TypedDict, total=False):
+    """The fields of BusSettings as arguments of a bus."""
+
+    max_attempts: int
+    default_priority: str | int
+    priorities: Mapping[str, int]
+    priority_hook: Callable[[SendRequest], str | int | None] | None
+    affinity: Mapping[str, Mapping[str, Sequence[str]]] | None
+    max_pending: int | None
+    warn_depth: int | None
+    payload_bytes_max: int
+    tracing: str | None
+    retention: Mapping[str, Duration] | None
+    ledger_key: str | None
+    escalate_after: Duration | None
+    escalate_to: str | None
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The fields of WorkerSettings as arguments of a worker; durations may be timedeltas."""
+
+    concurrency: int
+    prefetch: int | None
+    prefetch_budget: Duration
+    prefetch_max: int
+    poll_interval: Duration
+    visibility_timeout: Duration
+    retry_policy: RetryPolicy | None
+    thread_timeout: Duration | None
+    jitter: Duration
+    timer_grace: Duration
+    recycle_after: int | None
+    shutdown_timeout: Duration
+    statement_timeout: Duration | None
+    silence_timeout: Duration
+    tags: Iterable[str]
+    min_concurrency: int | None
+    max_concurrency: int | None
+    ageing: Duration | None
+
+
+def settings_of(kind: type[S], given: S | None, options: Mapping[str, Any]) -> S:
+    """The settings that a bus or a worker was given, with its further arguments in their place.
+    A name that is no setting is refused, with the nearest one."""
+    if given is not None and not isinstance(given, kind):
+        raise ConfigurationError(f"settings must be {kind.__name__}, not {given!r}.")
+    known = [setting.name for setting in fields(kind)]
+    _raise([_unknown(name, known) for name in options if name not in known])
+    plain = {
+        name: value.total_seconds() if isinstance(value, timedelta) else value
+        for name, value in options.items()
+    }
+    if "tags" in plain:
+        plain["tags"] = as_required_tags(plain["tags"])
+    return kind(**plain) if given is None else replace(given, **plain)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, 1) or known
+    return f"there is no setting {name!r}, but {', '.join(near)}"
 
 
 def check_concurrency(value: int) -> int:

@@ -224,6 +224,14 @@ def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: Sync
         assert worker.process.wait(20) == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "supervised"])
+def test_any_setting_of_a_worker_can_be_set(folder: Path, url: str, more: tuple[str, ...]) -> None:
+    with serving(folder, url, "shop", "--set", "concurrency=7", "-c", "2", *more) as worker:
+        assert "7 at once" in worker.wait_for("at once")
+        worker.signal()
+        assert worker.process.wait(20) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
@@ -234,6 +242,11 @@ def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: Sync
         (["worker", "cliapp_worker", "--url", "memory://"], 2, "memory://"),
         (["worker", "cliapp_worker", "--concurrency", "0"], 2, "concurrency"),
         (["worker", "cliapp_worker", "--max-concurrency", "2"], 2, "is below --concurrency 4"),
+        (["worker", "cliapp_worker", "--set", "prefetch"], 2, "--set needs NAME=VALUE"),
+        (["worker", "cliapp_worker", "--set", "prefetch=few"], 2, "prefetch must be a whole number"),
+        (["worker", "cliapp_worker", "--set", "jitter=soon"], 2, "jitter must be a duration"),
+        (["worker", "cliapp_worker", "--set", "prefech=1"], 2, "no setting 'prefech', but prefetch"),
+        (["worker", "cliapp_worker", "--set", "retry_policy=3"], 2, "retry_policy cannot be set here"),
         (["worker", "cliapp_worker:strict"], 2, "transactional"),
         (["worker", "cliapp_worker:strict", "--threads"], 2, "transactional"),
     ],

@@ -2,23 +2,102 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import fields, replace
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
 from commandbus import BusSettings, RetryPolicy, WorkerSettings
 from commandbus.engines.postgres import location
 from commandbus.errors import ConfigurationError
-from commandbus.settings import DEFAULT_URL, resolve_url
+from commandbus.interfaces.cli import worker_settings
+from commandbus.interfaces.cli.workers import worker
+from commandbus.settings import DEFAULT_URL, BusOptions, WorkerOptions, resolve_url
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.worker.serving import check_domains
 
+GUIDE = Path(__file__).parents[2] / "docs/guide"
 
-def test_the_defaults_are_valid_and_documented() -> None:
+
+def test_the_defaults_are_valid() -> None:
     worker = WorkerSettings()
     assert (worker.concurrency, worker.poll_interval, worker.visibility_timeout) == (4, 60.0, 30.0)
     assert BusSettings().max_attempts == 3
+
+
+def names(settings: type[BusSettings | WorkerSettings]) -> list[str]:
+    return [setting.name for setting in fields(settings)]
+
+
+def test_every_setting_is_an_argument() -> None:
+    assert list(get_type_hints(WorkerOptions)) == names(WorkerSettings)
+    assert list(BusOptions.__annotations__) == names(BusSettings)
+
+
+@pytest.mark.parametrize(
+    ("page", "settings", "others"),
+    [
+        ("workers.md", WorkerSettings, {"middleware", "name"}),
+        ("sending.md", BusSettings, set()),
+    ],
+)
+def test_the_guide_lists_every_setting(
+    page: str, settings: type[BusSettings | WorkerSettings], others: set[str]
+) -> None:
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| setting \|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    first = [row.split("|")[1] for row in table.splitlines()]
+    listed = [name for cell in first for name in re.findall(r"`(\w+)`", cell)]
+    assert set(listed) - others == set(names(settings))
+    assert len(set(listed)) == len(listed)
+
+
+def test_the_command_line_can_set_every_setting_but_code() -> None:
+    samples: dict[str, tuple[str, Any]] = {
+        "tags": ("gpu,big", ("big", "gpu")),
+        "max_concurrency": ("9", 9),
+        "statement_timeout": ("200ms", 0.2),
+    }
+    assigned, expected = [], {}
+    for name in names(WorkerSettings):
+        if name == "retry_policy":  # written in code
+            continue
+        whole = "int" in WorkerSettings.__annotations__[name]
+        text, value = samples.get(name, ("7", 7) if whole else ("1500ms", 1.5))
+        assigned.append(f"{name}={text}")
+        expected[name] = value
+    settings = worker_settings.parse(assigned)
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_settings() -> None:
+    defaults = inspect.signature(worker).parameters
+    assert defaults["concurrency"].default == WorkerSettings().concurrency
+    assert defaults["shutdown_timeout"].default == f"{WorkerSettings().shutdown_timeout:g}s"
+
+
+def test_a_worker_takes_settings_and_arguments_over_them() -> None:
+    bus = SyncCommandBus("memory://", settings=BusSettings(max_attempts=5), max_pending=9)
+    assert (bus.settings.max_attempts, bus.settings.max_pending) == (5, 9)
+    base = WorkerSettings(concurrency=7, prefetch_max=3)
+    worker = SyncWorker(bus, "d", settings=base, prefetch_budget=timedelta(seconds=1), tags=["gpu"])
+    assert worker.settings == replace(base, prefetch_budget=1.0, tags=("gpu",))
+
+
+def test_a_misspelt_setting_is_refused_with_the_right_one() -> None:
+    bus = SyncCommandBus("memory://")
+    with pytest.raises(ConfigurationError, match="no setting 'concurency', but concurrency"):
+        SyncWorker(bus, "d", concurency=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="no setting 'max_atempts', but max_attempts"):
+        SyncCommandBus("memory://", max_atempts=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="no setting 'zzz', but concurrency, prefetch"):
+        SyncWorker(bus, "d", zzz=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="settings must be WorkerSettings, not BusSettings"):
+        SyncWorker(bus, "d", settings=BusSettings())  # type: ignore[arg-type]
 
 
 def test_each_layer_of_timeouts_has_its_default() -> None:

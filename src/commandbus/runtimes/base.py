@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, ForwardRef, Protocol, TypeVar
+from typing import Any, ForwardRef, Protocol, TypeVar, Unpack
 
 import msgspec
 
@@ -20,7 +20,7 @@ from commandbus.domain.moment import Clock, system_clock
 from commandbus.errors import ConfigurationError
 from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
-from commandbus.settings import BusSettings, resolve_url
+from commandbus.settings import BusOptions, BusSettings, resolve_url, settings_of
 from commandbus.store.session import Engine
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
@@ -117,7 +117,7 @@ class BusBase:
 
     `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder.
     With `migrate`, a store that does not create its schema at open is brought to this version then.
-    Settings are those of BusSettings.
+    Its settings are the fields of BusSettings, as arguments or as `settings=BusSettings(…)`.
     """
 
     def __init__(
@@ -127,12 +127,13 @@ class BusBase:
         migrate: bool = False,
         transport: str | None = None,
         clock: Clock = system_clock,
-        **settings: Any,
+        settings: BusSettings | None = None,
+        **options: Unpack[BusOptions],
     ) -> None:
+        self.settings = settings_of(BusSettings, settings, options)
         self.engine: Engine = create_engine(
             resolve_url(url), migrate=migrate, transport=transport, clock=clock
         )
-        self.settings = BusSettings(**settings)
         self.scope = Scope(self.engine.store, self.settings, clock=clock)
         if self.settings.tracing is not None:
             self.scope.carry = tracing_module().carry

@@ -7,13 +7,12 @@ import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
-from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import ConfigurationError
 from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
@@ -29,11 +28,11 @@ from commandbus.services.cancellations import Cancellations
 from commandbus.services.declarer import Declarer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
-from commandbus.settings import SHUTDOWN_SECONDS
+from commandbus.settings import WorkerOptions, WorkerSettings, settings_of
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.wakeup import WakeHub
-from commandbus.worker.base import ReceivedCommand, WorkerBase, settings_from
+from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
 from commandbus.worker.effects import Forget, PassOn
 from commandbus.worker.events import LeasesGone, StopRequested, Woken
@@ -60,43 +59,11 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         bus: Bus,
         domain: str | Iterable[str] | HandlerRegistry,
         *registries: HandlerRegistry | None,
-        concurrency: int = 4,
-        prefetch: int | None = None,
-        poll_interval: Duration = 60.0,
-        visibility_timeout: Duration = 30.0,
-        retry_policy: RetryPolicy | None = None,
-        thread_timeout: Duration | None = None,
-        jitter: Duration = 0.0,
-        recycle_after: int | None = None,
-        shutdown_timeout: Duration = SHUTDOWN_SECONDS,
-        statement_timeout: Duration | None = None,
-        silence_timeout: Duration = 60.0,
+        settings: WorkerSettings | None = None,
         name: str | None = None,
-        tags: Iterable[str] = (),
-        min_concurrency: int | None = None,
-        max_concurrency: int | None = None,
-        ageing: Duration | None = None,
-        timer_grace: Duration = 0.0,
         middleware: Iterable[Middleware] = (),
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        settings = settings_from(
-            concurrency,
-            prefetch,
-            poll_interval,
-            visibility_timeout,
-            retry_policy,
-            thread_timeout,
-            jitter,
-            recycle_after,
-            shutdown_timeout,
-            statement_timeout,
-            silence_timeout,
-            tags,
-            min_concurrency,
-            max_concurrency,
-            ageing,
-            timer_grace,
-        )
         if not isinstance(bus, self.bus_type):
             raise ConfigurationError(
                 f"{type(self).__name__} works on a {self.bus_type.__name__}, not on {bus!r}."
@@ -109,7 +76,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             bus.gates,
             domains,
             registry,
-            settings,
+            settings_of(WorkerSettings, settings, options),
             name,
             middleware,
         )

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,12 +15,10 @@ import msgspec
 from commandbus.domain.command import Command
 from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
-from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.outcome import Outcome, Released
 from commandbus.domain.presence import WorkerInfo
-from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import (
     ConfigurationError,
     InvalidOperationError,
@@ -438,47 +436,3 @@ def split_by_lease(
     for claimed in waiting:
         (taken if lease_ids is None or claimed.lease_id in lease_ids else kept).append(claimed)
     return taken, kept
-
-
-def settings_from(
-    concurrency: int,
-    prefetch: int | None,
-    poll_interval: Duration,
-    visibility_timeout: Duration,
-    retry_policy: RetryPolicy | None,
-    thread_timeout: Duration | None,
-    jitter: Duration,
-    recycle_after: int | None,
-    shutdown_timeout: Duration,
-    statement_timeout: Duration | None,
-    silence_timeout: Duration,
-    tags: Iterable[str] = (),
-    min_concurrency: int | None = None,
-    max_concurrency: int | None = None,
-    ageing: Duration | None = None,
-    timer_grace: Duration = 0.0,
-) -> WorkerSettings:
-    """The arguments of both workers as checked settings."""
-    return WorkerSettings(
-        concurrency=concurrency,
-        prefetch=prefetch,
-        poll_interval=_in_seconds(poll_interval),
-        visibility_timeout=_in_seconds(visibility_timeout),
-        retry_policy=retry_policy,
-        thread_timeout=None if thread_timeout is None else _in_seconds(thread_timeout),
-        jitter=_in_seconds(jitter),
-        recycle_after=recycle_after,
-        shutdown_timeout=_in_seconds(shutdown_timeout),
-        statement_timeout=None if statement_timeout is None else _in_seconds(statement_timeout),
-        silence_timeout=_in_seconds(silence_timeout),
-        tags=as_required_tags(tags),
-        min_concurrency=min_concurrency,
-        max_concurrency=max_concurrency,
-        ageing=None if ageing is None else _in_seconds(ageing),
-        timer_grace=_in_seconds(timer_grace),
-    )
-
-
-def _in_seconds(duration: Duration) -> float:
-    """Unchecked: the settings name everything that is wrong at once."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -18,6 +18,7 @@ from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import Signals
+from commandbus.settings import WorkerSettings
 from commandbus.store.urls import shown_url
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
@@ -33,29 +34,10 @@ class Plan:
 
     url: str
     domains: list[str]
-    concurrency: int
     threads: bool
-    shutdown_timeout: float
-    recycle_after: int | None
+    settings: WorkerSettings
     care: Care
     log_format: str = "text"
-    tags: tuple[str, ...] = ()
-    bounds: tuple[int, int] | None = None
-    """Least and most concurrency, when it follows the load."""
-    ageing: float | None = None
-
-    def options(self) -> dict[str, Any]:
-        """The arguments of a worker of either runtime."""
-        low, high = self.bounds or (None, None)
-        return {
-            "concurrency": self.concurrency,
-            "shutdown_timeout": self.shutdown_timeout,
-            "recycle_after": self.recycle_after,
-            "tags": self.tags,
-            "min_concurrency": low,
-            "max_concurrency": high,
-            "ageing": self.ageing,
-        }
 
     def dress(self, worker: WorkerBase) -> None:
         """What is logged while a handler runs names its command, where logs can tell."""
@@ -116,12 +98,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
     with target.opening():
         await bus.open()
     async with bus:
-        worker = Worker(
-            bus,
-            plan.domains,
-            registry,
-            **plan.options(),
-        )
+        worker = Worker(bus, plan.domains, registry, settings=plan.settings)
         loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(timeout: float | None) -> None:
@@ -132,7 +109,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
         care.__enter__()
         try:
             running = loop.create_task(worker.run())
-            Signals(partial(tell_loop, loop, begin), plan.shutdown_timeout)
+            Signals(partial(tell_loop, loop, begin), plan.settings.shutdown_timeout)
             _hello(worker.name, plan)
             await running
             await asyncio.gather(*stops)
@@ -158,19 +135,14 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
     with target.opening():
         bus.open()
     with bus:
-        worker = SyncWorker(
-            bus,
-            plan.domains,
-            registry,
-            **plan.options(),
-        )
+        worker = SyncWorker(bus, plan.domains, registry, settings=plan.settings)
 
         def begin(timeout: float | None) -> None:
             threading.Thread(target=worker.stop, args=(timeout,), daemon=True).start()
 
         plan.dress(worker)
         with plan.care.around(worker):
-            Signals(begin, plan.shutdown_timeout)
+            Signals(begin, plan.settings.shutdown_timeout)
             _hello(worker.name, plan)
             worker.run()
     _goodbye(worker.name, worker.metrics)
@@ -194,7 +166,7 @@ def _end_soon() -> None:
 def _hello(name: str, plan: Plan) -> None:
     kind = "threads" if plan.threads else "asyncio"
     output.done(
-        f"worker {name} serves {', '.join(plan.domains)}: {plan.concurrency} at once, {kind}, "
+        f"worker {name} serves {', '.join(plan.domains)}: {plan.settings.concurrency} at once, {kind}, "
         f"{shown_url(plan.url)}"
     )
 

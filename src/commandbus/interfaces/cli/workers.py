@@ -95,6 +95,10 @@ Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of a worker; repeatable."),
+]
 Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
 
 
@@ -117,6 +121,7 @@ def worker(
     tag: Tags = None,
     max_concurrency: MaxConcurrency = None,
     ageing: Ageing = None,
+    setting: Settings = None,
     log_format: Annotated[
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
@@ -130,39 +135,36 @@ def worker(
     second cancels them, and their commands go back to the queue. The third ends the process at once.
     Under systemd with Type=notify it reports that it is ready and alive.
     """
+    from commandbus.interfaces.cli import worker_settings
     from commandbus.interfaces.cli.care import Care
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
     store = target.find_url(url)
-    patience = options.seconds(shutdown_timeout, "--shutdown-timeout") or 0.0
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
+    assigned = [f"concurrency={concurrency}", f"shutdown_timeout={shutdown_timeout}"]
+    if max_concurrency is not None:
+        if max_concurrency < concurrency:
+            raise CliError(
+                f"--max-concurrency {max_concurrency} is below --concurrency {concurrency}.", Exit.USAGE
+            )
+        assigned += [f"min_concurrency={concurrency}", f"max_concurrency={max_concurrency}"]
+    assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
+    assigned += [] if ageing is None else [f"ageing={ageing}"]
+    assigned += [f"tags={','.join(tag)}"] if tag else []
+    assigned += setting or []
+    settings = worker_settings.parse(assigned)
     if reload:
-        _follow(store, patience)
-    tags = tuple(tag or ())
-    bounds = None if max_concurrency is None else (concurrency, max_concurrency)
-    if max_concurrency is not None and max_concurrency < concurrency:
-        raise CliError(
-            f"--max-concurrency {max_concurrency} is below --concurrency {concurrency}.", Exit.USAGE
-        )
-    step = options.seconds(ageing, "--ageing")
+        _follow(store, settings.shutdown_timeout)
     name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)
     if processes == 1:
-        plan = Plan(
-            store, served, concurrency, threads, patience, recycle_after, care, log_format, tags,
-            bounds, step,
-        )  # fmt: skip
-        serve(plan, registry)
+        serve(Plan(store, served, threads, settings, care, log_format), registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
 
-    arguments = [name, "--concurrency", str(concurrency), "--shutdown-timeout", shutdown_timeout]
-    arguments += [part for domain in served for part in ("--domains", domain)]
+    arguments = [name, *(part for domain in served for part in ("--domains", domain))]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
-    arguments += [part for name in tags for part in ("--tag", name)]
-    arguments += [] if max_concurrency is None else ["--max-concurrency", str(max_concurrency)]
-    arguments += [] if ageing is None else ["--ageing", ageing]
-    arguments += [] if recycle_after is None else ["--recycle-after", str(recycle_after)]
+    arguments += [part for assignment in assigned for part in ("--set", assignment)]
     output.note(f"starting {processes} worker processes")
     code = Supervisor(arguments, store, care, processes).run()
     if code:
