@@ -261,7 +261,7 @@ def settings_of(kind: type[S], given: S | None, options: Mapping[str, Any]) -> S
         raise ConfigurationError(f"settings must be {kind.__name__}, not {given!r}.")
     known = [setting.name for setting in fields(kind)]
     _raise([_unknown(name, known) for name in options if name not in known])
-    plain = {
+    plain: dict[str, Any] = {
         name: value.total_seconds() if isinstance(value, timedelta) else value
         for name, value in options.items()
     }

@@ -16,6 +16,7 @@ from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import FlowRun
 from commandbus.operations.processes import ProcessStart
+from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus, HandlerBus
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
 from commandbus.runtimes.farewell import FAREWELL_SECONDS
@@ -72,7 +73,7 @@ class ProcessManager(ManagerBase[S]):
     skip_compensation = awaiting(processes.skip_compensation)
 
 
-class ProcessReplyRouter(RouterBase):
+class ProcessReplyRouter(Background, RouterBase):
     """Drives processes on with the replies to their commands; `run()` works until `stop()`."""
 
     runtime = "asyncio"
@@ -85,6 +86,7 @@ class ProcessReplyRouter(RouterBase):
     async def run(self) -> None:
         """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
         self._prepare()
+        self._has_begun()
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(self._loops)):

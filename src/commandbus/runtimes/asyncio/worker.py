@@ -14,6 +14,7 @@ from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
+from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
 from commandbus.runtimes.asyncio.isolation import Isolated, Turns
@@ -59,7 +60,7 @@ FAIR_SECONDS = 0.005
 """Handlers that never wait are run one after another for this long before others get the loop."""
 
 
-class Worker(RuntimeWorker[CommandBus]):
+class Worker(Background, RuntimeWorker[CommandBus]):
     """Carries out the commands of one or several domains.
 
     `run()` works until `stop()`; handlers run concurrently up to `concurrency`, `async def` on the
@@ -139,6 +140,7 @@ class Worker(RuntimeWorker[CommandBus]):
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
             self._post(Tick())
+            self._has_begun()
             await self._pump()
         finally:
             await _to_its_end(self._wind_up())

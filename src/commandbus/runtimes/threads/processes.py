@@ -18,6 +18,7 @@ from commandbus.operations.flows import FlowRun
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
+from commandbus.runtimes.threads.background import Background
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncHandlerBus
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.runtimes.threads.waiting import take
@@ -74,7 +75,7 @@ class SyncProcessManager(ManagerBase[S]):
     skip_compensation = blocking(processes.skip_compensation)
 
 
-class SyncProcessReplyRouter(RouterBase):
+class SyncProcessReplyRouter(Background, RouterBase):
     """Drives processes on with the replies to their commands; `run()` blocks until `stop()`."""
 
     runtime = "threads"
@@ -88,6 +89,7 @@ class SyncProcessReplyRouter(RouterBase):
     def run(self) -> None:
         """Route until `stop()` is called, or until KeyboardInterrupt; each loop in its own thread."""
         self._prepare()
+        self._has_begun()
         helpers = [
             threading.Thread(
                 target=self._serve, args=(number,), name=f"{self.name}-{number}", daemon=True

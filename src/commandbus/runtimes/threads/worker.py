@@ -19,6 +19,7 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
+from commandbus.runtimes.threads.background import Background
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.runtimes.threads.facade import blocking_own, blocking_own_flow
 from commandbus.runtimes.threads.lifespan import enter_lifespans
@@ -59,7 +60,7 @@ logger = logging.getLogger("commandbus.worker")
 SHORT_PATIENCE = 0.25
 
 
-class SyncWorker(RuntimeWorker[SyncCommandBus]):
+class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
     """Carries out the commands of one or several domains.
 
     `run()` blocks and works until `stop()`; handlers run in threads named `worker-{domain}-{n}`, up
@@ -141,6 +142,7 @@ class SyncWorker(RuntimeWorker[SyncCommandBus]):
         try:
             self._slots.resize(self._core.concurrency)
             self._handle(Tick())
+            self._has_begun()
             self._pump()
         finally:
             self._wind_up()

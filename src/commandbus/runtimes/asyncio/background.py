@@ -1,0 +1,67 @@
+"""`async with`: a worker or router runs in a task of its own while the block runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Self
+
+from commandbus.domain.moment import Duration
+
+logger = logging.getLogger("commandbus.worker")
+
+
+class Background:
+    """`async with worker:` runs it until the block ends, and stops it then. An error of its start is
+    raised at the beginning of the block; one that ended it meanwhile at the end, unless the block
+    raised one itself."""
+
+    _begun: asyncio.Event | None = None
+    _task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Work until `stop()`."""
+        raise NotImplementedError
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """End in order."""
+        raise NotImplementedError
+
+    def _has_begun(self) -> None:
+        """The start has succeeded: from now on only the end is waited for."""
+        if self._begun is not None:
+            self._begun.set()
+
+    async def __aenter__(self) -> Self:
+        self._begun = begun = asyncio.Event()
+        self._task = task = asyncio.create_task(self.run())
+        task.add_done_callback(lambda _: begun.set())
+        try:
+            await begun.wait()
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            task.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        task, self._task, self._begun = self._task, None, None
+        assert task is not None
+        try:
+            if not task.done():
+                await self.stop()
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if error is None:
+            task.result()
+        elif not task.cancelled() and task.exception() is not None:
+            logger.error("ended before its block raised", exc_info=task.exception())
