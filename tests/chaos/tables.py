@@ -223,9 +223,9 @@ def _listed(bus: SyncCommandBus, domain: str) -> Iterator[CommandRecord]:
 
 def _asked(bus: SyncCommandBus, final: Final) -> Iterator[str]:
     answers: dict[str, Callable[[], Any]] = {
-        "get_command": lambda: _seen(bus.get_command(final.domain, final.id)),
+        "get_command": lambda: _seen(bus.get_command(final.id, domain=final.domain)),
         "get_audit_trail": lambda: tuple(
-            event.event_type.value for event in bus.get_audit_trail(final.id, final.domain)
+            event.event_type.value for event in bus.get_audit_trail(final.id, domain=final.domain)
         ),
     }
     stored = {

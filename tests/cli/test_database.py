@@ -106,7 +106,7 @@ def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
     cli("tsq", "cancel", ids[42])
     assert "would erase 1 command" in cli(*order, "--dry-run").err
     assert "1 command erased" in cli(*order).err
-    erased, other = (bus.get_command("shop", ids[n]) for n in (42, 43))
+    erased, other = (bus.get_command(ids[n]) for n in (42, 43))
     assert erased is not None
     assert other is not None
     assert (erased.data, other.data) == ({"erased": True}, {"account": 43})

@@ -63,7 +63,7 @@ def fill(bus: SyncCommandBus) -> dict[str, UUID]:
 
 
 def facts(bus: SyncCommandBus, command_id: UUID) -> Any:
-    record = bus.get_command("shop", command_id)
+    record = bus.get_command(command_id)
     assert record is not None
     told = {name: getattr(record, name) for name in record.__struct_fields__ if name != "sequence"}
     trail = [(e.event_type, e.timestamp, e.details) for e in bus.get_audit_trail(command_id)]
@@ -76,7 +76,7 @@ def test_everything_moves_as_it_is(old: SyncCommandBus, new: SyncCommandBus) -> 
     assert move(old, new, WHERE) == (len(ids), len(ids))
     assert {name: facts(new, one) for name, one in ids.items()} == before
     for one in ids.values():
-        left = old.get_command("shop", one)
+        left = old.get_command(one)
         assert left is not None
         assert (left.status, left.reason) == (CommandStatus.CANCELED, f"moved to {WHERE}")
         assert old.get_audit_trail(one)[-1].event_type == "MOVED"
@@ -200,11 +200,11 @@ def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncC
     order = ("promote", old.url, new.url)
     dry = cli(*order, "--dry-run")
     assert "would move 1 waiting and 0 parked" in dry.err
-    assert new.get_command("shop", one) is None
+    assert new.get_command(one) is None
     moved = cli(*order, "--yes", "--json", code=1)
     assert (moved.document["moved"], moved.document["left"]["in_batches"]) == (1, 2)
     assert "2 commands of batches stay" in moved.err
-    assert new.get_command("shop", one) is not None
+    assert new.get_command(one) is not None
     assert new.stats("shop").paused
     assert [one.action for one in new.list_actions().actions] == ["pause", "promote"]
     assert old.get_batch("shop", batch.batch_id) is not None

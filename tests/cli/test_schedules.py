@@ -88,7 +88,7 @@ def test_enable_and_disable(cli: Cli, bus: SyncCommandBus) -> None:
 
 def test_trigger_sends_now_and_prints_the_id_alone(cli: Cli, bus: SyncCommandBus) -> None:
     cli(*NIGHTLY, "--disabled")
-    record = bus.get_command("reports", cli("schedule", "trigger", "nightly").out.strip())
+    record = bus.get_command(cli("schedule", "trigger", "nightly").out.strip())
     assert record is not None
     assert record.data == {"kind": "all"}
     assert record.headers == {"schedule": "nightly"}

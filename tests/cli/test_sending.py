@@ -12,7 +12,7 @@ from tests.cli.helpers import Cli, finish
 
 def test_send_prints_the_id_alone_in_a_pipe(cli: Cli, bus: SyncCommandBus) -> None:
     ran = cli("send", "shop", "Buy", '{"amount": 12}')
-    record = bus.get_command("shop", ran.out.strip())
+    record = bus.get_command(ran.out.strip())
     assert record is not None
     assert record.data == {"amount": 12}
 
@@ -25,7 +25,7 @@ def test_send_takes_every_option(cli: Cli, bus: SyncCommandBus) -> None:
         *("--tag", "b", "--header", "k=v=w", "--json"),
     )
     assert ran.document == {"command_id": wanted, "domain": "shop", "duplicate": False}
-    record = bus.get_command("shop", wanted)
+    record = bus.get_command(wanted)
     assert record is not None
     assert record.priority == 0
     assert record.tags == ("a", "b")
@@ -38,7 +38,7 @@ def test_send_takes_every_option(cli: Cli, bus: SyncCommandBus) -> None:
 
 def test_a_number_is_a_priority_too(cli: Cli, bus: SyncCommandBus) -> None:
     sent = cli("send", "shop", "Buy", "--priority", "-3").out.strip()
-    record = bus.get_command("shop", sent)
+    record = bus.get_command(sent)
     assert record is not None
     assert record.priority == -3
     assert record.data is None
@@ -51,7 +51,7 @@ def test_send_reads_a_file_or_standard_input(cli: Cli, bus: SyncCommandBus, tmp_
         (f"@{file}", None, {"from": "file"}),
         ("-", '{"from": "stdin"}', {"from": "stdin"}),
     ):
-        record = bus.get_command("shop", cli("send", "shop", "Buy", source, stdin=stdin).out.strip())
+        record = bus.get_command(cli("send", "shop", "Buy", source, stdin=stdin).out.strip())
         assert record is not None
         assert record.data == expected
 
@@ -88,7 +88,7 @@ def test_a_second_send_with_the_same_id_is_refused(cli: Cli, bus: SyncCommandBus
 def test_cancel_ends_a_waiting_command_with_its_reason(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Buy")
     cli("cancel", "shop", str(sent.command_id), "--reason", "mistake", "--operator", "ada")
-    record = bus.get_command("shop", sent.command_id)
+    record = bus.get_command(sent.command_id)
     assert record is not None
     assert record.status is CommandStatus.CANCELED
     assert record.reason == "mistake"
@@ -100,7 +100,7 @@ def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Buy")
     ran = cli("cancel", "shop", str(sent.command_id), "--dry-run")
     assert "would cancel" in ran.err
-    record = bus.get_command("shop", sent.command_id)
+    record = bus.get_command(sent.command_id)
     assert record is not None
     assert record.status is CommandStatus.PENDING
 

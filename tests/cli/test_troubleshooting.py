@@ -13,7 +13,7 @@ from tests.cli.helpers import Cli, finish, park, run_on_terminal
 
 
 def status_of(bus: SyncCommandBus, command_id: str) -> CommandStatus:
-    record = bus.get_command("shop", command_id)
+    record = bus.get_command(command_id)
     assert record is not None
     return record.status
 
@@ -44,7 +44,7 @@ def test_all_of_a_group(cli: Cli, bus: SyncCommandBus) -> None:
     chosen, other = park(bus, code="A"), park(bus, code="B")
     group = next(row[1] for row in cli("tsq", "list", "--groups").rows if row[4] == "A")
     cli("tsq", "complete", "--all", "--group", group, "--result", "7", "--yes")
-    record = bus.get_command("shop", chosen)
+    record = bus.get_command(chosen)
     assert record is not None
     assert (record.status, record.result) == (CommandStatus.COMPLETED, 7)
     assert status_of(bus, other) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
@@ -103,7 +103,7 @@ def test_show_is_the_command_with_its_error(cli: Cli, bus: SyncCommandBus) -> No
 def test_retry_with_a_corrected_payload(cli: Cli, bus: SyncCommandBus) -> None:
     parked = park(bus, data={"amount": -1})
     cli("tsq", "retry", parked, "--data", '{"amount": 1}', "--reason", "typo", "--operator", "ada")
-    record = bus.get_command("shop", parked)
+    record = bus.get_command(parked)
     assert record is not None
     assert record.status is CommandStatus.PENDING
     assert record.data == {"amount": 1}
@@ -134,7 +134,7 @@ def test_cancel_and_complete(cli: Cli, bus: SyncCommandBus) -> None:
     cli("tsq", "cancel", one, "--reason", "obsolete")
     cli("tsq", "complete", two, "--result", '{"by": "hand"}')
     assert status_of(bus, one) is CommandStatus.CANCELED
-    record = bus.get_command("shop", two)
+    record = bus.get_command(two)
     assert record is not None
     assert record.status is CommandStatus.COMPLETED
     assert record.result == {"by": "hand"}

@@ -90,7 +90,7 @@ def test_the_first_signal_drains(
         wait_until_begun(folder, "wait")
         worker.signal()
         assert worker.process.wait(20) == 0
-    record = bus.get_command("shop", sent.command_id)
+    record = bus.get_command(sent.command_id)
     assert record is not None
     assert record.status is CommandStatus.COMPLETED
     assert record.result == "waited"
@@ -136,7 +136,7 @@ def test_the_second_signal_gives_commands_back(
         worker.wait_for("draining")
         worker.signal()
         assert worker.process.wait(20) == 0
-    record = bus.get_command("shop", sent.command_id)
+    record = bus.get_command(sent.command_id)
     assert record is not None
     assert (record.status, record.attempts, record.crashes) == (CommandStatus.PENDING, 0, 0)
 

@@ -239,7 +239,7 @@ def _check(url: str, events: list[dict[str, Any]], result: Result) -> None:
         if any(event["event"] == "dead" for event in events):
             result.problems.append("the worker died")
         for event in events:
-            there = [bus.get_command(DOMAIN, command_id) for command_id in event.get("ids", ())]
+            there = [bus.get_command(command_id, domain=DOMAIN) for command_id in event.get("ids", ())]
             statuses = {record.status.value if record else "absent" for record in there}
             if event["event"] == "acknowledged" and statuses != {"COMPLETED"}:
                 result.problems.append(f"acknowledged, and now {sorted(statuses)}")

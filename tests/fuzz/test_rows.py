@@ -125,7 +125,7 @@ def _idle(bus: SyncCommandBus) -> bool:
 
 def _ended(bus: SyncCommandBus, command_id: UUID) -> Any:
     try:
-        record = bus.get_command(DOMAIN, command_id)
+        record = bus.get_command(command_id, domain=DOMAIN)
     except CommandBusError:
         return None
     return record if record is not None and record.status in ENDED else None

@@ -109,8 +109,8 @@ def door() -> Iterator[Door]:
 def read_everything(door: Door, domain: str, command_id: Any) -> None:
     """Every read; none may raise, whatever the row is."""
     bus = door.bus
-    bus.get_command(domain, command_id)
-    bus.get_audit_trail(command_id, domain)
+    bus.get_command(command_id, domain=domain)
+    bus.get_audit_trail(command_id, domain=domain)
     bus.why(command_id, domain=domain)
     bus.stats(domain)
     for status in (None, *CommandStatus):
@@ -168,7 +168,7 @@ def _live_with(door: Door, domain: str, command_id: Any) -> None:
         for received in door.worker.receive(10):
             door.worker.complete(received)
         read_everything(door, domain, command_id)
-    record = door.bus.get_command(domain, command_id)
+    record = door.bus.get_command(command_id, domain=domain)
     assert record is not None
     if record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE:
         door.queue.operator_retry(domain, command_id, operator="ann")

@@ -230,6 +230,6 @@ def test_commands_of_a_loop_that_is_shut_down_go_back_without_an_attempt() -> No
 
     kept: list[asyncio.Task[None]] = []
     bus, command_id = asyncio.run(main())
-    record = asyncio.run(bus.get_command("orders", command_id))
+    record = asyncio.run(bus.get_command(command_id))
     assert record is not None
     assert (record.status, record.attempts) == (CommandStatus.PENDING, 0)

@@ -92,7 +92,7 @@ def test_the_second_signal_gives_commands_back(tmp_path: Path, runtime: str) -> 
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
-        record = bus.get_command("orders", command_id)
+        record = bus.get_command(command_id)
     assert rest.splitlines() == ["lifespan stopped", "ended True"]
     assert record is not None
     assert (record.status, record.crashes) == (CommandStatus.PENDING, 0)

@@ -95,7 +95,7 @@ def test_a_stuck_thread_is_replaced_and_its_command_redelivered_once(bus: SyncCo
         assert failures == ["THREAD_TIMEOUT"]
         hanging.let_go.set()
         eventually(lambda: worker.health_status.report().stuck_threads == 0)
-        assert bus.get_command("d", sent.command_id).result == 2
+        assert bus.get_command(sent.command_id).result == 2
 
 
 def test_a_declared_timeout_counts_instead_of_the_thread_timeout(bus: SyncCommandBus) -> None:
@@ -109,7 +109,7 @@ def test_a_declared_timeout_counts_instead_of_the_thread_timeout(bus: SyncComman
 
     with Running(SyncWorker(bus, "d", registry, thread_timeout=0.1, visibility_timeout=0.3)):
         sent = bus.send("d", "long")
-        eventually(lambda: bus.get_command("d", sent.command_id).status == "IN_PROGRESS")
+        eventually(lambda: bus.get_command(sent.command_id).status == "IN_PROGRESS")
         # The lease is renewed several times over meanwhile, so nobody takes the command away.
         with pytest.raises(TimeoutError):
             bus.wait(sent.command_id, timeout=1)

@@ -141,7 +141,7 @@ def test_the_running_handler_finishes_after_the_signal(tmp_path: Path) -> None:
         assert child.stdin is not None
         print("done", file=child.stdin, flush=True)
         assert child.wait(PATIENCE) == 0
-        record = bus.get_command("orders", command_id)
+        record = bus.get_command(command_id)
     assert record is not None
     assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
 
@@ -155,7 +155,7 @@ def test_a_second_signal_may_have_less_patience(tmp_path: Path) -> None:
             child.send_signal(signal.SIGTERM)
             assert line_of(child) == "heard"
         assert line_of(child) == "ended"
-        record = bus.get_command("orders", command_id)
+        record = bus.get_command(command_id)
     assert record is not None
     assert (record.status, record.attempts, record.crashes) == (CommandStatus.PENDING, 0, 0)
 

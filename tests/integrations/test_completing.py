@@ -84,7 +84,7 @@ def test_a_kill_around_the_commit_has_the_effects_once(tmp_path: Path, when: str
     clock.advance(3600)
     with SyncCommandBus(url, clock=clock) as bus:
         assert finish(bus, registry) == runs
-        record = bus.get_command("orders", command_id)
+        record = bus.get_command(command_id)
     engine.dispose()
     assert record is not None
     assert record.status is CommandStatus.COMPLETED

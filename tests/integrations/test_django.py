@@ -85,7 +85,7 @@ def test_priority_and_run_after_are_those_of_the_bus(bus: SyncCommandBus) -> Non
     tasks.add.enqueue(3)
     run_all(bus)
     assert [a for _, a, _ in tasks.done] == [2, 3, 1]
-    record = bus.get_command("default", later.id)
+    record = bus.get_command(later.id)
     assert record is not None
     assert record.due_at == tomorrow
     later.refresh()

@@ -94,7 +94,7 @@ async def test_the_worker_of_an_app_finishes_what_runs_before_the_bus_is_closed(
         sent = (await client.post("/charge", json={})).json()["id"]
         assert await asyncio.to_thread(begun.wait, 30)
     async with CommandBus(url) as bus:
-        record = await bus.get_command("payments", sent)
+        record = await bus.get_command(sent)
     assert record is not None
     assert (record.status, record.result) == ("COMPLETED", "done")
 

@@ -166,7 +166,7 @@ def test_a_stopped_process_changes_nothing_when_it_goes_on() -> None:
             child.communicate()
         assert messages() == [(2,)]
         worker.complete(taken[0], "by the other")
-        record = bus.get_command("orders", sent.command_id)
+        record = bus.get_command(sent.command_id)
         assert record is not None
         assert (record.result, record.crashes) == ("by the other", 1)
         assert messages() == []

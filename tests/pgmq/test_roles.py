@@ -148,7 +148,7 @@ def test_a_worker_fails_retries_and_takes_back(as_role: dict[str, str]) -> None:
         worker = SyncWorker(bus, "orders")
         eventually(lambda: taken.extend(worker.receive(1)) or taken)
         worker.fail(taken[0], PermanentCommandError("NO"))
-        record = bus.get_command("orders", sent)
+        record = bus.get_command(sent)
         assert record is not None
         assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
@@ -166,7 +166,7 @@ def test_a_viewer_looks(as_role: dict[str, str], owner: str) -> None:
     with opened(as_role["viewer"]) as bus:
         assert bus.stats("orders").ready == 1
         assert [record.command_id for record in bus.query_commands(domain="orders")] == [sent]
-        assert bus.get_audit_trail(sent, "orders")
+        assert bus.get_audit_trail(sent, domain="orders")
         with pytest.raises(ConfigurationError, match="may not"):
             bus.send("orders", "ship")
 
@@ -179,7 +179,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         worker.fail(received, PermanentCommandError("NO"))
         SyncTroubleshootingQueue(bus).operator_retry("orders", parked)
         bus.cancel("orders", parked)
-        record = bus.get_command("orders", parked)
+        record = bus.get_command(parked)
         assert record is not None
         assert record.status is CommandStatus.CANCELED
         bus.pause("orders")

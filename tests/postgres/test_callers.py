@@ -89,7 +89,7 @@ async def test_asyncpg(url: str, commit: bool) -> None:
         await transaction.start()
         within = bus.within(connection)
         sent = await within.send("orders", "ship", {"a": 1}, delay=5, tags=["x"], max_attempts=3)
-        assert (await within.get_command("orders", sent.command_id)).tags == ("x",)
+        assert (await within.get_command(sent.command_id)).tags == ("x",)
         with pytest.raises(DuplicateCommandError):
             await within.send("orders", "ship", command_id=sent.command_id)
         await within.send_many(MANY)
@@ -185,7 +185,7 @@ def test_any_language_can_send_by_sql(url: str) -> None:
         one = "select commandbus.send('orders', 'ship', '{\"b\": 1, \"a\": [2.50]}')"
         found = connection.execute(one).fetchone()
         assert found is not None
-        record = bus.get_command("orders", found[0])
+        record = bus.get_command(found[0])
         assert record is not None
         assert record.data == {"b": 1, "a": [2.5]}
         assert found[0].version == 7

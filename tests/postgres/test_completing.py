@@ -139,7 +139,7 @@ def test_a_kill_around_the_commit_has_the_effects_once(url: str, when: str, runs
 
     with SyncCommandBus(url) as bus:
         assert finish(bus, registry) == runs
-        record = bus.get_command("orders", command_id)
+        record = bus.get_command(command_id)
     assert record is not None
     assert (record.status, record.result) == (
         CommandStatus.COMPLETED,

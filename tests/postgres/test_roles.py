@@ -113,7 +113,7 @@ def test_a_sender_sends_in_every_way(as_role: dict[str, str], owner: str) -> Non
         for count in (3, 300):
             bus.send_many([SendRequest(DOMAIN, "ship") for _ in range(count)])
         with pytest.raises(ConfigurationError, match="may not"):
-            bus.get_command(DOMAIN, sent)
+            bus.get_command(sent, domain=DOMAIN)
         with pytest.raises(ConfigurationError, match="may not"):
             SyncWorker(bus, DOMAIN).receive(1)
     with SyncCommandBus(owner) as bus:
@@ -144,7 +144,7 @@ def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None
         with SyncCommandBus(as_role["viewer"]) as viewer:
             eventually(
                 lambda: all(
-                    viewer.get_command(DOMAIN, i).status is CommandStatus.COMPLETED  # type: ignore[union-attr]
+                    viewer.get_command(i, domain=DOMAIN).status is CommandStatus.COMPLETED  # type: ignore[union-attr]
                     for i in ids
                 )
             )
@@ -164,7 +164,7 @@ def test_a_viewer_looks(as_role: dict[str, str]) -> None:
     with SyncCommandBus(as_role["viewer"]) as bus:
         assert bus.stats(DOMAIN).ready == 1
         assert [record.command_id for record in bus.query_commands(domain=DOMAIN)] == [sent]
-        assert bus.get_audit_trail(sent, DOMAIN)
+        assert bus.get_audit_trail(sent, domain=DOMAIN)
         with pytest.raises(ConfigurationError, match="may not"):
             bus.send(DOMAIN, "ship")
 
@@ -176,7 +176,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         (received,) = worker.receive(1)
         worker.fail(received, PermanentCommandError("NO"))
         SyncTroubleshootingQueue(bus).operator_retry(DOMAIN, parked)
-        record = bus.get_command(DOMAIN, parked)
+        record = bus.get_command(parked, domain=DOMAIN)
         assert record is not None
         assert record.status is CommandStatus.PENDING
         bus.pause(DOMAIN)

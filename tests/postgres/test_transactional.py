@@ -116,7 +116,7 @@ def test_transactions_of_one_claim_do_not_wait_for_each_other(configuration: Con
         for transaction in reversed(open_ones):
             transaction.commit()
         for command_id in sent:
-            record = bus.get_command("orders", command_id)
+            record = bus.get_command(command_id)
             assert record is not None
             assert record.status is CommandStatus.COMPLETED
 

@@ -292,7 +292,7 @@ def test_bulk_data_comes_back_as_it_was(url: str) -> None:
                 for n, text in enumerate(texts)
             ]
             for text, result in zip(texts, bus.send_many(requests), strict=True):
-                record = bus.get_command("orders", result.command_id)
+                record = bus.get_command(result.command_id)
                 assert record is not None
                 assert record.data == {text: text}
                 assert record.tags == (text or "x",)

@@ -132,7 +132,7 @@ def test_a_claim_of_unknown_outcome_comes_back_with_the_end_of_its_lease(
             assert trap.count == 1
             eventually(lambda: places(url)["outcome"] == 20)
         assert set(done.runs.values()) == {1}
-        crashes = [bus.get_command(DOMAIN, command_id).crashes for command_id in ids]  # type: ignore[union-attr]
+        crashes = [bus.get_command(command_id, domain=DOMAIN).crashes for command_id in ids]  # type: ignore[union-attr]
         assert any(crashes) == (harm == "after"), "only a claim that was made can be lost"
 
 
@@ -226,7 +226,7 @@ def test_a_frozen_renewal_does_not_cost_the_lease(url: str, proxy: Proxy) -> Non
             eventually(lambda: command_id in done)
             eventually(lambda: places(url)["outcome"] == 1)
             assert done.worker.metrics.leases_lost == 0
-        record = bus.get_command(DOMAIN, command_id)
+        record = bus.get_command(command_id, domain=DOMAIN)
         assert record is not None
         assert record.crashes == 0
 
@@ -305,7 +305,7 @@ def test_a_plan_that_a_migration_made_stale_is_made_anew(url: str) -> None:
         try:
             sent = bus.send(DOMAIN, "ship").command_id
             assert [got.command.command_id for got in worker.receive(1)] == [sent]
-            assert bus.get_command(DOMAIN, sent) is not None
+            assert bus.get_command(sent, domain=DOMAIN) is not None
         finally:
             admin.execute("alter table commandbus.command alter column command_type type text")
 

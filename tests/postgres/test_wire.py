@@ -71,7 +71,7 @@ def test_statements_longer_than_a_socket_takes_arrive_whole() -> None:
     async def send_together() -> list[str]:
         async with CommandBus(postgres_configuration().url) as bus:
             sent = await asyncio.gather(*(bus.send("orders", "ship", text) for _ in range(30)))
-            records = [await bus.get_command("orders", one.command_id) for one in sent]
+            records = [await bus.get_command(one.command_id) for one in sent]
             return [record.data for record in records if record is not None]
 
     assert asyncio.run(send_together()) == [text] * 30

@@ -74,7 +74,7 @@ def test_a_crash_is_on_record_and_its_work_is_done_by_another(lab: Lab, runtime:
     # P15: lease + 1 s, and what a loaded machine may add.
     assert time.monotonic() - began < LEASE + 1 + 2
     for command_id in ids:
-        record = lab.bus.get_command(DOMAIN, command_id)
+        record = lab.bus.get_command(command_id, domain=DOMAIN)
         assert record is not None
         assert record.crashes == 1
         assert record.status in (CommandStatus.IN_PROGRESS, CommandStatus.PENDING)
@@ -132,7 +132,7 @@ def freeze_until_another_did_it(lab: Lab, runtime: str, command_type: str) -> tu
 
 
 def check_done_by_heir(lab: Lab, heir: Child, command_id: str) -> None:
-    record = lab.bus.get_command(DOMAIN, command_id)
+    record = lab.bus.get_command(command_id, domain=DOMAIN)
     assert record is not None
     assert (record.status, record.attempts, record.crashes) == (CommandStatus.COMPLETED, 2, 1)
     assert record.worker is not None
@@ -148,7 +148,7 @@ def test_a_zombie_changes_nothing_and_works_on(lab: Lab, runtime: str) -> None:
     (next_id,) = lab.send(1)
     wait_until(lambda: lab.bus.stats(DOMAIN).completed == 2, "the zombie works on", 20)
     check_done_by_heir(lab, heir, command_id)
-    record = lab.bus.get_command(DOMAIN, next_id)
+    record = lab.bus.get_command(next_id, domain=DOMAIN)
     assert record is not None
     assert record.worker is not None
     assert f"-{zombie.pid}-" in record.worker
@@ -177,6 +177,6 @@ def test_a_zombie_that_is_the_only_worker_does_its_command_again(lab: Lab, runti
     wait_until(lambda: time.monotonic() - stopped > 2 * LEASE, "the lease is over", 20)
     zombie.signal(signal.SIGCONT)
     wait_until(lambda: lab.bus.stats(DOMAIN).completed == 1, "it was done again", 10)
-    record = lab.bus.get_command(DOMAIN, command_id)
+    record = lab.bus.get_command(command_id, domain=DOMAIN)
     assert record is not None
     assert (record.attempts, record.crashes) == (2, 1)

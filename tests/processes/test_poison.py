@@ -34,7 +34,7 @@ def supervise(lab: Lab, runtime: str, lease: float = LEASE, **config: object) ->
 
 
 def check_parked(lab: Lab, command_id: str, reason: str) -> None:
-    record = lab.bus.get_command(DOMAIN, command_id)
+    record = lab.bus.get_command(command_id, domain=DOMAIN)
     assert record is not None
     assert (record.status, record.reason) == (CommandStatus.IN_TROUBLESHOOTING_QUEUE, reason)
     assert record.error is not None
@@ -55,7 +55,7 @@ def test_a_command_that_kills_its_worker_is_parked_after_three_crashes(
     others += lab.send(20)
     supervise(lab, runtime, concurrency=1, prefetch=0)
     check_parked(lab, killer, "WORKER_LOST")
-    record = lab.bus.get_command(DOMAIN, killer)
+    record = lab.bus.get_command(killer, domain=DOMAIN)
     assert record is not None
     assert (record.crashes, record.attempts) == (3, 3)
     check_done(lab, others)
@@ -80,7 +80,7 @@ def test_exceptions_that_are_no_exceptions_end_their_command_only(lab: Lab, runt
     lab.wait_until_drained(20)
     for command_id in poison.values():
         check_parked(lab, command_id, "EXHAUSTED")
-        record = lab.bus.get_command(DOMAIN, command_id)
+        record = lab.bus.get_command(command_id, domain=DOMAIN)
         assert record is not None
         assert record.attempts == 2
     # The worker's machinery survived them as well.
@@ -99,7 +99,7 @@ def test_a_handler_that_never_ends_is_parked_at_its_timeout(
     lab.worker(runtime, concurrency=2)
     lab.wait_until_drained(20)
     check_parked(lab, stuck, "EXHAUSTED")
-    record = lab.bus.get_command(DOMAIN, stuck)
+    record = lab.bus.get_command(stuck, domain=DOMAIN)
     assert record is not None
     assert record.error_code == "HANDLER_TIMEOUT"
     check_done(lab, others)

@@ -42,7 +42,7 @@ def other(url: str) -> Iterator[SyncCommandBus]:
 
 
 def status(bus: SyncCommandBus, command_id: object) -> CommandStatus:
-    record = bus.get_command(DOMAIN, command_id)  # type: ignore[arg-type]
+    record = bus.get_command(command_id, domain=DOMAIN)  # type: ignore[arg-type]
     assert record is not None
     return record.status
 
@@ -170,7 +170,7 @@ def test_stop_against_claim(one: SyncCommandBus, other: SyncCommandBus, order: s
     assert results["A"] is None
     (received,) = results["B"] or eventually(lambda: working.receive(1))
     working.complete(received)
-    record = one.get_command(DOMAIN, sent)
+    record = one.get_command(sent, domain=DOMAIN)
     assert record is not None
     assert (record.status, record.attempts) == (CommandStatus.COMPLETED, 1), "given back free"
 

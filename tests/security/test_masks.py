@@ -92,7 +92,7 @@ async def test_the_bus_writes_no_value_of_a_payload_into_an_error(
         async with CommandBus("memory://") as bus:
             sent = await bus.send("users", "log_in", {"password": SECRET})
             await scene.work(bus, ("users",), registry)
-            record = await bus.get_command("users", sent.command_id)
+            record = await bus.get_command(sent.command_id)
             trail = await bus.get_audit_trail(sent.command_id)
             assert record is not None
             assert record.error is not None
@@ -142,7 +142,7 @@ async def park(bus: CommandBus, data: Any) -> str:
 
 
 async def data_of(bus: CommandBus, place: str) -> Any:
-    record = await bus.get_command("users", UUID(place.rpartition("/")[2]))
+    record = await bus.get_command(UUID(place.rpartition("/")[2]))
     assert record is not None
     return record.data
 

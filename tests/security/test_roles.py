@@ -127,7 +127,7 @@ def test_a_row_that_is_put_back_for_an_ended_command_runs_nothing(
         assert worker.receive(10) == []
         assert bus.get_audit_trail(sent) == trail
         assert bus.stats("replies").depth == ("reply_to" in options)
-        record = bus.get_command(DOMAIN, sent)
+        record = bus.get_command(sent, domain=DOMAIN)
         assert record is not None
         assert (record.status, record.result, record.attempts) == ("COMPLETED", "once", 1)
 
@@ -227,7 +227,7 @@ def test_a_sender_sends_single_commands_with_every_option(sender: str, owner: st
         bus.send(DOMAIN, "ship", delay=60)
         bus.send(DOMAIN, "ship", requires=["gpu"])
     with SyncCommandBus(owner) as bus:
-        record = bus.get_command(DOMAIN, first.command_id)
+        record = bus.get_command(first.command_id, domain=DOMAIN)
         assert record is not None
         assert (record.data, record.group_key, record.tags) == ({"n": 1}, "g", ("x",))
         assert (record.headers, record.priority, record.max_attempts) == ({"h": 1}, 0, 7)
@@ -305,7 +305,7 @@ async def test_an_asyncio_sender_sends_and_wakes_a_worker(sender: str, owner: st
     async with CommandBus(owner) as workers, CommandBus(sender) as bus:
         sent = await bus.send(DOMAIN, "ship")
         await bus.send_many([SendRequest(DOMAIN, "ship", n) for n in range(3)])
-        record = await workers.get_command(DOMAIN, sent.command_id)
+        record = await workers.get_command(sent.command_id, domain=DOMAIN)
         assert record is not None
         assert record.status == "PENDING"
 
@@ -314,7 +314,7 @@ def test_what_a_sender_may_not_is_refused_with_a_reason(sender: str) -> None:
     with SyncCommandBus(sender) as bus:
         sent = bus.send(DOMAIN, "ship").command_id
         refused: list[Any] = [
-            lambda: bus.get_command(DOMAIN, sent),
+            lambda: bus.get_command(sent, domain=DOMAIN),
             lambda: bus.query_commands(),
             lambda: bus.cancel(DOMAIN, sent),
             lambda: bus.pause(DOMAIN),

@@ -148,7 +148,7 @@ def test_both_doors_take_it_and_keep_the_same(
     with SyncCommandBus(url) as bus:
         domain = "others" if "unique_key" in case else "orders"
         twin = send_by_python(bus, case | {"domain": domain})
-        found = [bus.get_command(name, key) for name, key in (("orders", sent), (domain, twin))]
+        found = [bus.get_command(key, domain=name) for name, key in (("orders", sent), (domain, twin))]
         by_sql, by_python = (record for record in found if record is not None)
         for name in ("data", "tags", "headers", "requires", "priority", "max_attempts", "unique_key"):
             assert getattr(by_sql, name) == getattr(by_python, name), name

@@ -76,7 +76,7 @@ class Shop:
         return self.get(sent)
 
     def get(self, command_id: UUID) -> CommandRecord:
-        record = self.bus.get_command(DOMAIN, command_id)
+        record = self.bus.get_command(command_id, domain=DOMAIN)
         assert record is not None
         return record
 
@@ -346,7 +346,7 @@ def test_a_promotion_moves_it(text: str, tmp_path: Path) -> None:
         shop.damage(shop.get(waiting), command_data=text)
         assert move(old, new, "elsewhere") == (2, 2)
         for command_id in (parked.command_id, waiting):
-            record = new.get_command(DOMAIN, command_id)
+            record = new.get_command(command_id, domain=DOMAIN)
             assert record is not None
             assert isinstance(record.data, Unreadable)
 

@@ -87,7 +87,7 @@ def test_a_case_is_shown_without_it(store: tuple[str, Put], body: str) -> None:
     with SyncCommandBus(url) as bus:
         sent = bus.send(DOMAIN, "Buy").command_id
         put("case", f"{DOMAIN} {sent}", "", None, body)
-        record = bus.get_command(DOMAIN, sent)
+        record = bus.get_command(sent, domain=DOMAIN)
         assert record is not None
         assert [case.comments for case in SyncTroubleshootingQueue(bus).list_cases([record])] == [0]
 

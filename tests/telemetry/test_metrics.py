@@ -252,7 +252,7 @@ async def test_a_counter_that_fails_costs_no_command(caplog: pytest.LogCaptureFi
         worker = Worker(bus, "orders", registry, recycle_after=1)
         worker.observer = broken
         await worker.run()
-        found = await bus.get_command("orders", sent.command_id)
+        found = await bus.get_command(sent.command_id)
         assert found is not None
         assert found.status == "COMPLETED"
     assert "cannot count" in caplog.text

@@ -126,7 +126,7 @@ async def test_a_trace_that_is_not_sampled_makes_no_spans_and_stays_so(
         finally:
             detach(token)
         await Worker(bus, "orders", registry, recycle_after=2).run()
-        first = await bus.get_command("orders", sent.command_id)
+        first = await bus.get_command(sent.command_id)
         headers = [r.headers for r in (await bus.query_commands(command_type="ship")).commands]
     assert spans.get_finished_spans() == ()
     assert first is not None
@@ -145,7 +145,7 @@ async def test_a_trace_from_elsewhere_that_is_not_sampled_makes_no_spans(
         worker = Worker(bus, "orders", registry, recycle_after=3)
         worker._execution.trace(tracing.Traced("child"))
         await worker.run()
-        results = [await bus.get_command("orders", s.command_id) for s in (sent, other, wrong)]
+        results = [await bus.get_command(s.command_id) for s in (sent, other, wrong)]
     assert [r.result[1] for r in results if r is not None] == [False, True, False]
     (run,) = [s for s in spans.get_finished_spans() if s.name == "process orders"]
     assert run.parent is not None
@@ -164,7 +164,7 @@ async def test_baggage_travels_along(spans: InMemorySpanExporter, is_sampled: bo
         finally:
             detach(token)
         await Worker(bus, "orders", registry, recycle_after=1).run()
-        record = await bus.get_command("orders", sent.command_id)
+        record = await bus.get_command(sent.command_id)
     assert record is not None
     assert record.result[1:] == [is_sampled, "t-1"]
 
@@ -194,7 +194,7 @@ def test_threads_trace_coroutines_too(spans: InMemorySpanExporter) -> None:
         finally:
             detach(token)
         SyncWorker(bus, "orders", registry, recycle_after=2).run()
-        results = [bus.get_command("orders", s.command_id) for s in (sent, dropped)]
+        results = [bus.get_command(s.command_id) for s in (sent, dropped)]
     assert all(r is not None for r in results)
     found = [r.result for r in results if r is not None]
     assert found[0][:2] == [f"{checkout.get_span_context().trace_id:032x}", True]
@@ -204,7 +204,7 @@ def test_threads_trace_coroutines_too(spans: InMemorySpanExporter) -> None:
 async def test_without_tracing_nothing_is_added(spans: InMemorySpanExporter) -> None:
     async with CommandBus("memory://") as bus:
         sent = await bus.send("orders", "ship")
-        record = await bus.get_command("orders", sent.command_id)
+        record = await bus.get_command(sent.command_id)
         assert record is not None
         assert record.headers == {}
         await Worker(bus, "orders", registry, recycle_after=1).run()

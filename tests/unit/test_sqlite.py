@@ -229,7 +229,7 @@ def test_what_was_sent_is_there_after_reopening(tmp_path: Path) -> None:
         command_id = bus.send("shop", "Order", {"n": 1}).command_id
     bus.open()
     bus.open()
-    found = bus.get_command("shop", command_id)
+    found = bus.get_command(command_id)
     bus.close()
     bus.close()
     assert found is not None

@@ -157,7 +157,7 @@ def test_a_command_is_sent_from_the_form_of_its_type(page: Any, place: Served) -
     page.check("input[name='field:express']")
     page.click("main button.main")
     page.wait_for_url("**/commands/orders/*")
-    record = place.run(place.bus.get_command("orders", page.url.rpartition("/")[2]))
+    record = place.run(place.bus.get_command(page.url.rpartition("/")[2]))
     assert record.data == {"order": 77, "city": "Lyon", "express": True, "weight": 1.0}
     assert record.headers == {"sent_by": "local"}
 

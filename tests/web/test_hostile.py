@@ -142,7 +142,7 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
             edited = shown | {"user": "eva"}
             done = await client.post(f"{PREFIX}{place}/retry", json={"data": edited, "reason": "typo"})
             assert done.status_code == 200, done.text
-        record = await bus.get_command("mail", sent.command_id)
+        record = await bus.get_command(sent.command_id)
         assert record is not None
         assert record.data == data | {"user": "eva"}
         assert await TroubleshootingQueue(bus).count() == 0

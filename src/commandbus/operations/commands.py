@@ -264,10 +264,15 @@ def _priority(scope: Scope, request: SendRequest) -> int:
     return as_priority(settings.default_priority if chosen is None else chosen, settings.priorities)
 
 
-def get_command(scope: Scope, domain: str, command_id: UUID | str) -> Op[CommandRecord | None]:
-    """Everything known about a command, or None when the domain has none with this id."""
-    records = yield from scope.store.find(as_id(command_id, "command_id"), as_name(domain, "domain"))
-    return complete_record(scope, records[0]) if records else None
+def get_command(
+    scope: Scope, command_id: UUID | str, *, domain: str | None = None
+) -> Op[CommandRecord | None]:
+    """Everything known about a command, or None when there is none with this id. `domain` is needed
+    only where several domains have a command with it; else InvalidOperationError names them."""
+    wanted = as_id(command_id, "command_id")
+    where = None if domain is None else as_name(domain, "domain")
+    records = yield from scope.store.find(wanted, where)
+    return complete_record(scope, only_one(records, wanted, where)) if records else None
 
 
 def query_commands(
@@ -358,7 +363,7 @@ def _cursor(after: str | None) -> int | None:
 
 
 def get_audit_trail(
-    scope: Scope, command_id: UUID | str, domain: str | None = None
+    scope: Scope, command_id: UUID | str, *, domain: str | None = None
 ) -> Op[list[AuditEvent]]:
     """Everything that happened to a command, in order: sent, received, failed, retried, completed,
     and what operators did. Empty when there is no such command."""

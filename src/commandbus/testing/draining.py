@@ -129,7 +129,7 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
                 yield worker._closer.work(scope)
     records = []
     for command_id, domain in seen.items():
-        records.append((yield get_command(scope, domain, command_id)))
+        records.append((yield get_command(scope, command_id, domain=domain)))
     return records
 
 

@@ -207,7 +207,7 @@ class Harness(ABC):
         return record
 
     def find(self, command_id: UUID | str, domain: str = DOMAIN) -> CommandRecord | None:
-        record: CommandRecord | None = self.call(self.bus.get_command, domain, command_id)
+        record: CommandRecord | None = self.call(self.bus.get_command, command_id, domain=domain)
         return record
 
     def query(self, **filters: Any) -> CommandPage:
@@ -215,7 +215,7 @@ class Harness(ABC):
         return page
 
     def trail(self, command_id: UUID, domain: str | None = None) -> list[AuditEvent]:
-        events: list[AuditEvent] = self.call(self.bus.get_audit_trail, command_id, domain)
+        events: list[AuditEvent] = self.call(self.bus.get_audit_trail, command_id, domain=domain)
         return events
 
     def kinds(self, command_id: UUID) -> list[str]:

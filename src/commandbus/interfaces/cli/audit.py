@@ -169,7 +169,7 @@ def _show_trail(command_id: str, domain: str | None, url: str | None, json: bool
 
     with target.opened(url) as bus:
         wanted = whole_id(bus, command_id, domain)
-        trail = bus.get_audit_trail(wanted, domain)
+        trail = bus.get_audit_trail(wanted, domain=domain)
         if not trail:
             raise CommandNotFoundError(domain, wanted)
     if json:

@@ -112,16 +112,13 @@ def as_status(name: str | None) -> str | None:
 def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRecord:
     """The command with this id, or the only one of the newest whose id begins or ends like this;
     whatever its domain. Raises CommandNotFoundError, and CliError when there are several."""
-    from commandbus.errors import CommandNotFoundError
+    from commandbus.errors import CommandNotFoundError, InvalidOperationError
 
     wanted = whole_id(bus, command_id, domain)
-    domains = {event.domain for event in bus.get_audit_trail(wanted, domain)}
-    if len(domains) > 1:
-        names = ", ".join(sorted(domains))
-        raise CliError(
-            f"Several domains have a command {wanted} ({names}); say which with --domain.", Exit.USAGE
-        )
-    record = bus.get_command(domains.pop(), wanted) if domains else None
+    try:
+        record = bus.get_command(wanted, domain=domain)
+    except InvalidOperationError as error:
+        raise CliError(str(error).replace("domain=", "--domain"), Exit.USAGE) from None
     if record is None:
         raise CommandNotFoundError(domain, wanted)
     return record
@@ -167,7 +164,7 @@ def show(
 
     with target.opened(url) as bus:
         record = find(bus, command_id, domain)
-        trail = bus.get_audit_trail(record.command_id, record.domain)
+        trail = bus.get_audit_trail(record.command_id, domain=record.domain)
         (case,) = SyncTroubleshootingQueue(bus).list_cases([record])
     if json:
         output.json_document(
@@ -202,7 +199,7 @@ def watch(
     with target.opened(url) as bus:
         record, seen = find(bus, command_id, domain), 0
         while True:
-            trail = bus.get_audit_trail(record.command_id, record.domain)
+            trail = bus.get_audit_trail(record.command_id, domain=record.domain)
             if not json and len(trail) > seen:
                 print_events(trail[seen:])
                 seen = len(trail)
@@ -217,7 +214,7 @@ def watch(
                         Exit.TIMED_OUT,
                     ) from None
                 continue
-            trail = bus.get_audit_trail(record.command_id, record.domain)
+            trail = bus.get_audit_trail(record.command_id, domain=record.domain)
             break
     _report(record, trail[seen:], json)
 

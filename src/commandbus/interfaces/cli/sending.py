@@ -117,7 +117,7 @@ def cancel(
     with target.opened(url) as bus:
         wanted = whole_id(bus, command_id, domain)
         if dry_run:
-            record = bus.get_command(domain, wanted)
+            record = bus.get_command(wanted, domain=domain)
             state = "does not exist" if record is None else f"is {record.status}"
             output.note(f"would cancel {domain}/{wanted}, which {state}")
             return

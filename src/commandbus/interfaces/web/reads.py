@@ -124,23 +124,16 @@ class Reads:
     async def _find(self, command_id: UUID, domain: str | None) -> CommandRecord | None:
         """The command with an id, whose domain need not be known."""
         bus = await self.stores.reading()
-        if domain is not None:
-            return await bus.get_command(domain, command_id)
         try:
-            found = await bus.why(command_id)
-        except CommandNotFoundError:
-            return None
+            return await bus.get_command(command_id, domain=domain)
         except InvalidOperationError:  # several domains have one; any of them leads further
-            for name in await bus.list_domains():
-                if record := await bus.get_command(name, command_id):
-                    return record
-            return None
-        return await bus.get_command(found.domain, command_id)
+            trail = await bus.get_audit_trail(command_id)
+            return await bus.get_command(command_id, domain=trail[0].domain)
 
     async def raw_command(self, domain: str, command_id: UUID) -> CommandRecord:
         """With its secrets: for actions only, never to be shown."""
         bus = await self.stores.reading()
-        record = await bus.get_command(domain, command_id)
+        record = await bus.get_command(command_id, domain=domain)
         if record is None:
             raise CommandNotFoundError(domain, command_id)
         return record
@@ -148,7 +141,7 @@ class Reads:
     async def command(self, domain: str, command_id: UUID) -> v.CommandDetail:
         bus = await self.stores.reading()
         record = await self.raw_command(domain, command_id)
-        trail = await bus.get_audit_trail(command_id, domain)
+        trail = await bus.get_audit_trail(command_id, domain=domain)
         why = await bus.why(command_id, domain=domain)
         return v.CommandDetail(
             self.redaction.record(record),

@@ -9,7 +9,7 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.errors import BusinessRuleException, InvalidArgumentError, InvalidOperationError
 from commandbus.testing.conformance.helpers import complete, park, require
 from commandbus.testing.harness import DOMAIN, Harness
 
@@ -33,6 +33,27 @@ def one_of_each(bus: Harness) -> dict[CommandStatus, UUID]:
 
 
 class QueryingSuite:
+    def test_an_id_alone_finds_a_command(self, bus: Harness) -> None:
+        other, wanted = bus.send("orders"), bus.send("billing")
+        assert bus.call(bus.bus.get_command, wanted).domain == "billing"
+        assert bus.call(bus.bus.get_command, str(other)).domain == "orders"
+        assert bus.call(bus.bus.get_command, uuid4()) is None
+        assert {event.domain for event in bus.call(bus.bus.get_audit_trail, wanted)} == {"billing"}
+
+    def test_a_domain_only_narrows_what_an_id_finds(self, bus: Harness) -> None:
+        wanted = bus.send("billing")
+        assert bus.find(wanted, "billing") is not None
+        assert bus.find(wanted, "orders") is None
+        with pytest.raises(InvalidArgumentError, match="not a valid name"):
+            bus.find(wanted, "no name")
+
+    def test_an_id_of_several_domains_needs_one_of_them(self, bus: Harness) -> None:
+        shared = bus.send("orders")
+        bus.send("billing", command_id=shared)
+        with pytest.raises(InvalidOperationError, match=r"\(orders, billing\); say which with domain="):
+            bus.call(bus.bus.get_command, shared)
+        assert bus.get(shared, "billing").domain == "billing"
+
     def test_the_newest_command_comes_first(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(5)]
         assert found(bus) == ids[::-1]

@@ -46,7 +46,7 @@ class TransactionsSuite:
         with transaction(bus) as mine:
             within = bus.bus.within(mine.connection)
             sent = bus.call(within.send, "orders", "ship")
-            inside = bus.call(within.get_command, "orders", sent.command_id)
+            inside = bus.call(within.get_command, sent.command_id)
             assert inside is not None
             assert inside.status is CommandStatus.PENDING
             assert bus.find(sent.command_id) is None

@@ -18,7 +18,7 @@ from django.utils import timezone
 from commandbus.domain.ids import new_id
 from commandbus.domain.names import as_name
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import CommandBusError, InvalidArgumentError
+from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.integrations.django import api
 from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
 from commandbus.interfaces.integrations.django.location import url_of
@@ -156,10 +156,12 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
         """The result as the bus has it now. Raises TaskResultDoesNotExist, also for a task that this
         process does not know: nothing is imported because a stored name says so."""
         try:
-            trail = self.bus.get_audit_trail(result_id)
+            record = self.bus.get_command(result_id)
         except InvalidArgumentError:
-            trail = []
-        record = self.bus.get_command(trail[0].domain, result_id) if trail else None
+            record = None
+        except InvalidOperationError:  # other domains have a command with this id, too
+            found = (self.bus.get_command(result_id, domain=queue) for queue in self.queues)
+            record = next(filter(None, found), None)
         if record is None or (self.queues and record.domain not in self.queues):
             raise api.TaskResultDoesNotExist(result_id)
         path = record.data.get("task") if isinstance(record.data, dict) else None
@@ -169,6 +171,7 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
                 f"{result_id} is a command of {record.command_type!r}, which is no task that this "
                 "process has imported."
             )
+        trail = self.bus.get_audit_trail(result_id, domain=record.domain)
         return result_of(self.alias, task, record, trail)
 
 
