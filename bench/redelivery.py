@@ -95,7 +95,7 @@ def measure(url: str, held: int, backlog: int) -> dict[str, list[float]]:
                     break
             print(f"  left of the backlog: {bus.stats(DOMAIN).ready:,}")
             page = bus.search_audit(domain=DOMAIN, event_type="RELEASED", limit=1000)
-            print(f"  given back without a run: {len(page.entries)}")
+            print(f"  given back without a run: {len(page)}")
         finally:
             stop.set()
             for worker in workers:

@@ -12,6 +12,7 @@ from commandbus.domain.contract import command_type as command_type
 from commandbus.domain.lifecycle import CommandStatus as CommandStatus
 from commandbus.domain.lifecycle import ReplyOutcome as ReplyOutcome
 from commandbus.domain.limits import Limit as Limit
+from commandbus.domain.page import Page as Page
 from commandbus.domain.retry import RetryPolicy as RetryPolicy
 from commandbus.domain.schedule import Misfire as Misfire
 from commandbus.domain.schedule import Schedule as Schedule

@@ -16,9 +16,7 @@ from commandbus.domain.reply import REPLY_TYPE as REPLY_TYPE
 from commandbus.domain.reply import Reply as Reply
 from commandbus.domain.schedule import ScheduleRecord as ScheduleRecord
 from commandbus.engines.memory.queue import QueueItem as QueueItem
-from commandbus.operations.actions import ActionPage as ActionPage
-from commandbus.operations.actions import AuditPage as AuditPage
-from commandbus.operations.batches import BatchPage as BatchPage
+from commandbus.operations.actions import ActionRecord as ActionRecord
 from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
 from commandbus.operations.cases import Case as Case
 from commandbus.operations.checking import CheckReport as CheckReport
@@ -27,7 +25,6 @@ from commandbus.operations.redrive import BulkReport as BulkReport
 from commandbus.operations.retention import PruneReport as PruneReport
 from commandbus.operations.verification import LedgerReport as LedgerReport
 from commandbus.store.records import AuditEntry as AuditEntry
-from commandbus.store.records import CommandPage as CommandPage
 from commandbus.store.records import OperatorAction as OperatorAction
 from commandbus.store.records import QueueStats as QueueStats
 from commandbus.store.session import ConnectionUse as ConnectionUse

@@ -201,7 +201,7 @@ def act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
     moving = {ProcessStatus.RUNNING, ProcessStatus.COMPENSATING}
     for _ in range(20):
         page = queue.list_troubleshooting(limit=PAGE)
-        if not page.commands:
+        if not page:
             break
         for record in page:
             place = (record.domain, record.command_id)

@@ -33,9 +33,9 @@ def test_list_has_the_counts(cli: Cli, bus: SyncCommandBus) -> None:
     complete(bus, 1)
     heading = cli("batch", "list").out.splitlines()[0].split("\t")
     rows = [dict(zip(heading, row, strict=True)) for row in cli("batch", "list").rows]
-    assert [row["id"] for row in rows] == [first, second]
-    assert (rows[0]["status"], rows[0]["completed"], rows[0]["done"]) == ("IN_PROGRESS", "1", "0.2500")
-    assert (rows[1]["status"], rows[1]["total"], rows[1]["done"]) == ("PENDING", "2", "0.0000")
+    assert [row["id"] for row in rows] == [second, first]
+    assert (rows[1]["status"], rows[1]["completed"], rows[1]["done"]) == ("IN_PROGRESS", "1", "0.2500")
+    assert (rows[0]["status"], rows[0]["total"], rows[0]["done"]) == ("PENDING", "2", "0.0000")
     assert [row[0] for row in cli("batch", "list", "--domain", "mail").rows] == [second]
     assert [row[0] for row in cli("batch", "list", "--status", "pending").rows] == [second]
 
@@ -43,9 +43,9 @@ def test_list_has_the_counts(cli: Cli, bus: SyncCommandBus) -> None:
 def test_list_goes_on_in_one_domain(cli: Cli, bus: SyncCommandBus) -> None:
     ids = [create(bus, 1) for _ in range(3)]
     page = cli("batch", "list", "-d", "shop", "-n", "2", "--json").document
-    assert [batch["batch_id"] for batch in page["batches"]] == ids[:2]
+    assert [batch["batch_id"] for batch in page["batches"]] == ids[:0:-1]
     rest = cli("batch", "list", "-d", "shop", "-n", "2", "--after", page["next"])
-    assert [row[0] for row in rest.rows] == ids[2:]
+    assert [row[0] for row in rest.rows] == ids[:1]
     assert "--domain" in cli("batch", "list", "-n", "2").err
     assert "--domain" in cli("batch", "list", "--after", page["next"], code=2).err
 
@@ -147,7 +147,7 @@ def test_cancel_ends_what_waits_when_told_twice(cli: Cli, bus: SyncCommandBus) -
     record = bus.get_batch("shop", batch)
     assert record is not None
     assert (record.status, record.canceled) == ("COMPLETED_WITH_FAILURES", 3)
-    canceled = bus.list_batch_commands("shop", batch, status="CANCELED").commands[0]
+    canceled = bus.list_batch_commands("shop", batch, status="CANCELED")[0]
     assert canceled.reason == "obsolete"
 
 

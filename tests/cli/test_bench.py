@@ -27,7 +27,7 @@ def test_other_domains_are_not_touched_and_nothing_stays(cli: Cli, bus: SyncComm
     shown = cli(*FEW).out
     assert "drain" in shown
     assert "commands/s" in shown
-    left = bus.query_commands(limit=10).commands
+    left = bus.query_commands(limit=10)
     assert [record.domain for record in left] == ["orders"]
 
 

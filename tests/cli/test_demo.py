@@ -81,7 +81,7 @@ def test_a_lost_command_is_noticed(bus: SyncCommandBus, url: str, lost: int) -> 
         request.data.fate.end = "completed"
     scene = Scene(url, list(DOMAINS), planned, crash=False)
     bus.send_many(planned[lost:])
-    records = bus.query_commands().commands
+    records = bus.query_commands()
     problems = scene._problems(records)
     assert any("missing" in problem for problem in problems) is bool(lost)
     assert any("no outcome" in problem for problem in problems)

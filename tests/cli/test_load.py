@@ -28,7 +28,7 @@ def test_the_mix_is_sent_exactly(cli: Cli, bus: SyncCommandBus) -> None:
         "business": 4,
         "slow": 2,
     }
-    sent = bus.query_commands(domain="load", limit=1000).commands
+    sent = bus.query_commands(domain="load", limit=1000)
     assert Counter(record.data["behaviour"] for record in sent) == document["mix"]
     assert {record.command_type for record in sent} == {"load"}
     assert {record.data["seconds"] for record in sent} == {0.005, 2.0}

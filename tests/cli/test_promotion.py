@@ -132,7 +132,7 @@ def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     stats = new.stats("shop")
     assert (stats.ready, stats.scheduled, stats.parked) == (4, 2, 1)
     assert (new.verify_audit().links, new.verify_audit().problems) == (1, [])
-    (parked,) = SyncTroubleshootingQueue(new).list_troubleshooting().commands
+    (parked,) = SyncTroubleshootingQueue(new).list_troubleshooting()
     assert SyncTroubleshootingQueue(new).list_cases([parked])[0].comment == "hm"
 
 
@@ -206,7 +206,7 @@ def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncC
     assert "2 commands of batches stay" in moved.err
     assert new.get_command(one) is not None
     assert new.stats("shop").paused
-    assert [one.action for one in new.list_actions().actions] == ["pause", "promote"]
+    assert [one.action for one in new.list_actions()] == ["pause", "promote"]
     assert old.get_batch("shop", batch.batch_id) is not None
 
 

@@ -83,7 +83,7 @@ def test_the_url_may_stand_before_the_command(cli: Cli, tmp_path: Path) -> None:
     elsewhere = f"sqlite:///{tmp_path / 'elsewhere.db'}"
     cli("--url", elsewhere, "send", "shop", "Buy")
     with SyncCommandBus(elsewhere) as bus:
-        assert len(bus.query_commands().commands) == 1
+        assert len(bus.query_commands()) == 1
 
 
 def test_an_app_is_found_by_attribute_by_module_and_by_factory(folder: Path) -> None:

@@ -269,13 +269,13 @@ async def test_an_unknown_name_is_neither_logged_nor_recorded(
             assert (await sign_in(client, "my-password-by-mistake", "x")).status_code == 401
         assert "my-password-by-mistake" not in caplog.text
         assert "an unknown name" in caplog.text
-        assert (await bus.list_actions()).actions == []
+        assert not await bus.list_actions()
 
 
 async def test_signing_in_is_on_record(bus: CommandBus) -> None:
     async with browsing(create_dashboard(bus, accounts=[OTTO])) as client:
         await sign_in(client, "otto", "operator-secret")
-        (action,) = (await bus.list_actions()).actions
+        (action,) = await bus.list_actions()
         assert (action.actor, action.action, action.reason) == ("otto", "sign_in", "from 192.0.2.1")
 
 

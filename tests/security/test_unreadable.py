@@ -155,7 +155,7 @@ def test_every_read_and_every_action_goes_on(shop: Shop, damage: dict[str, Any])
     assert good.command_id in {r.command_id for r in shop.bus.query_commands(error="BROKEN")}
     assert shop.desk.count(DOMAIN) == 3
     assert sum(group.count for group in shop.desk.group_failures()) == 3
-    assert len(shop.desk.list_cases(shop.desk.list_troubleshooting().commands)) == 3
+    assert len(shop.desk.list_cases(shop.desk.list_troubleshooting())) == 3
     assert shop.bus.wait(bad.command_id, 5).status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
     assert shop.bus.why(bad.command_id).reasons
     assert shop.bus.get_audit_trail(bad.command_id)

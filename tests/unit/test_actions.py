@@ -11,7 +11,7 @@ def test_pages_of_actions_have_each_action_once_and_the_newest_first() -> None:
         after, pages = None, 0
         while True:
             page = bus.list_actions(limit=2, after=after)
-            subjects += [action.subject for action in page.actions]
+            subjects += [action.subject for action in page]
             pages += 1
             if (after := page.next) is None:
                 break

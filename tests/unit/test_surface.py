@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -64,3 +65,20 @@ def test_importing_the_package_imports_no_part_of_it() -> None:
     code += "print('commandbus.names' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"]
+
+
+def test_a_page_is_a_sequence_with_a_cursor() -> None:
+    page = commandbus.Page(["c", "b", "a"], "a")
+    assert (len(page), page[0], page[-1], page[1:], list(page)) == (
+        3,
+        "c",
+        "a",
+        ["b", "a"],
+        ["c", "b", "a"],
+    )
+    assert "b" in page
+    assert page.next == "a"
+    assert isinstance(page, Sequence)
+    assert not commandbus.Page([])
+    with pytest.raises(AttributeError):
+        page.next = "b"  # type: ignore[misc]

@@ -22,7 +22,7 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
     ids = await saga.drive(
         bus, called_off=saga.Order("piano", 901), skipped=saga.Order("piano", 20_000)
     )
-    parked = (await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")).commands
+    parked = await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")
     commands = [{"domain": "orders", "command_id": command.command_id} for command in parked]
     batch = await bus.create_batch("mail", [BatchCommand("welcome")])
     nightly = Schedule(name="nightly", domain="orders", command_type="count", cron="0 3 * * *")

@@ -105,7 +105,7 @@ def test_a_parked_command_is_found_mended_and_retried(page: Any, place: Served) 
 
 def test_what_somebody_is_writing_stays(page: Any, place: Served) -> None:
     parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", domain="orders"))
-    page.goto(f"{place.url}/commands/orders/{parked.commands[0].command_id}")
+    page.goto(f"{place.url}/commands/orders/{parked[0].command_id}")
     page.fill("#retry input[name=reason]", "not yet")
     page.click("#error summary")
     age = page.inner_text("#facts time >> nth=0")

@@ -54,7 +54,7 @@ async def test_a_worker_is_shown_with_its_tags_and_a_router_with_its_processes()
 async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         await scene.fill(bus)
-        parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1)).commands[0]
+        parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
         desk = TroubleshootingQueue(bus)
         await desk.comment(parked.domain, parked.command_id, "asked the customer", operator="ana")
         await desk.assign(parked.domain, parked.command_id, "ben", operator="ana")
@@ -66,6 +66,6 @@ async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
 async def test_a_command_that_ended_is_told_once_and_in_short() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         await saga.drive(bus)
-        ended = (await bus.query_commands(status="COMPLETED", limit=1)).commands[0]
+        ended = (await bus.query_commands(status="COMPLETED", limit=1))[0]
         page = (await client.get(f"/commands/{ended.domain}/{ended.command_id}")).text
         assert "COMPLETED at" not in page

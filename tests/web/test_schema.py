@@ -43,8 +43,8 @@ class Site:
         )
         self.document.config.generation.modes = list(GenerationMode)
         commands = place.run(place.bus.query_commands(limit=50))
-        batch = place.run(place.bus.list_batches("orders")).batches[0]
-        process = place.run(place.bus.list_processes()).processes[0]
+        batch = place.run(place.bus.list_batches("orders"))[0]
+        process = place.run(place.bus.list_processes())[0]
         self.known: dict[str, list[Any]] = {
             "domain": ["orders", "payments", "mail"],
             "command_id": [str(command.command_id) for command in commands],

@@ -14,12 +14,12 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration
 
 if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
-    from commandbus.store.records import CommandPage
 
 SEARCH_SECONDS = 0.12
 """A search that has not filled its page by then says how far it looked."""
@@ -92,13 +92,13 @@ class Look:
         step = STEP if self._keep else min(STEP, self._limit - len(self.found))
         return self._conditions | {"after": self.next, "limit": step, "scan": self._scan}
 
-    def add(self, page: CommandPage) -> None:
-        kept = page.commands if self._keep is None else list(filter(self._keep, page.commands))
+    def add(self, page: Page[CommandRecord]) -> None:
+        kept = page if self._keep is None else list(filter(self._keep, page))
         left = self._limit - len(self.found)
         self.found += kept[:left]
         self.next = str(kept[left - 1].sequence) if len(kept) > left else page.next
         spent = time.monotonic() - self._began
-        is_full = self._keep is None and len(page.commands) >= STEP  # reading, rather than searching
+        is_full = self._keep is None and len(page) >= STEP  # reading, rather than searching
         self._over = self.exhausted or (spent > SEARCH_SECONDS and not is_full)
         # What fits into the time that is left, by the speed so far.
         faster = int(self._scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001)))

@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.names import as_text
+from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.ledger import ACTION as KIND
 from commandbus.operations.ledger import link, of_action
@@ -32,20 +33,6 @@ class ActionRecord(msgspec.Struct, frozen=True):
     subject: str
     reason: str | None
     at: datetime
-
-
-class ActionPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the cursor of the following page, or None at the end."""
-
-    actions: list[ActionRecord]
-    next: str | None = None
-
-
-class AuditPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the cursor of the following page, or None at the end."""
-
-    entries: list[AuditEntry]
-    next: str | None = None
 
 
 _decoder = msgspec.json.Decoder(ActionRecord)
@@ -73,7 +60,7 @@ def check_actor(actor: str, reason: str | None = None) -> tuple[str, str | None]
 
 def list_actions(
     scope: Scope, *, action: str | None = None, after: str | None = None, limit: int = 100
-) -> Op[ActionPage]:
+) -> Op[Page[ActionRecord]]:
     """What people did to domains, schedules and breakers, newest first, a page at a time."""
     for value in (action, after):
         if value is not None:
@@ -81,7 +68,7 @@ def list_actions(
     page = yield from scope.store.list_documents(
         KIND, status=action, after=after, limit=limit, backwards=True
     )
-    return ActionPage(
+    return Page(
         readable(page, lambda document: _decoder.decode(document.body)),
         page[-1].key if len(page) == limit else None,
     )
@@ -95,7 +82,7 @@ def search_audit(
     actor: str | None = None,
     after: str | None = None,
     limit: int = 100,
-) -> Op[AuditPage]:
+) -> Op[Page[AuditEntry]]:
     """What happened to commands besides being sent, received and completed: failures, lost workers,
     operators' actions; of all commands, newest first, a page at a time. A page may be short and still
     have a next one: it looks at a bounded number of events."""
@@ -111,4 +98,4 @@ def search_audit(
     before = None if after is None else int(after)
     wanted = AuditFilter(domain, kind, actor, before, limit=limit + 1)
     found = yield from scope.store.search_audit(wanted)
-    return AuditPage(found[:limit], str(found[limit - 1].id) if len(found) > limit else None)
+    return Page(found[:limit], str(found[limit - 1].id) if len(found) > limit else None)

@@ -18,12 +18,13 @@ from commandbus.domain.batch import (
     is_complete,
 )
 from commandbus.domain.cause import running
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import CommandRecord, SendRequest
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.domain.names import as_name, as_text
+from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, cancel, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
@@ -37,16 +38,9 @@ from commandbus.operations.membership import (
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
-from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
+from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
 _COMPLETIONS = UUID("0a6f0ac9-2f1d-5b43-8d0b-5a3e5c1f7d10")
-
-
-class BatchPage(msgspec.Struct, frozen=True):
-    """In order of creation. `next` is the cursor of the following page, or None at the end."""
-
-    batches: list[BatchRecord]
-    next: str | None = None
 
 
 class CreateBatchResult(msgspec.Struct, frozen=True):
@@ -169,9 +163,8 @@ def list_batches(
     status: BatchStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
-    newest_first: bool = False,
-) -> Op[BatchPage]:
-    """The batches of a domain in order of creation, a page at a time."""
+) -> Op[Page[BatchRecord]]:
+    """The batches of a domain, newest first, a page at a time."""
     try:
         wanted = None if status is None else BatchStatus(status)
     except ValueError:
@@ -185,11 +178,11 @@ def list_batches(
         status=stored,
         after=None if after is None else as_text(after, "after"),
         limit=limit,
-        backwards=newest_first,
+        backwards=True,
     )
     records = yield from _records(scope, domain, page)
     chosen = [record for record in records if wanted is None or record.status is wanted]
-    return BatchPage(chosen, page[-1].key if len(page) == limit else None)
+    return Page(chosen, page[-1].key if len(page) == limit else None)
 
 
 def list_batch_commands(
@@ -200,7 +193,7 @@ def list_batch_commands(
     status: CommandStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
-) -> Op[CommandPage]:
+) -> Op[Page[CommandRecord]]:
     """The commands of a batch, newest first, a page at a time. Raises BatchNotFoundError."""
     key = as_id(batch_id, "batch_id")
     yield from require_batch(scope, domain, key)

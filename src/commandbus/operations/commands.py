@@ -29,6 +29,7 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, as_microseconds, as_seconds
 from commandbus.domain.names import as_actor, as_command_type, as_name, as_tags, as_text
+from commandbus.domain.page import Page
 from commandbus.domain.priority import as_priority
 from commandbus.domain.reply import reply_outcome
 from commandbus.domain.retry import RETRY_HEADER, check_max_attempts, header_of
@@ -46,7 +47,7 @@ from commandbus.operations.uniqueness import insert_unique
 from commandbus.settings import BusSettings
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import TOGETHER, Op, Wake
-from commandbus.store.records import Capacity, CommandFilter, CommandPage, NewCommand
+from commandbus.store.records import Capacity, CommandFilter, NewCommand
 from commandbus.store.replies import reply_command
 
 R = TypeVar("R")
@@ -292,7 +293,7 @@ def query_commands(
     after: str | None = None,
     scan: int | None = None,
     limit: int = 100,
-) -> Op[CommandPage]:
+) -> Op[Page[CommandRecord]]:
     """Commands that meet all conditions, newest first, a page at a time.
 
     `error` is a code, or the name of an exception, with which they ended or are parked; `data` maps
@@ -328,8 +329,8 @@ def query_commands(
     records = yield from scope.store.query(wanted)
     page = [complete_record(scope, record) for record in records[:limit]]
     if len(records) > limit:
-        return CommandPage(page, str(page[-1].sequence))
-    return CommandPage(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
+        return Page(page, str(page[-1].sequence))
+    return Page(page, str(wanted.lowest) if wanted.lowest and wanted.lowest > 1 else None)
 
 
 def _values(wanted: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

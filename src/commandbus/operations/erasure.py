@@ -96,7 +96,7 @@ def erase(
                 scan=SCAN,
                 limit=PIECE,
             )
-            yield from _erase_page(scope, page.commands, work)
+            yield from _erase_page(scope, page, work)
             after = page.next
             if after is None:
                 break

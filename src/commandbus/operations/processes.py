@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -22,6 +22,7 @@ from commandbus.domain.moment import (
     as_seconds,
 )
 from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.page import Page
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
@@ -76,22 +77,6 @@ class ProcessStart(msgspec.Struct, frozen=True):
 
     state: Any = None
     process_id: UUID | str | None = None
-
-
-class ProcessPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the cursor of the following page, or None at the end."""
-
-    processes: list[ProcessRecord]
-    next: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.processes)
-
-    def __iter__(self) -> Iterator[ProcessRecord]:
-        return iter(self.processes)
-
-    def __getitem__(self, index: int) -> ProcessRecord:
-        return self.processes[index]
 
 
 def start_processes(
@@ -230,7 +215,7 @@ def list_processes(
     created_before: datetime | None = None,
     after: str | None = None,
     limit: int = 100,
-) -> Op[ProcessPage]:
+) -> Op[Page[ProcessRecord]]:
     """Processes that meet all conditions, newest first, a page at a time; `after` is the `next` of
     the page before."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
@@ -249,7 +234,7 @@ def list_processes(
     )
     rows = yield from scope.store.query_processes(wanted)
     page = [_record(row) for row in rows[:limit]]
-    return ProcessPage(page, str(page[-1].sequence) if len(rows) > limit else None)
+    return Page(page, str(page[-1].sequence) if len(rows) > limit else None)
 
 
 def as_process_status(status: ProcessStatus | str | None) -> ProcessStatus | None:

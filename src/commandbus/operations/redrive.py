@@ -213,7 +213,7 @@ def _parked(
         page = yield query_commands(
             scope, domain=domain, command_type=command_type, status=PARKED, after=cursor, limit=PAGE
         )
-        records += page.commands
+        records += page
         cursor = page.next
         if cursor is None or (newest is not None and len(records) >= newest):
             return records

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from commandbus.domain.counts import as_count
 from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.names import as_text
+from commandbus.domain.page import Page
 from commandbus.domain.presence import WorkerRestart
+from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document
+from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
 
 KIND = "restart"
@@ -27,11 +31,14 @@ def record_restart(scope: Scope, restart: WorkerRestart) -> Op[None]:
         yield from scope.store.delete_document(KIND, old.key)
 
 
-def list_restarts(scope: Scope) -> Op[list[WorkerRestart]]:
-    """The restarts of workers by their watchdogs within the last month, oldest first."""
-    found: list[WorkerRestart] = []
-    after: str | None = None
-    while page := (yield from scope.store.list_documents(KIND, after=after)):
-        found += [_decoder.decode(document.body) for document in page]
-        after = page[-1].key
-    return found
+def list_restarts(
+    scope: Scope, *, after: str | None = None, limit: int = 100
+) -> Op[Page[WorkerRestart]]:
+    """The restarts of workers by their watchdogs within the last month, newest first, a page at a
+    time."""
+    as_count(limit, "limit", highest=LIMIT_MAX)
+    page = yield from scope.store.list_documents(
+        KIND, after=None if after is None else as_text(after, "after"), limit=limit, backwards=True
+    )
+    found = readable(page, lambda document: _decoder.decode(document.body))
+    return Page(found, page[-1].key if len(page) == limit else None)

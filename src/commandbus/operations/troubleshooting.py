@@ -7,9 +7,11 @@ from uuid import UUID
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidOperationError
 from commandbus.operations.cancelling import withdraw
@@ -17,7 +19,7 @@ from commandbus.operations.commands import query_commands, reply_to_sender
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
-from commandbus.store.records import CommandPage, OperatorAction
+from commandbus.store.records import OperatorAction
 
 UNCHANGED: Any = object()
 """The payload stays as it was sent."""
@@ -30,7 +32,7 @@ def list_troubleshooting(
     *,
     after: str | None = None,
     limit: int = 50,
-) -> Op[CommandPage]:
+) -> Op[Page[CommandRecord]]:
     """Parked commands, newest first, with their payload and last error; of all domains or one."""
     return (
         yield from query_commands(

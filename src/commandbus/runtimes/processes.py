@@ -14,6 +14,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name
+from commandbus.domain.page import Page
 from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.process.picture import mermaid, svg
@@ -21,7 +22,7 @@ from commandbus.domain.process.values import ProcessRecord, ProcessStatus
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
 from commandbus.operations.insight import forget_worker
-from commandbus.operations.processes import TIMERS, ProcessPage
+from commandbus.operations.processes import TIMERS
 from commandbus.services.presence import Presence
 from commandbus.services.process_router import (
     RouterLoop,
@@ -114,7 +115,7 @@ class ManagerBase(Generic[S]):
         created_before: datetime | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> Op[ProcessPage]:
+    ) -> Op[Page[ProcessRecord]]:
         """The processes of this declaration that meet all conditions, newest first, a page at a time;
         `after` is the `next` of the page before."""
         return processes.list_processes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,7 +11,6 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
-from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Outcome
@@ -281,23 +280,6 @@ class Pruned(msgspec.Struct, frozen=True):
     """The sequence after which the next step begins; None at the end of the pass."""
     linked: list[str] = []
     """Those gone whose trail had entries of operators, each as its domain and id."""
-
-
-class CommandPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the cursor of the following page, or None at the end; a page that was
-    bounded by `scan` may have fewer commands than its limit and still a next one."""
-
-    commands: list[CommandRecord]
-    next: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.commands)
-
-    def __iter__(self) -> Iterator[CommandRecord]:
-        return iter(self.commands)
-
-    def __getitem__(self, index: int) -> CommandRecord:
-        return self.commands[index]
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
+from commandbus.domain.page import Page
 from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
 from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
 from commandbus.runtimes.asyncio.worker import Worker
@@ -28,7 +29,7 @@ from commandbus.runtimes.threads.processes import SyncProcessManager, SyncProces
 from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.op import Op
-from commandbus.store.records import CommandPage, QueueStats
+from commandbus.store.records import QueueStats
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.handlers import Gate
 from commandbus.testing.waiting import PATIENCE_SECONDS, eventually
@@ -210,8 +211,8 @@ class Harness(ABC):
         record: CommandRecord | None = self.call(self.bus.get_command, command_id, domain=domain)
         return record
 
-    def query(self, **filters: Any) -> CommandPage:
-        page: CommandPage = self.call(self.bus.query_commands, **filters)
+    def query(self, **filters: Any) -> Page[CommandRecord]:
+        page: Page[CommandRecord] = self.call(self.bus.query_commands, **filters)
         return page
 
     def trail(self, command_id: UUID, domain: str | None = None) -> list[AuditEvent]:

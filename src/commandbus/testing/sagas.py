@@ -243,7 +243,7 @@ class Sagas:
     def waiting(self) -> list[str]:
         """The types of the commands that wait for a worker, in order."""
         page = self.bus.query(domain=DOMAIN, status="PENDING")
-        return [record.command_type for record in reversed(page.commands)]
+        return [record.command_type for record in reversed(page)]
 
     def end(self, command_type: str, result: Any = None, *, seconds: float = 30.0) -> UUID:
         """The next command, which must be of this type, ends; an exception is how it fails."""

@@ -58,7 +58,7 @@ def _pages(
             bus.scope, domain=domain, command_type=command_type, after=after, limit=1_000
         )
         page = bus.engine.session.run(op, read=True)
-        yield from page.commands
+        yield from page
         after = page.next
         if after is None:
             return

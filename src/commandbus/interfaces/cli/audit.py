@@ -12,6 +12,7 @@ from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
+    from commandbus.domain.page import Page
 
 COLUMNS = (
     Column("time", lambda event: text.moment(event.timestamp)),
@@ -65,13 +66,11 @@ def _in_words(event: AuditEvent) -> str:
     return summary(event)
 
 
-def _show_restarts(url: str | None, json: bool) -> None:
+def _show_restarts(url: str | None, json: bool, after: str | None, limit: int) -> None:
     with target.opened(url) as bus:
-        found = bus.list_restarts()
-    if json:
-        output.json_document({"restarts": found})
-    else:
-        output.table(found, RESTARTS, empty="no worker was restarted within the last month")
+        found = bus.list_restarts(after=after, limit=limit)
+    empty = "no worker was restarted within the last month"
+    _print(found, "restarts", RESTARTS, json, empty)
 
 
 PROBLEMS = (
@@ -137,11 +136,11 @@ def audit(
     if command_id == "verify":
         _verify(url, json, expect)
     elif restarts:
-        _show_restarts(url, json)
+        _show_restarts(url, json, after, limit)
     elif people:
         with target.opened(url) as bus:
             done = bus.list_actions(after=after, limit=limit)
-        _print(done, done.actions, ACTIONS, done.next, json, "nobody has done anything yet")
+        _print(done, "actions", ACTIONS, json, "nobody has done anything yet")
     elif command_id:
         _show_trail(command_id, domain, url, json)
     else:
@@ -150,16 +149,16 @@ def audit(
             found = bus.search_audit(
                 domain=domain, event_type=kind, actor=who, after=after, limit=limit
             )
-        _print(found, found.entries, EVENTS, found.next, json, "no event matches")
+        _print(found, "entries", EVENTS, json, "no event matches")
 
 
-def _print(page: Any, rows: list[Any], columns: Any, after: str | None, json: bool, empty: str) -> None:
+def _print(page: Page[Any], name: str, columns: Any, json: bool, empty: str) -> None:
     if json:
-        output.json_document(page)
+        output.json_document({name: list(page), "next": page.next})
         return
-    output.table(rows, columns, empty=empty)
-    if after is not None:
-        output.note(f"more with --after {after}")
+    output.table(page, columns, empty=empty)
+    if page.next is not None:
+        output.note(f"more with --after {page.next}")
 
 
 def _show_trail(command_id: str, domain: str | None, url: str | None, json: bool) -> None:

@@ -82,14 +82,16 @@ def list_(
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """List batches in order of creation."""
+    """List batches, newest first."""
     if after is not None and domain is None:
         raise CliError("--after goes on in one domain: name it with --domain.", Exit.USAGE)
     with target.opened(url) as bus:
         domains = bus.list_domains() if domain is None else [domain]
         wanted = status and status.upper().replace("-", "_")
         pages = [bus.list_batches(one, status=wanted, after=after, limit=limit) for one in domains]
-    found = sorted((one for page in pages for one in page.batches), key=lambda one: one.created_at)
+    found = sorted(
+        (one for page in pages for one in page), key=lambda one: one.created_at, reverse=True
+    )
     more = len(found) > limit or any(page.next for page in pages)
     following = pages[0].next if domain is not None else None
     if json:
@@ -255,7 +257,7 @@ def commands(
             after=after,
             limit=limit,
         )
-    print_page(page.commands, page.next, json)
+    print_page(list(page), page.next, json)
 
 
 def cancel(
@@ -292,6 +294,6 @@ def _waiting(bus: SyncCommandBus, record: BatchRecord) -> int:
         page = bus.list_batch_commands(
             record.domain, record.batch_id, status="PENDING", after=after, limit=PAGE
         )
-        count, after = count + len(page.commands), page.next
+        count, after = count + len(page), page.next
         if after is None:
             return count

@@ -139,7 +139,7 @@ def whole_id(bus: SyncCommandBus, given: str, domain: str | None) -> UUID:
             "beginning or the end of one will do.",
             Exit.USAGE,
         )
-    newest = {record.command_id for record in bus.query_commands(domain=domain, limit=NEWEST).commands}
+    newest = {record.command_id for record in bus.query_commands(domain=domain, limit=NEWEST)}
     found = sorted(one for one in newest if one.hex.startswith(part) or one.hex.endswith(part))
     if not found:
         raise CliError(

@@ -109,9 +109,9 @@ def list_(
             limit=limit,
         )
     if json:
-        output.json_document({"processes": page.processes, "next": page.next})
+        output.json_document({"processes": list(page), "next": page.next})
         return
-    output.table(page.processes, COLUMNS, empty="no process matches")
+    output.table(page, COLUMNS, empty="no process matches")
     if page.next:
         output.note(f"more with --after {page.next}")
 

@@ -136,7 +136,7 @@ def list_(
             records, more = records[:limit], len(records) > limit
         else:
             page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
-            records, following = page.commands, page.next
+            records, following = list(page), page.next
         known = queue.list_cases(records)
     if json:
         output.json_document({"commands": records, "cases": known, "next": following})

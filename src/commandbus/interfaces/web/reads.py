@@ -160,7 +160,7 @@ class Reads:
             limit=20,
         )
         related: list[v.Related] = []
-        for other in page.commands:
+        for other in page:
             if (other.domain, other.command_id) == (record.domain, record.command_id):
                 continue
             relation = "correlated"
@@ -198,14 +198,12 @@ class Reads:
         """Of one domain page by page; without one, the newest of each."""
         bus = await self.stores.reading()
         if query.domain is not None:
-            page = await bus.list_batches(
-                query.domain, after=query.after, limit=query.limit, newest_first=True
-            )
-            return v.Batches([self._batch(b) for b in page.batches], page.next)
-        found = []
+            page = await bus.list_batches(query.domain, after=query.after, limit=query.limit)
+            return v.Batches([self._batch(b) for b in page], page.next)
+        found: list[BatchRecord] = []
         for domain in await self._urgent():
-            newest = await bus.list_batches(domain, limit=min(20, query.limit), newest_first=True)
-            found += newest.batches
+            newest = await bus.list_batches(domain, limit=min(20, query.limit))
+            found += newest
         found.sort(key=lambda batch: batch.created_at, reverse=True)
         return v.Batches([self._batch(b) for b in found[: query.limit]], None)
 
@@ -228,7 +226,7 @@ class Reads:
             after=query.after,
             limit=query.limit,
         )
-        return v.Processes([self._process(record) for record in page.processes], page.next)
+        return v.Processes([self._process(record) for record in page], page.next)
 
     async def process(self, process_id: UUID) -> v.ProcessDetail:
         bus = await self.stores.reading()
@@ -286,14 +284,14 @@ class Reads:
                     )
                 ),
             )
-            for entry in page.entries
+            for entry in page
         ]
         return v.Audit(items, page.next)
 
     async def actions(self, query: v.ActionsQuery) -> v.Actions:
         bus = await self.stores.reading()
         page = await bus.list_actions(after=query.after, limit=query.limit)
-        items = [v.ActionItem(a.actor, a.action, a.subject, a.reason, a.at) for a in page.actions]
+        items = [v.ActionItem(a.actor, a.action, a.subject, a.reason, a.at) for a in page]
         return v.Actions(items, page.next)
 
     async def system(self) -> v.System:

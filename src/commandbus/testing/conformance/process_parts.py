@@ -87,7 +87,7 @@ class ProcessBatchSuite:
         assert (self.batch(bus, batch_id).total, self.batch(bus, batch_id).name) == (2, "trips")
         sagas.done("book_hotel", NO)
         assert self.batch(bus, batch_id).failed == 1
-        assert bus.query(domain="billing").commands == []
+        assert not bus.query(domain="billing")
         for name in ("book_hotel", "book_car", "pay"):
             sagas.done(name)
         batch = self.batch(bus, batch_id)

@@ -283,7 +283,7 @@ class ProcessSuite:
         assert bus.call(bus.bus.get_process_audit, uuid4()) == []
         with pytest.raises(ProcessNotFoundError):
             bus.call(bus.bus.cancel_process, uuid4())
-        assert bus.query().commands == []
+        assert not bus.query()
 
     def test_a_first_step_that_cannot_decide_starts_nothing(self, bus: Harness) -> None:
         broken = Sagas(bus, Broken)
