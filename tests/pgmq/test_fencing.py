@@ -113,6 +113,37 @@ def test_one_lost_lease_does_not_spoil_the_others_of_a_settle(bus: Harness) -> N
     assert bus.stats().completed == QUICK_MIN
 
 
+def test_a_message_that_is_visible_before_its_lease_is_rescued_counts_a_crash(bus: Harness) -> None:
+    """As after an outage that outlasts the lease and the time that messages stay hidden longer: here
+    the rescue is held up by a lock."""
+    command_id = bus.send()
+    bus.take(bus.worker(name="dead"), visibility_timeout=5)
+    bus.advance(60)
+    next_worker = bus.worker(name="next")
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute("select 1 from commandbus.lease for update")
+        assert sql(f"select vt < clock_timestamp() from pgmq.q_{QUEUE}") == [(True,)]
+        assert bus.receive(next_worker) == []
+    again = bus.take(next_worker)
+    assert (again.command.command_id, again.attempt, again.claimed.crashes) == (command_id, 2, 1)
+    assert [event.event_type for event in bus.trail(command_id)].count("WORKER_LOST") == 1
+
+
+def test_a_late_renewal_does_not_hide_what_waits_for_its_next_attempt(bus: Harness) -> None:
+    """The renewal was prepared while a command was under the lease, and runs after it went back."""
+    for n in range(2):
+        bus.send(data=n)
+    worker = bus.worker()
+    failing, running = bus.receive(worker, batch_size=2)
+    lease_id = running.claimed.lease_id
+    before = bus.store._leases.get(lease_id)
+    bus.call(worker.fail, failing, TransientCommandError("X", "x"))
+    bus.store._leases.keep(before)
+    assert bus.run(bus.store.renew([lease_id], 60)) == []
+    hidden = f"select (vt > clock_timestamp() + '10 s') from pgmq.q_{QUEUE} order by msg_id"
+    assert sql(hidden) == [(False,), (True,)]
+
+
 def test_a_crash_is_counted_when_the_lease_is_taken_back(bus: Harness) -> None:
     command_id = bus.send()
     for _ in range(3):

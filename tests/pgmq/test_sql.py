@@ -102,7 +102,7 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
         params = ["orders", 100, "w", "{0,0}", 30_000_000, "{99,99}", *limit]
         sql = texts(name, found)
     else:
-        sql, params = texts("renew", found), ["{1}", 30_000_000, "{1}", "{1}", "{1}", "{1}"]
+        sql, params = texts("renew", found), ["{1}", 30_000_000, *["{1}"] * 5]
     rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert not re.findall(r"Seq Scan on (?:q_|command\b|outcome\b)", plan), plan

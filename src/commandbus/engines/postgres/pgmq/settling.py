@@ -206,15 +206,15 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         if unknown:
             yield from self._recall(unknown)
             yield Boundary()
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int]] = []
         for lease_id in wanted:
             held = self._leases.get(lease_id)
             if isinstance(held, HeldMessages):
-                rows += [(lease_id, *held.places[s], seat[0]) for s, seat in held.seats.items()]
+                rows += [(lease_id, *held.places[s], seat[0], s) for s, seat in held.seats.items()]
         queues = self._queues.among(row[1] for row in rows)
         if not queues:
             return (yield from super().renew(lease_ids, seconds))
-        columns = [integers(row[n] for row in rows) for n in range(4)]
+        columns = [integers(row[n] for row in rows) for n in range(5)]
         duration = int(seconds * SECOND)
         found = yield Atomic(self._texts("renew", queues), (integers(wanted), duration, *columns))
         renewed = {row[0] for row in found}

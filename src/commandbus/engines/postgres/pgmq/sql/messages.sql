@@ -128,8 +128,10 @@ from taken t cross join lateral (
 -- visibility timeout moves and the read count rises. What carries a command of ours is put under one
 -- new lease; other messages come back with their text, to be made commands or to be refused. The
 -- messages stay invisible a little longer than the lease, so that who takes it back is first.
--- Commands whose workers died are taken as the engine's own claim does, by $7 to $12; `claim_fresh` takes
--- none of them, and is this statement without the marked parts.
+-- Commands whose workers died are taken as the engine's own claim does, by $7 to $12. A message that
+-- became visible by time while its command is still under a lease that has ended is left: the rescue of
+-- that lease returns it, with the crash counted. `claim_fresh` takes only what was never read, and is this
+-- statement without the marked parts.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
@@ -153,9 +155,15 @@ left_out as materialized (
         when last_chance and beside_last then $11::bigint
         when beside_last or last_chance and not ($8::boolean and n = 1) then $10::bigint
         else 0 end),
+unrescued as materialized (
+    select p.queue_id, p.msg_id from moment m
+    join commandbus.lease l on l.until <= m.now
+    cross join unnest(l.seqs) as s (seq)
+    join commandbus.pgmq_message p on p.seq = s.seq),
 taken as materialized (
-    select * from found where crashes = 0 or (queue_id, msg_id) not in (
-        select queue_id, msg_id from left_out)),
+    select * from found where (crashes = 0 or (queue_id, msg_id) not in (
+            select queue_id, msg_id from left_out))
+        and (read_ct <= 0 or (queue_id, msg_id) not in (select queue_id, msg_id from unrescued))),
 /* end of suspects */
 @each read@,
 carried as materialized (@any was_read@),
@@ -193,12 +201,13 @@ order by k.place, k.msg_id
 
 -- name: look
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
-    select ctid as place /* suspects */, msg_id, vt, @crashes@ as crashes /* end of suspects */ from @table@
+    select ctid as place /* suspects */, msg_id, vt, read_ct, @crashes@ as crashes /* end of suspects */
+    from @table@
     where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
         and msg_id <= ($6::text::bigint[])[@position@]
         and (read_ct = 0 /* suspects */ or $7::bigint > 0
-            and (not $9::boolean or vt <= g.at - $10::bigint * '1 microsecond'::interval) /* end of suspects */
-            or @crashes@ = 0)
+            and (not $9::boolean or vt <= g.at - $10::bigint * '1 microsecond'::interval)
+            or @crashes@ = 0 /* end of suspects */)
     order by msg_id limit $2::bigint for update skip locked) q
 
 -- name: read
@@ -370,6 +379,8 @@ returned_@queue@ as (
         and q.read_ct = any (array(select distinct read_ct from message))),
 
 -- name: renew
+-- Messages of commands that have left the lease meanwhile are not prolonged: one that waits for its next
+-- attempt has the same read count.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
@@ -380,11 +391,11 @@ valid as materialized (
 renewed as (
     update commandbus.lease l set until = greatest(l.until, m.now + $2::bigint)
     from valid v, moment m where l.lease_id = v.lease_id
-    returning l.lease_id),
+    returning l.lease_id, l.seqs),
 message as materialized (
-    select * from unnest($3::text::bigint[], $4::text::integer[], $5::text::bigint[],
-        $6::text::integer[]) as w (lease_id, queue_id, msg_id, read_ct)
-    where lease_id in (select lease_id from renewed)),
+    select w.* from unnest($3::text::bigint[], $4::text::integer[], $5::text::bigint[],
+        $6::text::integer[], $7::text::bigint[]) as w (lease_id, queue_id, msg_id, read_ct, seq)
+    join (select lease_id, unnest(seqs) as seq from renewed) r using (lease_id, seq)),
 @each prolong@
 select lease_id from renewed
 
