@@ -87,7 +87,7 @@ CLAIM = [*FRESH, *suspect_params(SuspectLimit(8))]
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
     "claim_fresh": FRESH,
-    "sweep": ["{d1,d2}"],
+    "sweep": ["{d1,d2}", 2_000_000],
     "next_moment": ["{d1}", "w"],
     "renew": ["{1,2}", 30_000_000],
     "aged": ["d1", 60_000_000, 100],

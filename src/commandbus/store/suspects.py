@@ -18,8 +18,8 @@ import msgspec
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import CRASHES_MAX
 
-APART_SECONDS = 0.3
-LAST_APART_SECONDS = 0.8
+APART_SECONDS = 0.1
+LAST_APART_SECONDS = 0.25
 APART, LAST_APART = int(APART_SECONDS * SECOND), int(LAST_APART_SECONDS * SECOND)
 LAST_CHANCE = CRASHES_MAX - 1
 """A command with so many crashes is parked with the next one."""
@@ -34,13 +34,17 @@ class SuspectLimit(msgspec.Struct, frozen=True):
     """It holds none."""
     last_chance: bool = False
     """It holds one on its last chance."""
+    apart: int = APART
+    last_apart: int = LAST_APART
+    """Microseconds in the queue, see above."""
 
     def beside(self, crashes: Sequence[int]) -> SuspectLimit:
         """What is left of the limit beside suspects with so many crashes each."""
         if not crashes:
             return self
         last_chance = self.last_chance or max(crashes) >= LAST_CHANCE
-        return SuspectLimit(max(0, self.room - len(crashes)), False, last_chance)
+        room = max(0, self.room - len(crashes))
+        return msgspec.structs.replace(self, room=room, alone=False, last_chance=last_chance)
 
 
 NONE = SuspectLimit(0, alone=False, last_chance=True)
@@ -64,9 +68,9 @@ class Admission:
         last_chance = crashes >= LAST_CHANCE
         wait = 0
         if last_chance and self._last_chance:
-            wait = LAST_APART
+            wait = limit.last_apart
         elif self._last_chance or (last_chance and (self._taken or not limit.alone)):
-            wait = APART
+            wait = limit.apart
         self._last_chance |= last_chance
         admitted = self._taken < limit.room and waited >= wait
         self._taken += admitted

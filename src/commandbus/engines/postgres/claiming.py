@@ -25,12 +25,14 @@ from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
-from commandbus.store.suspects import APART, LAST_APART, LAST_CHANCE, NONE, SuspectLimit
+from commandbus.store.suspects import LAST_CHANCE, NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
 
 _RESCUE_ROUNDS, _RESCUE_LEASES = 50, 50
 """Expired leases are taken back in so many transactions at most, of so many leases each."""
+RESCUE_SECONDS = 2.0
+"""So long after a rescue every sweep is followed by a look without bounds, in all processes."""
 CRASHES, _AGE, _LEADER = 5, 20, 21
 """Columns of the query `claim`."""
 
@@ -152,7 +154,7 @@ class PostgresClaiming(PostgresSettling):
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
             if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
-                self._bounds.returned(place)  # more of them may have been left in the queue
+                self._bounds.forget(place)  # more of them may have been left in the queue
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
             ended = self._admit(domain, request.worker, rows, claimed)
@@ -240,11 +242,13 @@ class PostgresClaiming(PostgresSettling):
 
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         """Returns how many were taken back, and in how many seconds more work is due."""
-        rows = yield Atomic(self._sql.sweep, (texts(request.domains),))
-        expired, gated, promoted, due_in = rows[0]
+        rows = yield Atomic(self._sql.sweep, (texts(request.domains), int(RESCUE_SECONDS * SECOND)))
+        expired, gated, promoted, due_in, rescued_to = rows[0]
         self._gated = (self._gated - set(request.domains)) | set(gated)
         for domain in promoted:
             self._bounds.returned(domain)
+        for domain in rescued_to:
+            self._bounds.forget(domain)
         rescued = (yield from self._rescue()) if expired else 0
         return rescued, None if due_in is None else due_in / SECOND
 
@@ -252,6 +256,7 @@ class PostgresClaiming(PostgresSettling):
         """Take back what expired leases still held: many at a time, and after an error each by itself,
         so that one that cannot be taken back holds up neither the others nor claims."""
         rescued, most = 0, _RESCUE_LEASES
+        domains: set[str] = set()
         skipped = self._stuck.skipped(self._monotonic())
         failed: list[int] = []
         for _ in range(_RESCUE_ROUNDS):
@@ -264,6 +269,7 @@ class PostgresClaiming(PostgresSettling):
                     count += yield from self._take_back(*row)
                 yield Boundary()
                 rescued += count
+                domains.update(row[1] for row in rows)
             except Exception as error:  # whatever is wrong with one of these leases
                 yield Undo()
                 if not taken:
@@ -275,6 +281,11 @@ class PostgresClaiming(PostgresSettling):
             if not taken:
                 self._stuck.swept(skipped, failed)
                 break
+        if rescued:
+            try:
+                yield Atomic(self._sql.note_rescue, (texts(sorted(domains)),))
+            except StoreUnavailable as error:
+                logger.debug("could not tell others of a rescue: %s", error)
         return rescued
 
     def _take_back(
@@ -345,7 +356,7 @@ def suspect_params(limit: SuspectLimit | None) -> tuple[int, bool, bool, int, in
     """$12 to $17 of the query `claim`."""
     if limit is None:
         return 2**31, True, False, 0, 0, LAST_CHANCE
-    return limit.room, limit.alone, limit.last_chance, APART, LAST_APART, LAST_CHANCE
+    return limit.room, limit.alone, limit.last_chance, limit.apart, limit.last_apart, LAST_CHANCE
 
 
 def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:

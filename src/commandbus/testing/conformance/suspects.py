@@ -7,14 +7,16 @@ from uuid import UUID
 
 from commandbus.domain.command import Command
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import CRASHES_MAX
 from commandbus.store.records import Claimed, ClaimRequest
-from commandbus.store.suspects import APART_SECONDS, LAST_APART_SECONDS, NONE, SuspectLimit
+from commandbus.store.suspects import LAST_APART_SECONDS, NONE, SuspectLimit
 from commandbus.testing.conformance.helpers import registry_of, require
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 
 LEASE_SECONDS = 30.0
+APART_SECONDS = 20
 
 
 def crashed(bus: Harness, count: int, times: int = 1, **options: Any) -> list[UUID]:
@@ -31,6 +33,13 @@ def crash_first(bus: Harness, count: int) -> None:
     assert len(taken) == count
     bus.advance(LEASE_SECONDS + 1)
     assert claim(bus, NONE) == []
+
+
+def beside(room: int, **others: bool) -> SuspectLimit:
+    """A limit with times that do not pass by themselves during a test."""
+    return SuspectLimit(
+        room, **others, apart=APART_SECONDS * SECOND, last_apart=2 * APART_SECONDS * SECOND
+    )
 
 
 def claim(bus: Harness, suspects: SuspectLimit | None, limit: int = 10) -> list[Claimed]:
@@ -73,31 +82,33 @@ class SuspectsSuite:
     def test_one_on_its_last_chance_is_the_only_suspect_of_a_claim(self, bus: Harness) -> None:
         first, _ = crashed(bus, 2, CRASHES_MAX - 1)
         fresh = bus.send()
-        assert ids_of(claim(bus, SuspectLimit(8))) == [first, fresh]
+        assert ids_of(claim(bus, beside(8))) == [first, fresh]
 
     def test_one_on_its_last_chance_stays_while_the_worker_holds_other_suspects(
         self, bus: Harness
     ) -> None:
         crashed(bus, 3, CRASHES_MAX - 1)
         fresh = bus.send()
-        assert ids_of(claim(bus, SuspectLimit(8, alone=False), limit=2)) == [fresh]
+        assert ids_of(claim(bus, beside(8, alone=False), limit=2)) == [fresh]
 
     def test_a_suspect_that_has_waited_long_enough_is_taken_beside_one_on_its_last_chance(
         self, bus: Harness
     ) -> None:
         suspects = crashed(bus, 2)
-        limit = SuspectLimit(8, alone=False, last_chance=True)
+        limit = beside(8, alone=False, last_chance=True)
         assert claim(bus, limit) == []
-        bus.advance(APART_SECONDS + 0.1)
+        bus.advance(APART_SECONDS + 1)
         assert ids_of(claim(bus, limit)) == suspects
 
     def test_two_on_their_last_chance_are_taken_together_when_they_have_waited_longer(
         self, bus: Harness
     ) -> None:
         suspects = crashed(bus, 2, CRASHES_MAX - 1)
-        limit = SuspectLimit(8, alone=False)
-        bus.advance(LAST_APART_SECONDS + 0.1)
-        assert ids_of(claim(bus, limit)) == suspects
+        limit = beside(8, alone=False)
+        bus.advance(APART_SECONDS + 1)
+        assert ids_of(claim(bus, limit, limit=1)) == suspects[:1]
+        bus.advance(APART_SECONDS)
+        assert ids_of(claim(bus, limit)) == suspects[1:]
 
     def test_a_suspect_comes_before_a_backlog_that_was_sent_later(self, bus: Harness) -> None:
         (suspect,) = crashed(bus, 1)

@@ -158,7 +158,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
             self._bounds.took(domain, last.items())
             if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
-                self._bounds.returned(domain)  # more of them may have been left in the queue
+                self._bounds.forget(domain)  # more of them may have been left in the queue
             if not (yield from self._receive(domain, request, queues, rows, claimed)):
                 return
 

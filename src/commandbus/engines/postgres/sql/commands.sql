@@ -297,8 +297,9 @@ from (select commandbus.now_us() as now) m
 
 -- name: sweep
 -- Promotes due work, bounded so that a flood is promoted in several claims; adds up the tally; and
--- says whether there are expired leases, which domains have gates, for which work was promoted, and in how
--- many microseconds more is due. What another worker is promoting right now is skipped.
+-- says whether there are expired leases, which domains have gates, for which work was promoted, in how
+-- many microseconds more is due, and to which domains a rescue returned commands since $2 microseconds.
+-- What another worker is promoting right now is skipped.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 due as (
@@ -341,7 +342,9 @@ select exists (select 1 from commandbus.lease l where l.until <= m.now),
     (select min(s.due_at) from unnest($1::text::text[]) as wanted (domain)
         cross join lateral (
             select due_at from commandbus.scheduled
-            where domain = wanted.domain and due_at > m.now order by due_at limit 1) s) - m.now
+            where domain = wanted.domain and due_at > m.now order by due_at limit 1) s) - m.now,
+    array(select d.key from commandbus.document d
+        where d.kind = 'rescue' and d.due_at > m.now - $2::bigint and d.key = any ($1::text::text[]))
 from moment m
 
 -- name: take_expired
@@ -351,6 +354,16 @@ delete from commandbus.lease where lease_id in (
     where until <= commandbus.now_us() and not lease_id = any ($1::text::bigint[])
     order by lease_id limit $2::bigint for update skip locked)
 returning lease_id, domain, worker, claimed_at, seqs, unusual
+
+-- name: note_rescue
+-- Tells other processes that commands came back with old keys, which the bounds of their claims hide. The
+-- hint may be lost in a crash.
+with moment as materialized (
+    select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true))
+insert into commandbus.document as d (kind, key, version, status, due_at, body)
+select 'rescue', w.domain, 1, '', m.now, '{}'
+from unnest($1::text::text[]) as w (domain) cross join moment m order by w.domain
+on conflict (kind, key) do update set due_at = greatest(d.due_at, excluded.due_at)
 
 -- name: lock_leases
 select lease_id, domain, worker, claimed_at, version, seqs, unusual from commandbus.lease
