@@ -36,7 +36,7 @@ from commandbus.errors import (
 from commandbus.operations import commands, queues, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, WorkerSettings
-from commandbus.store.op import Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
 from commandbus.store.records import Claimed, QueueStats, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.events import (
@@ -134,10 +134,11 @@ class World:
     # The store, as the workers and senders reach it.
 
     def run(self, op: Op[T]) -> T:
-        wakes: list[Wake] = []
-        result = drive(op, _refuse, wakes)
-        for wake in wakes:
-            self.wake(wake.domain, wake.due_in, "notify", None)
+        after: list[Wake | Log] = []
+        result = drive(op, _refuse, after)
+        for wake in after:
+            if isinstance(wake, Wake):
+                self.wake(wake.domain, wake.due_in, "notify", None)
         return result
 
     def wake(self, domain: str, due_in: float | None, source: str, only: WakeHub | None) -> None:

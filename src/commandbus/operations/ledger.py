@@ -28,7 +28,7 @@ from commandbus.domain.moment import as_datetime
 from commandbus.errors import ConfigurationError
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import TOGETHER, Log, Op
 
 KIND, HEAD, OPEN = "ledger", "ledger.head", "ledger.open"
 TOPIC = "commandbus.ledger"
@@ -142,7 +142,7 @@ def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
             for one in chained:
                 yield from scope.store.put_document(_document(KIND, key_of(one), one))
             # An anchor outside the store: with `expect`, it shows whether the chain was cut or redone.
-            logger.info("link %d: %s", chained[-1].number, chained[-1].hash)
+            yield Log(logger.name, f"link {chained[-1].number}: {chained[-1].hash}")
             return
 
 

@@ -46,6 +46,13 @@ class Wake(msgspec.Struct, frozen=True):
     """All who wait, because not everybody can take it."""
 
 
+class Log(msgspec.Struct, frozen=True):
+    """Write a line to a log once this transaction is committed: one that is undone leaves none."""
+
+    logger: str
+    line: str
+
+
 class Together(msgspec.Struct, frozen=True):
     """All statements of this op commit together, also where an engine could commit each by itself.
     Yielded first, by ops that are put together from several."""
@@ -59,11 +66,14 @@ class Undone(StoreUnavailable):
     undone: the same op, built again, can succeed."""
 
 
-Op = Generator[Statement | Wake | Together, Rows, T]
+AFTER_COMMIT = (Wake, Log)
+"""What sessions collect, and pass to `WakeHub.tell` after the commit."""
+
+Op = Generator[Statement | Wake | Log | Together, Rows, T]
 
 
-def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake]) -> T:
-    """Run an op to its end with a blocking `execute`; wake-ups are collected, not sent.
+def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Log]) -> T:
+    """Run an op to its end with a blocking `execute`; what follows the commit is collected.
 
     An error of `execute` is thrown into the op, which may catch it or let it pass.
     """
@@ -71,7 +81,7 @@ def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake]) ->
         step = next(op)
         while True:
             if not isinstance(step, Statement):
-                if isinstance(step, Wake):
+                if isinstance(step, AFTER_COMMIT):
                     wakes.append(step)
                 step = op.send(())
                 continue

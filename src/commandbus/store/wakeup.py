@@ -10,6 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
+from commandbus.store.op import Log, Wake
+
 logger = logging.getLogger("commandbus")
 
 WAKEUP_SOURCES = ("notify", "watch", "chain", "timer", "fallback", "lost", "lease", "reconnect")
@@ -89,6 +91,14 @@ class WakeHub:
                 return False
             self._timer_turns[kind] = waiter, now
             return True
+
+    def tell(self, committed: Iterable[Wake | Log]) -> None:
+        """What ops of this process asked for, after their commit."""
+        for each in committed:
+            if isinstance(each, Wake):
+                self.wake(each.domain, each.due_in, "notify", everyone=each.everyone)
+            else:
+                logging.getLogger(each.logger).info("%s", each.line)
 
     def wake(
         self,

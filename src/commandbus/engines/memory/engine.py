@@ -10,7 +10,7 @@ from weakref import WeakSet
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
-from commandbus.store.op import Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
 from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
@@ -41,11 +41,10 @@ class MemorySession:
         if not self.is_open:
             op.close()
             raise _forked() if self._forked else NotOpen()
-        wakes: list[Wake] = []
+        wakes: list[Wake | Log] = []
         with self._lock:
             result = drive(op, _refuse, wakes)
-        for wake in wakes:
-            self._hub.wake(wake.domain, wake.due_in, "notify", everyone=wake.everyone)
+        self._hub.tell(wakes)
         if not read:
             self._hub.committed()
         return result

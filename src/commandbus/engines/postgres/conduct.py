@@ -12,7 +12,16 @@ from typing import TypeVar
 
 from commandbus.engines.postgres.failures import Conflict
 from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
-from commandbus.store.op import Op, Rows, Statement, Together, Undone, Wake
+from commandbus.store.op import (
+    AFTER_COMMIT,
+    Log,
+    Op,
+    Rows,
+    Statement,
+    Together,
+    Undone,
+    Wake,
+)
 
 T = TypeVar("T")
 
@@ -23,14 +32,14 @@ ROLLBACK = Statement("rollback")
 Steps = Generator[Statement, Rows, T]
 
 
-def conduct(op: Op[T], wakes: list[Wake], *, own: bool = True) -> Steps[T]:
+def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True) -> Steps[T]:
     """Run an op in transactions of its own, or with `own=False` inside one that is somebody else's;
     wake-ups are collected, to be told after the commit."""
     transaction = _Transaction(own)
     try:
         step = next(op)
         while True:
-            if isinstance(step, Wake):
+            if isinstance(step, AFTER_COMMIT):
                 wakes.append(step)
                 step = op.send(())
                 continue

@@ -12,7 +12,7 @@ from commandbus.engines.postgres.pools import AsyncSource, Source
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
 from commandbus.engines.postgres.statements import Listening, Shared
-from commandbus.store.op import Op, Rows, Wake
+from commandbus.store.op import Log, Op, Rows, Wake
 
 if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
@@ -36,7 +36,7 @@ class PostgresSession:
         self._lane = SharedLane(self._run_alone)
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
-        wakes: list[Wake] = []
+        wakes: list[Wake | Log] = []
         line = Line(self._source(op), self._engine, own=self._own)
         try:
             result = self._perform(conduct(op, wakes), line)
@@ -94,7 +94,7 @@ class AsyncPostgresSession:
         if not self._engine.is_awaiting:
             # The bus was opened for threads, and this is an `async def` handler of one of its workers.
             return await asyncio.to_thread(self._engine.session.run, op, read=read)
-        wakes: list[Wake] = []
+        wakes: list[Wake | Log] = []
         line = AsyncLine(self._source(op), self._engine, own=self._own)
         try:
             result = await self._perform(conduct(op, wakes), line)

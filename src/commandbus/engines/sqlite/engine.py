@@ -18,7 +18,7 @@ from commandbus.engines.sqlite.lock import WriteLock
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.engines.sqlite.watcher import Watcher
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen, StoreUnavailable
-from commandbus.store.op import Op, Wake, drive
+from commandbus.store.op import Log, Op, Wake, drive
 from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
@@ -103,9 +103,8 @@ class SqliteEngine(Serverless):
     def within_async(self, connection: Any) -> AsyncCallerSession:
         return AsyncCallerSession(CallerSession(connection, self))
 
-    def _told(self, wakes: list[Wake]) -> None:
-        for wake in wakes:
-            self.hub.wake(wake.domain, wake.due_in, "notify", everyone=wake.everyone)
+    def _told(self, wakes: list[Wake | Log]) -> None:
+        self.hub.tell(wakes)
         self.hub.committed()
 
     def _connect(self) -> sqlite3.Connection:

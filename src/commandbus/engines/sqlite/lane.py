@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.lock import WriteLock
 from commandbus.errors import InvalidOperationError, StoreUnavailable
-from commandbus.store.op import Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus.sqlite")
@@ -40,7 +40,7 @@ class _Order:
     def __init__(self, op: Op[Any]) -> None:
         self.op = op
         self.future: Future[Any] = Future()
-        self.wakes: list[Wake] = []
+        self.wakes: list[Wake | Log] = []
         self.result: Any = None
 
 
@@ -178,7 +178,7 @@ class WriteLane(Lane):
         connect: Callable[[], sqlite3.Connection],
         lock: WriteLock,
         check: Callable[[], None],
-        committed: Callable[[list[Wake]], None],
+        committed: Callable[[list[Wake | Log]], None],
     ) -> None:
         self._lock = lock
         self._check = check

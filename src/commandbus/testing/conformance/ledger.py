@@ -10,8 +10,10 @@ import pytest
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.ledger import ACTION, HEAD, KIND, OPEN, link_open
+from commandbus.operations.ledger import ACTION, HEAD, KIND, OPEN, link, link_open, of_action
 from commandbus.operations.verification import verify_audit
+from commandbus.store.documents import Document
+from commandbus.store.op import TOGETHER, Op
 from commandbus.testing.conformance.helpers import complete, park, registry_of, together
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Recorder
@@ -87,6 +89,26 @@ def cancel_within(bus: Harness, commit: bool = True, **options: Any) -> None:
 
 
 class LedgerSuite:
+    def test_an_anchor_is_logged_when_its_link_is_committed(
+        self, bus: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "commandbus.ledger")
+        scope = bus.bus.scope
+
+        def act(*, fails: bool) -> Op[None]:
+            yield TOGETHER
+            document = Document(ACTION, str(scope.new_id()), 0, "", None, "{}")
+            yield from link(scope, [of_action(scope, bus.now, document)])
+            if fails:
+                raise RuntimeError("undone")
+
+        with pytest.raises(RuntimeError, match="undone"):
+            bus.run(act(fails=True))
+        assert not caplog.messages
+        bus.run(act(fails=False))
+        (line,) = caplog.messages
+        assert line.endswith(f": {verify(bus).hash}")
+
     def test_everything_that_operators_do_is_linked(self, bus: Harness) -> None:
         desk = bus.troubleshooting
         first, second, third = park(bus), park(bus), park(bus)
