@@ -29,7 +29,7 @@ class SuspectLimit(msgspec.Struct, frozen=True):
     """The suspects that a worker can take, beside those that it holds."""
 
     room: int
-    """How many at most."""
+    """How many at most. A store that knows of more may claim no more than this in all."""
     alone: bool = True
     """It holds none."""
     last_chance: bool = False

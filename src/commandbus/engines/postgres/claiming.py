@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,8 @@ CRASHES, _AGE, _LEADER = 5, 20, 21
 
 class PostgresClaiming(PostgresSettling):
     _turn = 0
+    _rescued_to: frozenset[str] = frozenset()
+    """Domains to which a rescue returned commands a moment ago."""
 
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         if request.idle and self._glance_will_do(request):
@@ -122,6 +125,7 @@ class PostgresClaiming(PostgresSettling):
         fresh_only = False
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
+            wanted = self._at_once(domain, wanted, limit)
             began = self._monotonic()
             ranges = None if request.priority is not None else self._bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
@@ -163,6 +167,14 @@ class PostgresClaiming(PostgresSettling):
                 yield from self._end_unclaimable(domain, request.worker, lease_id, refused)
             if not ended:
                 return
+
+    def _at_once(self, domain: str, wanted: int, limit: SuspectLimit | None) -> int:
+        """How many to claim from a domain: while rescued commands wait there, no more than the worker
+        can start. A claim ahead of the slots would lock suspects that it has to leave, and take fresh
+        commands before them."""
+        if limit is None or limit.room == 0 or domain not in self._rescued_to:
+            return wanted
+        return min(wanted, limit.room)
 
     def _admit(
         self, domain: str, worker: str, rows: Any, claimed: list[Claimed]
@@ -249,6 +261,7 @@ class PostgresClaiming(PostgresSettling):
             self._bounds.returned(domain)
         for domain in rescued_to:
             self._bounds.forget(domain)
+        self._rescued_to = (self._rescued_to - set(request.domains)) | set(rescued_to)
         rescued = (yield from self._rescue()) if expired else 0
         return rescued, None if due_in is None else due_in / SECOND
 
@@ -265,8 +278,9 @@ class PostgresClaiming(PostgresSettling):
             try:
                 rows = yield Statement(self._sql.take_expired, (integers(skipped + failed), most))
                 taken = [row[0] for row in rows]
-                for row in rows:
-                    count += yield from self._take_back(*row)
+                for domain, worker in dict.fromkeys((row[1], row[2]) for row in rows):
+                    leases = [row for row in rows if (row[1], row[2]) == (domain, worker)]
+                    count += yield from self._take_back(domain, worker, leases)
                 yield Boundary()
                 rescued += count
                 domains.update(row[1] for row in rows)
@@ -282,28 +296,34 @@ class PostgresClaiming(PostgresSettling):
                 self._stuck.swept(skipped, failed)
                 break
         if rescued:
+            self._rescued_to |= domains
             try:
                 yield Atomic(self._sql.note_rescue, (texts(sorted(domains)),))
             except StoreUnavailable as error:
                 logger.debug("could not tell others of a rescue: %s", error)
         return rescued
 
-    def _take_back(
-        self, lease_id: int, domain: str, worker: str, claimed_at: int, seqs: Any, unusual: str | None
-    ) -> Op[int]:
-        """What an expired lease still held goes back; with what that leads to, in one transaction."""
-        rows = yield Statement(self._sql.columns_of, (integers(seqs),))
+    def _take_back(self, domain: str, worker: str, leases: Sequence[Any]) -> Op[int]:
+        """What expired leases of one worker still held goes back; with what that leads to, in one
+        transaction. A worker with transactional handlers has a lease for each command."""
+        held = {
+            member.seq: (member, lease_id, claimed_at)
+            for lease_id, _, _, claimed_at, seqs, unusual in leases
+            for member in members_of(seqs, unusual)
+        }
+        rows = yield Statement(self._sql.columns_of, (integers(held),))
         priorities = {row[0]: row[1] for row in rows}
-        members = [m for m in members_of(seqs, unusual) if m.seq in priorities]
+        members = [member for seq, (member, _, _) in held.items() if seq in priorities]
         members = yield from self._still_held(members)
         writes = Writes()
         for member in members:
+            _, lease_id, claimed_at = held[member.seq]
             plan_lost(writes, member, lease_id, worker, claimed_at)
         if members:
             keyed = {member.seq for member in members if member.keyed}
             known = Known(priorities, keyed, {row[0]: row[2] for row in rows})
             yield from self._write(domain, worker, writes, known)
-        self._leases.forget([lease_id])
+        self._leases.forget([row[0] for row in leases])
         return len(members)
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:

