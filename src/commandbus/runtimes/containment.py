@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-CANCEL_SECONDS = 0.8
+CANCEL_SECONDS = 0.6
 """How long a cancelled handler may tidy up before it is left behind: less than the time that a stop
 waits for its end (GRACE of the core), so that its command is given back before the worker ends."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from commandbus.errors import CommandBusError
 
-FAREWELL_SECONDS = 1.5
+FAREWELL_SECONDS = 1.0
 """For everything after the last handler has ended and the last outcome was recorded."""
 
 

@@ -6,11 +6,13 @@ from math import inf
 
 from commandbus.errors import NotOpen
 
-GRACE = 0.8
-"""After interrupting handlers, how long their ends are awaited."""
-SETTLE_PATIENCE = 2.0
-"""After that, how long a settle in flight is awaited: with the default shutdown_timeout of 25 s, a stop
-takes less than 30 s, also when the store does not answer."""
+GRACE = 0.6
+"""After interrupting handlers, how long their ends are awaited: with the outcomes and the farewell that
+follow, a process ends within a second of its patience."""
+SETTLE_PATIENCE = 1.5
+"""After that, how long a settle in flight is awaited. When the store does not answer, the farewell and
+the end of the listening connection take a second each: with the default shutdown_timeout of 25 s, a
+process ends in less than 30 s, with room for a busy machine."""
 
 
 class Ending:
