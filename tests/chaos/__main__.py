@@ -23,7 +23,9 @@ from tests.chaos.reliability import Book, Run, Total, document
 from tests.chaos.stay import stay_at
 
 OUTAGE, SOAK_OUTAGE = (6.0, 12.0), (6.0, 60.0)
-"""Seconds for which a server is away."""
+"""Seconds for which a server is away in stays."""
+AWAY, SOAK_AWAY = 30.0, 120.0
+"""And for which it is away once."""
 
 
 def main() -> int:
@@ -60,8 +62,8 @@ def session(options: argparse.Namespace) -> bool:
     book = Book()
     if options.all:
         reports = options.reports or Path("build/chaos")
-        away = SOAK_OUTAGE if options.hours else OUTAGE
-        size = Size(options.seed, options.seconds, reports, away)
+        outage, away = (SOAK_OUTAGE, SOAK_AWAY) if options.hours else (OUTAGE, AWAY)
+        size = Size(options.seed, options.seconds, reports, outage, away)
         for found in run_all(size):
             print(found.text if isinstance(found, Run) else found, flush=True)
             book.add(found)

@@ -147,6 +147,10 @@ class Terms:
     lease: float
     grace: float
     concurrency: int
+    load: float = 1.0
+    """Seconds that a busy machine may add to a stop."""
+    redelivery: float = 1.0
+    """P15: seconds after the end of a dead worker's lease until its commands run again."""
     in_sequence: bool = True
     """Whether commands of one priority are claimed in order of sequence: PGMQ has the order of its
     own message numbers, which sends that run at once get in another order."""

@@ -14,7 +14,11 @@ from tests.chaos import conduct
 from tests.chaos.case import Case, Event, Trace, Violation
 from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
-from tests.chaos.timeliness import redelivery_is_prompt, stops_are_prompt
+from tests.chaos.timeliness import (
+    redelivery_is_prompt,
+    stops_are_prompt,
+    stops_give_back_what_they_hold,
+)
 from tests.chaos.wholes import (
     CLOCK_SLACK,
     a_key_has_one_live_command,
@@ -363,5 +367,6 @@ CHECKS: tuple[Check, ...] = (
     sessions_are_clean,
     redelivery_is_prompt,
     stops_are_prompt,
+    stops_give_back_what_they_hold,
     *conduct.CHECKS,
 )

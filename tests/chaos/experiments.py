@@ -24,8 +24,10 @@ from tests.chaos.kinds import KILLERS, POISON
 from tests.chaos.listening import kill_listeners
 from tests.chaos.orchestration import WHOLES
 from tests.chaos.orchestration import store as wholes
+from tests.chaos.outage import long_outage
 from tests.chaos.punctual import punctual
 from tests.chaos.reliability import Run
+from tests.chaos.saga_faults import sagas_under_faults
 from tests.chaos.saga_restarts import sagas_under_restarts
 from tests.chaos.snapshot import held_snapshot
 from tests.chaos.stay import stay_at
@@ -82,7 +84,12 @@ class Size:
     seconds: float
     reports: Path
     outage_seconds: tuple[float, float] = (6.0, 12.0)
-    """How long a server is away; a soak has longer outages."""
+    """How long a server is away in stays; a soak has longer outages."""
+    away: float = 30.0
+    """How long it is away once, on PostgreSQL and PGMQ; 120 s in a soak."""
+    load: float = 1.0
+    redelivery: float = 1.0
+    """See `Terms`; tests that share the machine with others have more patience."""
 
     def of(self, count: int) -> int:
         """So many, in proportion."""
@@ -92,6 +99,7 @@ class Size:
         self, place: str, share: float, *, title: str, offset: int = 0, **more: Any
     ) -> partial[Run | Trial]:
         """A stay; how much there must be at least is in proportion, too."""
+        more = {"load": self.load, "redelivery": self.redelivery} | more
         for name in {"faults_min", "commands_min"} & more.keys():
             more[name] = self.of(more[name])
         return partial(
@@ -187,6 +195,11 @@ def others(size: Size) -> list[Experiment]:
         partial(run_sagas, "postgres", size),
         partial(run_sagas, "sqlite", size),
         partial(run_sagas, "postgres", size, restarts=True),
+        *(partial(long_outage, on, seed, size.away) for on in ("postgres", "pgmq")),
+        *(
+            partial(sagas_under_faults, on, seed, size.of(SAGAS), size.seconds / 2)
+            for on in ("postgres", "pgmq", "sqlite")
+        ),
         partial(fuzz, size),
         partial(hostile, size),
         *(partial(orchestrated, name, on, size) for name in WHOLES for on in ("postgres", "sqlite")),
@@ -204,6 +217,13 @@ def run_all(size: Size) -> Iterator[Run | Trial]:
             yield future.result()
     for place in ("postgres", "sqlite", "pgmq"):
         yield attempted(partial(punctual, place, size.seed), size)
+        yield attempted(
+            size.stay(
+                place, 0.2, title=f"stops alone, {place}", only={"stop worker": 1.0}, calm=0.7,
+                workers=3, senders=1, load=0.0, **BUSY,
+            ),
+            size,
+        )  # fmt: skip
     yield attempted(partial(storm, size.seed), size)
     yield attempted(partial(start_together, size.seed), size)
 

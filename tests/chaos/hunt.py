@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.catalogue import KINDS, NEED_FREEZES, PROMISES, place_of
+from tests.chaos.catalogue import KINDS, NEED_FREEZES, PLANS, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
@@ -95,7 +95,7 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
                 mix=MIX,
                 keys=4,
                 operators=True,
-                **(FREEZES if bug in NEED_FREEZES else USUAL) | types,
+                **(FREEZES if bug in NEED_FREEZES else USUAL) | types | PLANS.get(bug, {}),
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)

@@ -79,6 +79,9 @@ class Plan:
     operators: bool = False
     """Somebody pauses, resumes, cancels and retries all the while."""
     priorities: tuple[int, ...] = (0, 5, 5, 5, 10)
+    load: float = 1.0
+    redelivery: float = 1.0
+    """See `Terms`."""
 
 
 @dataclass
@@ -137,7 +140,9 @@ class Laboratory:
             if plan.bug in READERS:
                 switch_on(plan.bug)
             effects = plan.place.effects()
-            terms = Terms(plan.lease, GRACE, plan.concurrency, plan.place.in_sequence)
+            terms = Terms(
+                plan.lease, GRACE, plan.concurrency, plan.load, plan.redelivery, plan.place.in_sequence
+            )
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began

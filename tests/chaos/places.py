@@ -258,11 +258,14 @@ class PostgresPlace(Place):
     def _outage(self, chance: random.Random) -> None:
         """The server is away for longer than a pool tries to connect at once."""
         self.certain = None
+        self.go_away()
+        self._later(chance.uniform(*self.outage_seconds), self.come_back)
+
+    def go_away(self) -> None:
         self._is_away = True
         self._server.halt("immediate")
-        self._later(chance.uniform(*self.outage_seconds), self._come_back)
 
-    def _come_back(self) -> None:
+    def come_back(self) -> None:
         self._make_room()
         self._server.restart()
         self._is_away = False

@@ -15,6 +15,8 @@ PLACES: dict[str, str] = {}
 """Where each is switched on, if not with SQLite."""
 KINDS: dict[str, dict[str, float]] = {}
 """Kinds of commands that some need to show."""
+PLANS: dict[str, dict[str, Any]] = {}
+"""What the stays of some need beyond that: a backlog, or one kind of fault."""
 READERS: set[str] = set()
 """Those of reads, which the laboratory itself has to have."""
 NEED_FREEZES: set[str] = set()
@@ -41,6 +43,7 @@ def bug(
     needs_freezes: bool = False,
     reader: bool = False,
     kinds: dict[str, float] | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def add(function: Callable[[], None]) -> Callable[[], None]:
         name = function.__name__
@@ -49,6 +52,8 @@ def bug(
             PLACES[name] = "pgmq" if pgmq else "postgres"
         if kinds:
             KINDS[name] = kinds
+        if plan:
+            PLANS[name] = plan
         if reader:
             READERS.add(name)
         if needs_freezes:

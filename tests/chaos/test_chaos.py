@@ -17,8 +17,9 @@ QUICK = TYPES | dict.fromkeys(KILLERS, 0.0)
 
 MIX = {"one": 30.0, "bulk": 20.0, "batch": 25.0, "key": 25.0}
 """Some of each, also when a frozen connection holds up most senders."""
-TIMES = ("P9", "P15", "P18")
-"""Promises with a number of seconds are judged by `make chaos`, on a machine that does nothing else."""
+PATIENCE = 5.0
+"""Redeliveries and stops have so many seconds here, where other tests keep the machine busy; `make
+chaos` judges them with the numbers that are promised."""
 PLACES = [
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
@@ -40,10 +41,10 @@ def test_seconds_of_faults_break_no_promise(tmp_path: Path, place: str) -> None:
         chosen.certain = None
         plan = Plan(
             chosen, tmp_path, seed=20, seconds=5, calm=0.25, faults_min=8, types=QUICK, operators=True,
-            mix=MIX, senders=3,
+            mix=MIX, senders=3, redelivery=PATIENCE, load=PATIENCE - 1,
         )  # fmt: skip
         findings = Laboratory(plan).run()
-    violations = [one for one in check(findings.case) if one.promise not in TIMES]
+    violations = check(findings.case)
     text = report(findings, violations)
     assert not violations, text
     assert not findings.died, text

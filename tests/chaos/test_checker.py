@@ -603,6 +603,12 @@ def a_stop_never_ends(it: Good) -> None:
     it.events.append({"event": "quiet", "at": T + 130, "pid": 1})
 
 
+@bad("P18")
+def a_stop_forgets_a_command(it: Good) -> None:
+    it.events = [e | {"pid": 22} if e["pid"] == 20 else e for e in it.events]
+    it.events[:] = [e for e in it.events if e["event"] != "fault" or e["victim"] != 20]
+
+
 @bad("P21")
 def a_read_lies(it: Good) -> None:
     it.lies.append("stats of d tell 3 COMPLETED, the tables have 4")

@@ -9,6 +9,8 @@ from tests.chaos.listening import kill_listeners
 from tests.chaos.reliability import Run
 
 SECONDS = 3.0
+PATIENCE = 5.0
+"""See test_chaos.py."""
 LEAST = {
     "kills, postgres": ("kill worker", 8),
     "kills, sqlite": ("kill worker", 8),
@@ -24,7 +26,8 @@ LEAST = {
 
 
 def run_of(title: str, folder: Path) -> Run:
-    experiments = {one.keywords.get("title"): one for one in single(Size(21, SECONDS, folder))}
+    size = Size(21, SECONDS, folder, load=PATIENCE - 1, redelivery=PATIENCE)
+    experiments = {one.keywords.get("title"): one for one in single(size)}
     run = experiments[title]()
     assert isinstance(run, Run)
     return run

@@ -1,0 +1,54 @@
+"""What is no evidence of a late redelivery: a second death, a claim of the command itself, a start that
+a busy machine delays."""
+
+from __future__ import annotations
+
+from tests.chaos.case import Trace
+from tests.chaos.checker import check
+from tests.chaos.test_checker import Good, T, change, claimed, fault, handled
+
+
+def late(it: Good) -> bool:
+    return "P15" in {violation.promise for violation in check(it.case())}
+
+
+def claims_go_on(it: Good) -> None:
+    """Fresh commands are claimed all the while, and g begins three seconds after its lease."""
+    it.events[:] = [e for e in it.events if e["event"] != "handled" or e["at"] != T + 103.4]
+    it.events[:] = [e for e in it.events if e["event"] != "claimed" or e["at"] != T + 103.3]
+    it.events += [
+        claimed(T + 103.2 + 0.3 * n, 21, 500 + n, f"other {n}", **{f"other {n}": 200 + n})
+        for n in range(8)
+    ]
+    taken = claimed(T + 106.0, 21, 191, "g", "behind", attempt=2, g=90, behind=400)
+    taken["members"][1]["attempt"] = 1
+    it.events += [taken, handled("g", T + 106.3, 21, 191, attempt=2)]
+
+
+def test_a_command_that_others_overtake_is_late() -> None:
+    it = Good()
+    claims_go_on(it)
+    assert late(it)
+
+
+def test_a_second_death_begins_the_time_anew_though_no_journal_has_the_claim() -> None:
+    it = Good()
+    claims_go_on(it)
+    again = Trace("WORKER_LOST", T + 105.9, {"attempt": 2, "lease_id": 195})
+    trail = it.finals["g"].trail
+    change(it.finals, "g", trail=(*trail[:-2], again, *trail[-2:]))
+    it.events.append(fault("kill worker", T + 104.8, 25))
+    assert not late(it)
+
+
+def test_the_claim_that_takes_a_command_is_no_evidence_that_it_was_overtaken() -> None:
+    it = Good()
+    claims_go_on(it)
+    it.events[:] = [
+        e for e in it.events if e["event"] != "claimed" or "other" not in e["members"][0]["id"]
+    ]
+    # More urgent work kept the fleet busy.
+    it.events += [
+        claimed(T + 103.2 + 0.3 * n, 21, 500 + n, f"urgent {n}", **{f"urgent {n}": n}) for n in range(9)
+    ]
+    assert not late(it)
