@@ -64,5 +64,5 @@ def known_mutants(root: Path) -> tuple[list[Mutant], list[str]]:
             gone.append(name)
             continue
         line = source.count("\n", 0, start) + 1
-        found.append(Mutant(path, line, "fixed", old, new, start, start + len(old), name=name))
+        found.append(Mutant(path, "fixed", line, "fixed", old, new, start, start + len(old), name=name))
     return found, gone

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ LOGGING = ("log", "_log", "logger")
 class Mutant:
     path: str
     """Below the root of the project."""
+    scope: str
+    """The class and function it is in."""
     line: int
     kind: str
     old: str
@@ -34,6 +37,8 @@ class Mutant:
     start: int
     end: int
     """Where the old text is in the file, in characters."""
+    number: int = 1
+    """Counts equal changes in one scope."""
     name: str | None = None
     """Of a fixed mutant."""
     constant: str | None = None
@@ -41,8 +46,17 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Stable while lines move: the list of equivalent mutants names it."""
-        return f"{self.path}: {self.kind}: {' '.join(self.old.split())}"
+        """Stable while lines move: verdicts and the list of equivalent mutants name it."""
+        number = f" #{self.number}" if self.number > 1 else ""
+        return f"{self.path}: {self.scope}: {self.kind}: {self.change}{number}"
+
+    @property
+    def change(self) -> str:
+        return f"{' '.join(self.old.split())} → {' '.join(self.new.split())}"
+
+    @property
+    def room(self) -> str:
+        return "fixed" if self.name else self.path.split("/")[2]
 
     def apply(self, source: str) -> str:
         assert source[self.start : self.end] == self.old, f"{self.path} has changed"
@@ -73,6 +87,8 @@ class _Finder(ast.NodeVisitor):
         for line in self._lines:
             self._offsets.append(self._offsets[-1] + len(line))
         self._functions = 0
+        self._scope: list[str] = []
+        self._seen: Counter[tuple[str, str, str, str]] = Counter()
         self._constant: str | None = None
 
     def _position(self, line: int, column: int) -> int:
@@ -87,22 +103,37 @@ class _Finder(ast.NodeVisitor):
         end = self._position(node.end_lineno, node.end_col_offset)
         old = self._source[start:end]
         if old != new:
+            scope = ".".join(self._scope) or self._constant or "module"
+            same = (scope, kind, " ".join(old.split()), new)
+            self._seen[same] += 1
             constant = None if self._functions else self._constant
             self.mutants.append(
-                Mutant(self._path, node.lineno, kind, old, new, start, end, constant=constant)
-            )
+                Mutant(
+                    self._path, scope, node.lineno, kind, old, new, start, end,
+                    number=self._seen[same], constant=constant,
+                )
+            )  # fmt: skip
 
     # Statements.
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        # The body alone: options such as `frozen` and `slots` guard against mistakes of programmers.
+        self._scope.append(node.name)
+        for statement in node.body:
+            self.visit(statement)
+        self._scope.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if any("overload" in ast.unparse(one) for one in node.decorator_list):
             return
         self._functions += 1
+        self._scope.append(node.name)
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self.visit(default)
         for statement in node.body:
             self.visit(statement)
+        self._scope.pop()
         self._functions -= 1
 
     visit_AsyncFunctionDef = visit_FunctionDef

@@ -1,16 +1,16 @@
-"""Copies of the tree in which mutants are tried, one after another."""
+"""A copy of the tree in which mutants are tried, one after another."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,100 +18,120 @@ from typing import Self
 
 from commandbus.testing.postgres import DSN_VARIABLE, PostgresServer, PostgresUnavailable
 from tests.mutation.mutants import Mutant
-from tests.mutation.selection import Selection, digest, record
+from tests.mutation.recording import ALONE, PYTEST, Recording
+from tests.mutation.selection import SLOWEST, Selection
+from tests.mutation.trial import REPORT
 
-COPIED = ("src", "tests", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")
-PATIENCE_SECONDS = 90.0
-"""So long the tests of one mutant may take before it counts as hung; recorded, they take half."""
-NO_TESTS = 5
-"""pytest's exit code when nothing was run."""
+NOT_COPIED = (".git", ".venv", "build", "dist", ".*_cache", ".hypothesis")
+TEST_SECONDS = int(SLOWEST * 4)
+"""Limit for one test. Recorded, each takes a fraction of it."""
+PATIENCE_SECONDS = 150.0
+"""Limit for one run of tests; recorded, they take a fifth."""
 
 
 class Fate(Enum):
     KILLED = "killed"
-    HUNG = "hung"
+    TIMEOUT = "timeout"
+    """A test did not end. Counts as killed."""
     SURVIVED = "SURVIVED"
     UNTESTED = "UNTESTED"
-    """No recorded test runs its line."""
+    """No recorded test runs its line. Counts as survived."""
+    EQUIVALENT = "equivalent"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    mutant: Mutant
     fate: Fate
-    seconds: float
+    seconds: float = 0.0
+    by: str = ""
+    """The test that failed."""
+    why: str = ""
 
 
 class Bench:
-    """One copy of the tree for each job, one PostgreSQL for all, and the recording."""
+    """One copy of the tree, one PostgreSQL, and the recording."""
 
-    def __init__(self, root: Path, jobs: int, *, fresh: bool, any_state: bool) -> None:
-        self._root, self._jobs = root, jobs
-        self._fresh, self._any_state = fresh, any_state
-        self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    def __init__(self, root: Path, trusted: set[str], *, fresh: bool, ends: float) -> None:
+        self._root, self._fresh, self._ends = root, fresh, ends
+        self._trusted, self._broken = trusted, set[str]()
         self._stack = contextlib.ExitStack()
+        self._mutants = 0
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         with contextlib.suppress(PostgresUnavailable):
             server = self._stack.enter_context(PostgresServer.start())
             self._environment[DSN_VARIABLE] = server.dsn()
-        self._selection = Selection(self._root, self._recording())
-        for _ in range(self._jobs):
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-")))
-            for name in COPIED:
-                source = self._root / name
-                copy = shutil.copytree if source.is_dir() else shutil.copy2
-                copy(source, folder / name)
-            self._free.put(folder)
+        recording = Recording(self._root)
+        if self._fresh:
+            recording.forget()
+        self.ready = recording.refresh(self._environment, self._ends)
+        self._selection = Selection(self._root, recording)
+        parent = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-")))
+        self._folder, self._report = parent / "tree", parent / "report.txt"
+        shutil.copytree(self._root, self._folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _recording(self) -> Path:
-        """The folder with the recording of this state; made when there is none."""
-        parent = self._root / "build" / "mutation"
-        folder = parent / digest(self._root)
-        known = sorted(parent.glob("*/durations.json"), key=lambda path: path.stat().st_mtime)
-        if self._any_state and known and not self._fresh:
-            return known[-1].parent
-        if self._fresh or not (folder / "durations.json").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            print("recording which test runs which line …", flush=True)
-            record(self._root, folder, self._environment)
-        return folder
+    def tests_for(self, mutant: Mutant) -> list[list[str]]:
+        """The tests that can show it, in the runs in which they are tried."""
+        return [tests for tests in self._selection.tests_for(mutant) if tests]
 
     def attempt(self, mutant: Mutant) -> Verdict:
         began = time.monotonic()
-        first, rest = self._selection.tests_for(mutant)
-        if not first:
-            return Verdict(mutant, Fate.UNTESTED, 0.0)
-        folder = self._free.get()
-        file = folder / mutant.path
+        verdict = Verdict(Fate.UNTESTED)
+        for tests in self.tests_for(mutant):
+            verdict = self._try(mutant, tests)
+            if verdict.fate is not Fate.SURVIVED:
+                break
+        return Verdict(verdict.fate, time.monotonic() - began, verdict.by, verdict.why)
+
+    def _try(self, mutant: Mutant, tests: list[str]) -> Verdict:
+        """A test that also fails on the original kills nothing, and is left out from then on."""
+        while tests := [test for test in tests if test not in self._broken]:
+            with self._mutated(mutant):
+                verdict = self._run(tests)
+            if verdict.fate is Fate.SURVIVED or verdict.by in self._trusted:
+                return verdict
+            suspects = [verdict.by] if "::" in verdict.by else tests
+            if self._run(suspects).fate is Fate.SURVIVED:
+                self._trusted.update(suspects)
+                return verdict
+            print(f"left out, it fails on the original: {verdict.by}: {verdict.why}", flush=True)
+            self._broken.update(suspects)
+        return Verdict(Fate.SURVIVED)
+
+    @contextlib.contextmanager
+    def _mutated(self, mutant: Mutant) -> Iterator[None]:
+        file = self._folder / mutant.path
         source, stat = file.read_text(encoding="utf-8"), file.stat()
         try:
             file.write_text(mutant.apply(source), encoding="utf-8")
-            fate = self._run(folder, first)
-            if fate is Fate.SURVIVED and rest:
-                fate = self._run(folder, rest)
+            # Bytecode is known by the second of its source: each mutant has one of its own.
+            self._mutants += 1
+            os.utime(file, (stat.st_atime, stat.st_mtime + self._mutants))
+            yield
         finally:
             file.write_text(source, encoding="utf-8")
-            # As before, so that bytecode of the original is good again.
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-            self._free.put(folder)
-        return Verdict(mutant, fate, time.monotonic() - began)
 
-    def _run(self, folder: Path, tests: list[str]) -> Fate:
+    def _run(self, tests: list[str]) -> Verdict:
+        self._report.unlink(missing_ok=True)
         command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
-            "-p", "no:randomly", *tests,
+            sys.executable, "-m", *PYTEST, "-x", "-p", "tests.mutation.trial",
+            f"--timeout={TEST_SECONDS}", *tests,
         ]  # fmt: skip
-        paths = {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}", "PYTHONDONTWRITEBYTECODE": "1"}
+        settings = {
+            **ALONE,
+            "PYTHONPATH": f"{self._folder / 'src'}{os.pathsep}{self._folder}",
+            REPORT: str(self._report),
+        }
         process = subprocess.Popen(
             command,
-            cwd=folder,
-            env=os.environ | self._environment | paths,
+            cwd=self._folder,
+            env=os.environ | self._environment | settings,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -119,12 +139,14 @@ class Bench:
         try:
             code = process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            return Fate.HUNG
+            return Verdict(Fate.TIMEOUT, why="the run did not end")
         finally:
-            # Whatever it has started ends with it.
+            # Processes that tests have started end with it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if code == NO_TESTS:
-            return Fate.UNTESTED
-        return Fate.SURVIVED if code == 0 else Fate.KILLED
+        if code == 0:
+            return Verdict(Fate.SURVIVED)
+        told = self._report.read_text(encoding="utf-8") if self._report.exists() else ""
+        by, why = (told.splitlines() or ["", f"pytest ended with {code}"])[:2]
+        return Verdict(Fate.TIMEOUT if "Timeout (>" in why else Fate.KILLED, by=by, why=why)

@@ -43,3 +43,10 @@ def test_probes_that_never_report_do_not_block_it() -> None:
     assert breaker.allow(11.0) == 0
     assert breaker.allow(12.0) > 0
     assert breaker.allow(11.0 + 600) == 0
+
+
+def test_a_probe_is_let_through_at_the_very_end_of_the_cooldown() -> None:
+    breaker = CircuitBreaker("bank", threshold=1, cooldown=10)
+    breaker.failed(0.0)
+    assert breaker.allow(10.0) == 0
+    assert breaker.state is BreakerState.HALF_OPEN
