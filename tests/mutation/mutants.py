@@ -124,7 +124,7 @@ class _Finder(ast.NodeVisitor):
         self._scope.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        if any("overload" in ast.unparse(one) for one in node.decorator_list):
+        if any("overload" in ast.unparse(one) for one in node.decorator_list) or _is_stub(node):
             return
         self._functions += 1
         self._scope.append(node.name)
@@ -241,6 +241,12 @@ class _Finder(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Texts are for people."""
+
+
+def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A function of a protocol: it never runs."""
+    last = node.body[-1]
+    return isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant)
 
 
 def files_of(root: Path, room: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ TESTS = (
     "tests/conformance",
     "tests/postgres",
     "tests/pgmq",
+    "tests/telemetry",
     "tests/health",
     "tests/integration",
     "tests/simulation",

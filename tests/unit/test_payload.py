@@ -153,3 +153,7 @@ def test_a_refusal_names_what_was_refused_and_keeps_the_place_short() -> None:
     with pytest.raises(PayloadError) as caught:
         payload.encode({"k" * 500: math.nan})
     assert len(str(caught.value)) < 250
+    with pytest.raises(PayloadError, match=rf"^data\.{'k' * 115} is nan"):
+        payload.encode({"k" * 115: math.nan})
+    with pytest.raises(PayloadError, match=rf"^data\.{'k' * 115}… is nan"):
+        payload.encode({"k" * 116: math.nan})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -9,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from commandbus.domain.process.picture import mermaid, svg
+from commandbus.domain.process.picture import graph_of, mermaid, svg
 from commandbus.domain.process.values import StepKind
 from commandbus.processes import Process, ProcessRecord, ProcessStatus, ProcessStep, StepStatus
 from commandbus.sync import SyncCommandBus, SyncProcessManager
@@ -41,6 +42,50 @@ def test_boxes_do_not_lie_on_each_other(process: type[Process[Any]]) -> None:
     root = ET.fromstring(svg(process))
     places = [(rect.get("x"), rect.get("y")) for rect in root.iter(f"{SVG}rect")]
     assert len(places) == len(set(places))
+
+
+@each
+def test_arrows_begin_and_end_at_the_edges_of_boxes(process: type[Process[Any]]) -> None:
+    """Down: from the middle below to the middle above. To the side: between the facing sides. Up: along
+    the left sides."""
+    root = ET.fromstring(svg(process))
+    boxes = [(int(rect.get("x", "")), int(rect.get("y", ""))) for rect in root.iter(f"{SVG}rect")]
+    drawn = [path.get("d", "") for path in root.findall(f"{SVG}path")]
+    assert len(drawn) == len(graph_of(process).edges)
+    below = {(x + 75, y + 40) for x, y in boxes}
+    above = {(x + 75, y) for x, y in boxes}
+    left, right = {(x, y + 20) for x, y in boxes}, {(x + 150, y + 20) for x, y in boxes}
+    for path in drawn:
+        numbers = [int(number) for number in re.findall(r"\d+", path)]
+        start, stop = (numbers[0], numbers[1]), (numbers[-2], numbers[-1])
+        if "L" in path:
+            assert start in right
+            assert stop in left
+        elif stop[1] > start[1]:
+            assert start in below
+            assert stop in above
+        else:
+            assert {start, stop} <= left
+        if "C" in path:
+            middle = (start[1] + stop[1]) // 2
+            assert numbers[2:6] == [start[0], middle, stop[0], middle]
+
+
+@each
+def test_steps_follow_each_other_from_top_to_bottom(process: type[Process[Any]]) -> None:
+    root = ET.fromstring(svg(process))
+    rows = {
+        group.findtext(f"{SVG}text"): int(group.findall(f"{SVG}rect")[0].get("y", ""))
+        for group in root.iter(f"{SVG}g")
+    }
+    order = list(process.steps)
+    for edge in graph_of(process).edges:
+        if edge.kind == "undo":
+            assert rows[edge.target] == rows[edge.source]
+        elif edge.target == "" or order.index(edge.target) > order.index(edge.source):
+            assert rows[edge.target or "end"] > rows[edge.source]
+    assert [name for name, row in rows.items() if row == max(rows.values())] == ["end"]
+    assert rows[process.first_step] == 20
 
 
 def test_arrows_say_what_follows() -> None:

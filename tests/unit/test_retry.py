@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commandbus import RetryPolicy
+from commandbus.domain.retry import header_of
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.retry import exponential, fixed, linear, none
 
@@ -88,3 +89,25 @@ def test_a_shrinking_exponential_is_refused() -> None:
 def test_policies_with_the_same_numbers_are_equal() -> None:
     assert RetryPolicy(2, (1.0,)) == RetryPolicy(2, (1.0,))
     assert RetryPolicy(2) != RetryPolicy(3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "carried"),
+    [
+        (RetryPolicy(1, [1, 5]), [1]),
+        (RetryPolicy(2, [1, 5]), [1]),
+        (RetryPolicy(3, [1, 5]), [1, 5]),
+        (RetryPolicy(9, [1, 5]), [1, 5]),
+        (RetryPolicy(4, [2, 2]), [2]),
+        (RetryPolicy(100, lambda attempt: float(attempt)), [float(n) for n in range(1, 51)]),
+    ],
+)
+def test_a_command_carries_the_waits_that_can_come(policy: RetryPolicy, carried: list[float]) -> None:
+    assert header_of(policy) == {"backoff_schedule": carried}
+
+
+def test_a_command_carries_jitter_and_window() -> None:
+    policy = RetryPolicy(2, [1], jitter=0.5, window=0.001)
+    assert header_of(policy) == {"backoff_schedule": [1], "jitter": 0.5, "window": 0.001}
+    with pytest.raises(CommandBusError, match="window"):
+        RetryPolicy(window=0)

@@ -26,6 +26,22 @@ def test_concurrency_follows_the_load(load: Load, expected: int) -> None:
     assert next_concurrency(8, 2, 50, load) == expected
 
 
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (Load(busy=0.9, backlog=True, lag=0.0, cpu=0.2), 10),
+        (Load(busy=0.89, backlog=True, lag=0.0, cpu=0.2), 8),
+        (Load(busy=0.5, backlog=False, lag=0.0, cpu=0.2), 8),
+        (Load(busy=0.49, backlog=False, lag=0.0, cpu=0.2), 7),
+        (Load(busy=1.0, backlog=True, lag=0.1, cpu=0.95), 10),
+        (Load(busy=1.0, backlog=True, lag=0.11, cpu=0.2), 6),
+        (Load(busy=1.0, backlog=True, lag=0.0, cpu=0.96), 6),
+    ],
+)
+def test_thresholds_of_the_load_are_exact(load: Load, expected: int) -> None:
+    assert next_concurrency(8, 2, 50, load) == expected
+
+
 @pytest.mark.parametrize("load", [CALM, WANTED, LAGGING, HOT, IDLE])
 def test_it_stays_between_its_bounds_and_comes_to_rest(load: Load) -> None:
     size = 8
