@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tests.mutation.known import known_mutants
 from tests.mutation.mutants import Mutant, files_of, mutants_of
+from tests.mutation.recording import Recording
 from tests.mutation.trying import Bench, Fate, Verdict
 from tests.mutation.verdicts import Verdicts
 
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--only", help="those whose place, kind or name contains this text")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--fresh", action="store_true", help="record again which test runs what")
+    parser.add_argument("--recorded", action="store_true", help="use what is recorded so far")
     parser.add_argument("--forget", action="store_true", help="try all again")
     options = parser.parse_args()
 
@@ -101,8 +103,11 @@ def attempt(
     ends = time.monotonic() + options.minutes * 60
     kept = Verdicts(ROOT, forget=options.forget)
     found: list[tuple[Mutant, Verdict]] = []
-    with Bench(ROOT, kept.killers(), fresh=options.fresh, ends=ends) as bench:
-        if not bench.ready:
+    recording = Recording(ROOT)
+    if options.fresh:
+        recording.forget()
+    with Bench(ROOT, recording, trusted=kept.killers()) as bench:
+        if not (options.recorded or bench.record(ends)):
             print("recording is not finished: the next run goes on from here")
             return []
         try:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import coverage
@@ -60,10 +60,7 @@ class Recording:
         self._root = root
         self._folder = root / "build" / "mutation" / "recording"
         self._texts = root / "build" / "mutation" / "sources"
-        self._files: list[Path] = []
         self._lines: dict[str, dict[int, set[str]]] = {}
-        self.seconds: dict[str, float] = {}
-        """The duration of each test that passed."""
 
     def forget(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -83,8 +80,21 @@ class Recording:
                 sources = self._keep_sources()
                 self._record(file, folder, environment)
                 state.write_text(json.dumps({"tests": digest, "sources": sources}))
-        self._read()
         return True
+
+    @cached_property
+    def _files(self) -> list[Path]:
+        """What is recorded of the test files that still exist."""
+        folders = [self._folder / file.replace("/", ".") for file in _test_files(self._root)]
+        return [folder for folder in folders if (folder / "state.json").exists()]
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """The duration of each test that passed."""
+        found: dict[str, float] = {}
+        for folder in self._files:
+            found |= json.loads((folder / "durations.json").read_text())
+        return found
 
     def lines(self, path: str) -> dict[int, set[str]]:
         """The tests that run each line of a source file, lines as they are now."""
@@ -102,13 +112,6 @@ class Recording:
                         found[now].update(tests)
             self._lines[path] = found
         return self._lines[path]
-
-    def _read(self) -> None:
-        """Reads what is recorded of the test files that still exist."""
-        folders = [self._folder / file.replace("/", ".") for file in _test_files(self._root)]
-        self._files = [folder for folder in folders if (folder / "coverage").exists()]
-        for folder in self._files:
-            self.seconds |= json.loads((folder / "durations.json").read_text())
 
     def _record(self, file: str, folder: Path, environment: dict[str, str]) -> None:
         configuration = folder / "coveragerc"

@@ -25,7 +25,10 @@ SERVER = re.compile(r"^tests/(postgres|pgmq)/|\[.*(postgres|pgmq)")
 class Selection:
     def __init__(self, root: Path, recording: Recording) -> None:
         self._root, self._recording = root, recording
-        self._seconds = recording.seconds
+
+    @property
+    def _seconds(self) -> dict[str, float]:
+        return self._recording.seconds
 
     def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
         """A few files that are nearest by name, then one test of each file in turn: most mutants are

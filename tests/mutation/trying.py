@@ -51,8 +51,9 @@ class Verdict:
 class Bench:
     """One copy of the tree, one PostgreSQL, and the recording."""
 
-    def __init__(self, root: Path, trusted: set[str], *, fresh: bool, ends: float) -> None:
-        self._root, self._fresh, self._ends = root, fresh, ends
+    def __init__(self, root: Path, recording: Recording, *, trusted: set[str]) -> None:
+        self._root, self._recording = root, recording
+        self._selection = Selection(root, recording)
         self._trusted, self._broken = trusted, set[str]()
         self._stack = contextlib.ExitStack()
         self._mutants = 0
@@ -62,11 +63,6 @@ class Bench:
         with contextlib.suppress(PostgresUnavailable):
             server = self._stack.enter_context(PostgresServer.start())
             self._environment[DSN_VARIABLE] = server.dsn()
-        recording = Recording(self._root)
-        if self._fresh:
-            recording.forget()
-        self.ready = recording.refresh(self._environment, self._ends)
-        self._selection = Selection(self._root, recording)
         parent = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-")))
         self._folder, self._report = parent / "tree", parent / "report.txt"
         shutil.copytree(self._root, self._folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
@@ -74,6 +70,10 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def record(self, ends: float) -> bool:
+        """Bring the recording up to date; False when the time did not suffice."""
+        return self._recording.refresh(self._environment, ends)
 
     def tests_for(self, mutant: Mutant) -> list[list[str]]:
         """The tests that can show it, in the runs in which they are tried."""
