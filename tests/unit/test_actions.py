@@ -1,5 +1,8 @@
 """The record of what operators did, a page at a time."""
 
+import pytest
+
+from commandbus.errors import InvalidArgumentError
 from commandbus.sync import SyncCommandBus
 
 
@@ -17,3 +20,11 @@ def test_pages_of_actions_have_each_action_once_and_the_newest_first() -> None:
                 break
     assert subjects == [f"domain{number}" for number in reversed(range(5))]
     assert pages == 3
+
+
+def test_a_wrong_argument_is_named() -> None:
+    with SyncCommandBus("memory://") as bus:
+        with pytest.raises(InvalidArgumentError, match=r"^action "):
+            bus.list_actions(action=5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match=r"^after "):
+            bus.list_actions(after=5)  # type: ignore[arg-type]

@@ -181,6 +181,19 @@ def test_a_watcher_of_the_busy_can_be_interrupted() -> None:
     assert hub.wait_until_listened() is False
 
 
+def test_a_watcher_waits_again_after_an_interruption() -> None:
+    hub, found = WakeHub(), list[bool]()
+    hub.interrupt()
+    hub.allow_watching()
+    assert hub.wait_until_listened() is False
+    watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()), daemon=True)
+    watching.start()
+    watching.join(0.05)
+    waiter(hub, "w1", News())
+    watching.join(10)
+    assert found == [True]
+
+
 def test_from_many_threads_each_event_wakes_exactly_one() -> None:
     hub, told = WakeHub(), News()
     for number in range(200):

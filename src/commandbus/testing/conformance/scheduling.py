@@ -81,6 +81,12 @@ class SchedulingSuite:
         assert (record.attempts, record.started_at) == (0, None)
         assert record.finished_at is not None
 
+    def test_a_command_has_expired_at_the_very_moment(self, bus: Harness) -> None:
+        command_id = bus.send(expires_at=bus.now + timedelta(seconds=60))
+        bus.advance(60)
+        assert bus.receive(bus.worker()) == []
+        assert bus.get(command_id).reason == "EXPIRED"
+
     def test_a_command_runs_until_it_expires(self, bus: Harness) -> None:
         command_id = bus.send(expires_at=bus.now + timedelta(seconds=60))
         bus.advance(50)
