@@ -162,13 +162,15 @@ def test_a_decision_is_the_same_however_often_it_is_made() -> None:
 class Loop(Process[dict[str, Any]]):
     @step(then="again")
     def again(self, state: dict[str, Any]) -> None:
-        return None
+        state["begun"] += 1
 
 
-def test_steps_that_do_nothing_for_ever_are_noticed() -> None:
-    decision = Decision(Loop, uuid4(), ProcessStatus.RUNNING, {}, Progress(), None, elapsed=0)
+def test_steps_that_do_nothing_for_ever_are_noticed_after_a_hundred() -> None:
+    state = {"begun": 0}
+    decision = Decision(Loop, uuid4(), ProcessStatus.RUNNING, state, Progress(), None, elapsed=0)
     with pytest.raises(DecisionError, match="ENDLESS"):
         decision.start()
+    assert state["begun"] == 100
 
 
 class Astray(Process[dict[str, Any]]):
