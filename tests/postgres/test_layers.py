@@ -310,6 +310,7 @@ def poisoned(runtime: str, **settings: float) -> Healing:
 
 def test_the_pool_for_handlers_has_sound_sizes(url: str) -> None:
     pool = create_pool(url, 4)
+    assert pool.closed, "the program opens it, when and where it wants"
     assert (pool.min_size, pool.max_size, pool.timeout) == (4, 8, 30)
     assert (pool.max_lifetime, pool.max_idle, pool.reconnect_timeout) == (3600, 600, 300)
     with pool, pool.connection() as connection:

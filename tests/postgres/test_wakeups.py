@@ -105,6 +105,15 @@ def test_a_listener_that_was_cut_off_hears_again(url: str) -> None:
             eventually(lambda: listeners(url) == 1)
 
 
+def test_a_closed_bus_listens_no_more(url: str) -> None:
+    others = set(threading.enumerate())
+    with SyncCommandBus(url) as bus:
+        bus.list_domains()
+        eventually(lambda: listeners(url) == 1)
+    left = set(threading.enumerate()) - others
+    assert [thread.name for thread in left if thread.name == "commandbus-listen"] == []
+
+
 def listeners(url: str) -> int:
     with psycopg.connect(url) as connection:
         found = connection.execute(
