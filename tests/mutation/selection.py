@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.mutation.mutants import Mutant
 from tests.mutation.recording import Recording
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 20.0
 """Limit for the recorded durations of the tests of one mutant."""
 COUNT_MAX = 300
 FIRST, FIRST_EACH = 3, 30
@@ -30,9 +30,9 @@ class Selection:
     def _seconds(self) -> dict[str, float]:
         return self._recording.seconds
 
-    def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """A few files that are nearest by name, then one test of each file in turn: most mutants are
-        killed by the first, and importing every test file takes longer than running these."""
+    def tests_for(self, mutant: Mutant) -> list[list[str]]:
+        """The runs of tests that are tried one after another. Unless the line is PostgreSQL's own,
+        tests with it come last, and those that other engines have too only where no other runs it."""
         lines = self._recording.lines(mutant.path)
         last = mutant.line + mutant.old.count("\n")
         wanted = set(range(mutant.line, last + 1))
@@ -43,20 +43,21 @@ class Selection:
         if not found and any("" in lines.get(line, ()) for line in wanted):
             # Run on import, like the default of a field: all tests that run any line of the file.
             found = {test for tests in lines.values() for test in tests if test}
-        return self._in_turn(self._quick(found, mutant.path), Path(mutant.path).stem)
-
-    def _quick(self, tests: set[str], path: str) -> set[str]:
-        """Those that passed quickly; with PostgreSQL only for its own lines, or where no other runs."""
-        quick = {test for test in tests if self._seconds.get(test, SLOWEST) < SLOWEST}
-        without = {test for test in quick if not SERVER.search(test)}
-        return quick if "/postgres/" in path or not without else without
+        quick = {test for test in found if self._seconds.get(test, SLOWEST) < SLOWEST}
+        later = {test for test in quick if "/postgres/" not in mutant.path and SERVER.search(test)}
+        runs = self._in_turn(quick - later, Path(mutant.path).stem)
+        own = {test for test in later if test.startswith(("tests/postgres/", "tests/pgmq/"))}
+        runs += self._in_turn(own if quick - later else later, Path(mutant.path).stem)
+        return [tests for tests in runs if tests]
 
     def _users(self, path: str, name: str, lines: Iterable[int]) -> set[int]:
         source = (self._root / path).read_text(encoding="utf-8").splitlines()
         word = re.compile(rf"\b{re.escape(name)}\b")
         return {line for line in lines if line <= len(source) and word.search(source[line - 1])}
 
-    def _in_turn(self, tests: set[str], stem: str) -> tuple[list[str], list[str]]:
+    def _in_turn(self, tests: set[str], stem: str) -> list[list[str]]:
+        """A few files that are nearest by name, then one test of each file in turn: most mutants are
+        killed by the first, and importing every test file takes longer than running these."""
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             files[test.partition("::")[0]].append(test)
@@ -69,7 +70,7 @@ class Selection:
         first = self._bounded(test for file in order[:FIRST] for test in files[file][:FIRST_EACH])
         turns = zip_longest(*(files[file] for file in order))
         rest = (test for turn in turns for test in turn if test is not None and test not in first)
-        return first, self._bounded(rest)
+        return [first, self._bounded(rest)]
 
     def _bounded(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []

@@ -77,7 +77,7 @@ class Bench:
 
     def tests_for(self, mutant: Mutant) -> list[list[str]]:
         """The tests that can show it, in the runs in which they are tried."""
-        return [tests for tests in self._selection.tests_for(mutant) if tests]
+        return self._selection.tests_for(mutant)
 
     def attempt(self, mutant: Mutant) -> Verdict:
         began = time.monotonic()

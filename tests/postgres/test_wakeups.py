@@ -106,12 +106,14 @@ def test_a_listener_that_was_cut_off_hears_again(url: str) -> None:
 
 
 def test_a_closed_bus_listens_no_more(url: str) -> None:
-    others = set(threading.enumerate())
-    with SyncCommandBus(url) as bus:
-        bus.list_domains()
-        eventually(lambda: listeners(url) == 1)
-    left = set(threading.enumerate()) - others
-    assert [thread.name for thread in left if thread.name == "commandbus-listen"] == []
+    def listening() -> int:
+        return sum(thread.name == "commandbus-listen" for thread in threading.enumerate())
+
+    before = listening()
+    with worker(url, Seen()):
+        assert eventually(lambda: listeners(url) == 1)
+        assert listening() == before + 1
+    assert listening() == before
 
 
 def listeners(url: str) -> int:
