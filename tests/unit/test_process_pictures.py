@@ -10,16 +10,40 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from commandbus.domain.process.declaration import END, step
 from commandbus.domain.process.picture import graph_of, mermaid, svg
 from commandbus.domain.process.values import StepKind
 from commandbus.processes import Process, ProcessRecord, ProcessStatus, ProcessStep, StepStatus
 from commandbus.sync import SyncCommandBus, SyncProcessManager
 from commandbus.testing.sagas import Approved, BookTrip, Choosy, Parallel, Timed, Tour
 
+
+class Repeated(Process[dict[str, Any]]):
+    """Its last step may lead back to the others."""
+
+    @step(then="check")
+    def prepare(self, state: dict[str, Any]) -> Any:
+        return None
+
+    @step(then="act")
+    def check(self, state: dict[str, Any]) -> Any:
+        return None
+
+    @step(then=("prepare", "check", END))
+    def act(self, state: dict[str, Any]) -> Any:
+        return None
+
+    @act.reply
+    def choose(self, state: dict[str, Any], reply: Any) -> Any:
+        return END
+
+
 NOW = datetime.now(UTC)
 SVG = "{http://www.w3.org/2000/svg}"
 each = pytest.mark.parametrize(
-    "process", [BookTrip, Choosy, Parallel, Timed, Approved, Tour], ids=lambda p: p.process_type
+    "process",
+    [BookTrip, Choosy, Parallel, Timed, Approved, Tour, Repeated],
+    ids=lambda p: p.process_type,
 )
 
 

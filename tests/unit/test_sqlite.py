@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.engines.sqlite import SqliteEngine, location
+from commandbus.engines.sqlite import SqliteEngine, doctor, location
 from commandbus.engines.sqlite.doctor import SqliteAdministration
 from commandbus.engines.sqlite.lane import WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
@@ -496,3 +496,17 @@ def test_an_empty_claim_says_when_the_next_command_is_due(tmp_path: Path) -> Non
         reply = bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 1, "w", 30.0)))
     assert reply.claimed == []
     assert reply.next_due_in == pytest.approx(50, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "level"), [(0.0, "ok"), (-5.0, "ok"), (5.0, "ok"), (5.1, "error"), (-5.1, "error")]
+)
+def test_the_doctor_compares_the_clock_with_that_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, level: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    SyncCommandBus(url).open().close()
+    monkeypatch.setattr(doctor, "clock_difference", lambda path, clock: ahead)
+    found = {finding.subject: finding for finding in SqliteAdministration(url).doctor()}
+    assert found["clock"].level == level
+    assert found["clock"].value == f"{abs(ahead):.1f} s from that of the file system"
