@@ -29,7 +29,7 @@ class Mutant:
     path: str
     """Below the root of the project."""
     scope: str
-    """The class and function it is in."""
+    """The class and function, or the constant or field, it is in."""
     line: int
     kind: str
     old: str
@@ -103,10 +103,10 @@ class _Finder(ast.NodeVisitor):
         end = self._position(node.end_lineno, node.end_col_offset)
         old = self._source[start:end]
         if old != new:
-            scope = ".".join(self._scope) or self._constant or "module"
+            constant = None if self._functions else self._constant
+            scope = ".".join([*self._scope, *([constant] if constant else [])]) or "module"
             same = (scope, kind, " ".join(old.split()), new)
             self._seen[same] += 1
-            constant = None if self._functions else self._constant
             self.mutants.append(
                 Mutant(
                     self._path, scope, node.lineno, kind, old, new, start, end,

@@ -188,6 +188,15 @@ class LeasesSuite:
         assert running.metrics.rescued == 1
         assert handler.contexts[0].crashes == 1
 
+    def test_a_crash_is_no_attempt_of_the_handler(self, bus: Harness) -> None:
+        handler = Recorder()
+        command_id = bus.send(max_attempts=2)
+        crash(bus)
+        with bus.run_worker(registry_of(ship=handler)):
+            bus.wait(command_id)
+        context = handler.contexts[0]
+        assert (context.attempt, context.crashes, context.is_last_attempt) == (2, 1, False)
+
     def test_a_long_handler_keeps_its_lease(self, bus: Harness) -> None:
         command_id = bus.send()
         with (
