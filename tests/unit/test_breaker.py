@@ -22,8 +22,9 @@ def test_no_more_than_the_probes_are_let_through_at_once() -> None:
     breaker.failed(0.0)
     assert breaker.allow(5.0) > 0
     assert [breaker.allow(11.0) == 0 for _ in range(4)] == [True, True, False, False]
-    breaker.succeeded(11.5)
-    breaker.succeeded(11.5)
+    assert not breaker.succeeded(11.5)
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.succeeded(11.5)
     assert breaker.state is BreakerState.CLOSED
     assert breaker.allow(12.0) == 0
 
