@@ -25,11 +25,11 @@ from tests.mutation.recorder import DURATIONS
 TESTS = (
     "tests/unit",
     "tests/conformance",
-    "tests/postgres",
-    "tests/pgmq",
     "tests/telemetry",
     "tests/health",
     "tests/integration",
+    "tests/pgmq",
+    "tests/postgres",
     "tests/simulation",
 )
 """Recorded folders. Left out are tests that start many processes: they take long, and coverage does not
