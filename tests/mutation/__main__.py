@@ -22,7 +22,7 @@ from collections import Counter
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.mutation.known import known_mutants
+from tests.mutation.known import EQUIVALENT, equivalents, known_mutants
 from tests.mutation.mutants import Mutant, files_of, mutants_of
 from tests.mutation.recording import Recording
 from tests.mutation.trying import Bench, Fate, Verdict
@@ -30,7 +30,6 @@ from tests.mutation.verdicts import Verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("domain", "worker", "store", "operations", "engines")
-EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 GOAL = 0.9
 ALIVE = (Fate.SURVIVED, Fate.UNTESTED)
 
@@ -89,12 +88,6 @@ def sample(sites: dict[str, list[Mutant]], count: int, seed: int) -> list[Mutant
 
 def _number(mutant: Mutant, seed: int) -> bytes:
     return hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()
-
-
-def equivalents() -> set[str]:
-    """Keys of mutants that behave like the original; the argument is in the file, behind a #."""
-    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
-    return {line.partition("  #")[0].strip() for line in lines if line and not line.startswith("#")}
 
 
 def attempt(

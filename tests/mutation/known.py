@@ -1,4 +1,5 @@
-"""Fixed mutants, always tried: changes that tests once did not notice."""
+"""Fixed mutants, always tried: changes that tests once did not notice. And those that are never tried,
+because they behave like the original."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from tests.mutation.mutants import Mutant
 
 SRC = "src/commandbus/"
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 KNOWN: dict[str, tuple[str, str, str]] = {
     "the sizer is never started": (
         "runtimes/worker.py", "services.append(Sizer(self, low, high))", "pass",
@@ -66,3 +68,9 @@ def known_mutants(root: Path) -> tuple[list[Mutant], list[str]]:
         line = source.count("\n", 0, start) + 1
         found.append(Mutant(path, "fixed", line, "fixed", old, new, start, start + len(old), name=name))
     return found, gone
+
+
+def equivalents() -> set[str]:
+    """Keys of mutants that behave like the original; the argument is in the file, behind a #."""
+    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    return {line.partition("  #")[0].strip() for line in lines if line and not line.startswith("#")}

@@ -82,6 +82,13 @@ class CasesSuite:
         (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert case.escalated_at is not None
 
+    def test_the_next_look_is_due_after_the_pause(self, bus: Harness) -> None:
+        park(bus)
+        waits = [bus.run(escalate(bus.bus.scope, HOUR, None, 60.0))[1]]
+        bus.advance(20)
+        waits.append(bus.run(escalate(bus.bus.scope, HOUR, None, 60.0))[1])
+        assert waits == [60.0, pytest.approx(40, abs=5)]
+
     def test_of_a_fleet_that_looks_at_once_one_escalates(self, bus: Harness) -> None:
         command_id = park(bus)
         bus.advance(HOUR + 1)
@@ -130,7 +137,9 @@ class CasesSuite:
         for command_id in (over, open_):
             bus.call(desk.assign, DOMAIN, command_id, "ann")
         bus.operator_cancel(over)
-        bus.advance(31 * 86_400)
+        bus.advance(29 * 86_400)
+        assert bus.run(forget_cases(bus.bus.scope)) == 0
+        bus.advance(2 * 86_400)
         assert bus.run(forget_cases(bus.bus.scope)) == 1
         assert bus.run(forget_cases(bus.bus.scope)) == 0
         assert [r.command_id for r in bus.call(desk.list_assigned, "ann")] == [open_]

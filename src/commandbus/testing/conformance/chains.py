@@ -75,6 +75,15 @@ class ChainsSuite:
         assert chains == [3, 3]
         assert len(claimed) == 7
 
+    def test_what_comes_along_is_bounded_over_all_domains(self, bus: Harness) -> None:
+        domains = (DOMAIN, "billing")
+        for domain in domains:
+            bus.send_many(SendRequest(domain, "ship", n, group_key="k") for n in range(5))
+        request = ClaimRequest(domains, 10, "w", LEASE, followers=5, chain=4)
+        claimed = bus.run(bus.store.claim(request)).claimed
+        assert [one.follows for one in claimed].count(False) == 2
+        assert [one.follows for one in claimed].count(True) == 5
+
     def test_nothing_comes_along_unless_it_is_asked_for(self, bus: Harness) -> None:
         send_group(bus, 3)
         assert [(int(one.data), one.chain) for one in claim(bus)] == [(0, 0)]
