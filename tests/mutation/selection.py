@@ -41,14 +41,24 @@ class Selection:
             wanted |= self._users(mutant.path, mutant.constant, lines)
         found = {test for line in wanted for test in lines.get(line, ()) if test}
         if not found and any("" in lines.get(line, ()) for line in wanted):
-            # Run on import, like the default of a field: all tests that run any line of the file.
-            found = {test for tests in lines.values() for test in tests if test}
+            # Run on import, like the default of a field: tests of the file and of those that import it.
+            users = [lines, *map(self._recording.lines, self._importers(mutant.path))]
+            found = {test for file in users for tests in file.values() for test in tests if test}
         quick = {test for test in found if self._seconds.get(test, SLOWEST) < SLOWEST}
         later = {test for test in quick if "/postgres/" not in mutant.path and SERVER.search(test)}
         runs = self._in_turn(quick - later, Path(mutant.path).stem)
         own = {test for test in later if test.startswith(("tests/postgres/", "tests/pgmq/"))}
         runs += self._in_turn(own if quick - later else later, Path(mutant.path).stem)
         return [tests for tests in runs if tests]
+
+    def _importers(self, path: str) -> list[str]:
+        module = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        files = (self._root / Path(path).parent).glob("*.py")
+        return [
+            str(file.relative_to(self._root))
+            for file in sorted(files)
+            if f"from {module} import" in file.read_text(encoding="utf-8")
+        ]
 
     def _users(self, path: str, name: str, lines: Iterable[int]) -> set[int]:
         source = (self._root / path).read_text(encoding="utf-8").splitlines()
