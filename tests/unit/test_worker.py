@@ -263,6 +263,7 @@ def test_what_a_claim_brings_after_the_stop_goes_back() -> None:
     effects = core.handle(Claims(ClaimReply(claimed(1, 2)), 2), 0.0)
     (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
     assert [type(settlement.outcome) for settlement in settle.batch] == [Released, Released]
+    assert [settlement.ran for settlement in settle.batch] == [0, 0]
     assert not any(isinstance(effect, Start) for effect in effects)
 
 
