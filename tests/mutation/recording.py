@@ -86,7 +86,8 @@ class Recording:
     def _files(self) -> list[Path]:
         """What is recorded of the test files that still exist."""
         folders = [self._folder / file.replace("/", ".") for file in _test_files(self._root)]
-        return [folder for folder in folders if (folder / "state.json").exists()]
+        parts = ("state.json", "durations.json", "coverage")
+        return [folder for folder in folders if all((folder / part).exists() for part in parts)]
 
     @cached_property
     def seconds(self) -> dict[str, float]:
