@@ -19,6 +19,7 @@ from commandbus.worker.events import (
     PollChanged,
     Resized,
     Settled,
+    SettleFailed,
     StopRequested,
     Tick,
     Withdrawn,
@@ -201,6 +202,27 @@ def test_a_failed_claim_backs_off_and_longer_each_time() -> None:
     assert waits[0] > 0
     assert waits[-1] <= 5.0
     assert core.metrics.claim_failures == 8
+
+
+def test_a_failed_settle_backs_off_longer_each_time_and_anew_after_a_success() -> None:
+    core = WorkerCore(WorkerSettings(concurrency=1, prefetch=0), uniform=lambda: 1.0)
+    core.handle(Tick(), 0.0)
+    batch = claimed(1)
+    core.handle(Claims(ClaimReply(batch), 1), 0.0)
+    assert "Settle" in kinds(core.handle(Finished([done(batch[0])]), 0.0))
+    now, waits = 0.0, []
+    for _ in range(3):
+        core.handle(SettleFailed(OSError(), passing=True), now)
+        waits.append(core._settle_at - now)
+        now = core._settle_at
+        assert "Settle" in kinds(core.handle(Tick(), now))
+    assert waits == pytest.approx([0.2, 0.4, 0.8])
+    core.handle(Settled(SettleReport()), now)
+    assert core.metrics.settle_failures == 3
+    core.handle(Claims(ClaimReply(batch), 1), now)
+    core.handle(Finished([done(batch[0])]), now)
+    core.handle(SettleFailed(OSError(), passing=True), now)
+    assert core._settle_at - now == pytest.approx(0.2)
 
 
 def test_a_full_claim_wakes_one_more_worker_and_a_smaller_one_nobody() -> None:
