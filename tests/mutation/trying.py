@@ -62,7 +62,8 @@ class Bench:
     def __enter__(self) -> Self:
         with contextlib.suppress(PostgresUnavailable):
             server = self._stack.enter_context(PostgresServer.start())
-            self._environment[DSN_VARIABLE] = server.dsn()
+            # By its port, where tests put their proxies in between.
+            self._environment[DSN_VARIABLE] = server.dsn(tcp=True)
         parent = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-")))
         self._folder, self._report = parent / "tree", parent / "report.txt"
         shutil.copytree(self._root, self._folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
