@@ -52,7 +52,7 @@ class Operator:
         # For the checker this is a fault: what is paused may be late.
         self._journal.write("fault", fault="pause", victim=None)
         try:
-            self._bus.pause(domain, "a look", actor=NAME)
+            self._bus.acting(NAME).pause(domain, "a look")
             self._journal.write("paused", domain=domain)
             self._stop.wait(self._chance.random() * PAUSE_SECONDS)
         finally:
@@ -63,7 +63,7 @@ class Operator:
         while True:
             self._journal.write("resume_invoked", domain=domain)
             try:
-                self._bus.resume(domain, actor=NAME)
+                self._bus.acting(NAME).resume(domain)
             except StoreUnavailable:
                 threading.Event().wait(0.05)
             else:
@@ -81,7 +81,7 @@ class Operator:
         command_id = str(record.command_id)
         self._journal.write("cancel_invoked", id=command_id)
         try:
-            answer = self._bus.cancel(domain, command_id, "by an operator", actor=NAME)
+            answer = self._bus.acting(NAME).cancel(domain, command_id, "by an operator")
         except InvalidOperationError:
             return  # it has ended meanwhile
         except CommandBusError as error:
@@ -95,9 +95,9 @@ class Operator:
         if record is not None:
             self._journal.write("retry_invoked", id=str(record.command_id))
             try:
-                self._queue.operator_retry(domain, record.command_id, operator=NAME)
+                self._queue.acting(NAME).operator_retry(domain, record.command_id)
             except InvalidOperationError:
                 return  # another life of ours did it
 
     def _bulk(self, domain: str) -> None:
-        self._queue.bulk("retry", domain=domain, command_type="permanent", operator=NAME, limit=3)
+        self._queue.acting(NAME).bulk("retry", domain=domain, command_type="permanent", limit=3)

@@ -129,7 +129,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
                 wrong.append(f"before the retry it is {found}")
             (folder / "repaired").touch()
             queue = SyncTroubleshootingQueue(bus)
-            report = queue.bulk("retry", domain=DOMAIN, operator="ann")
+            report = queue.acting("ann").bulk("retry", domain=DOMAIN)
             wait_until(lambda: _is_complete(bus, batch_id), "the batch completes", 120)
             wait_until(lambda: list(journal.read(folder / "journal.jsonl")), "its command has run")
         page = bus.query_commands(domain=DOMAIN, command_type="whole")

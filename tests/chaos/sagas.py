@@ -207,9 +207,9 @@ def act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
             place = (record.domain, record.command_id)
             try:
                 if record.reason == "WORKER_LOST" or record.domain == PlaceOrder.reply_to:
-                    queue.operator_retry(*place, operator="ann")
+                    queue.acting("ann").operator_retry(*place)
                 else:
-                    queue.operator_complete(*place, "by hand", operator="ann")
+                    queue.acting("ann").operator_complete(*place, "by hand")
             except CommandBusError as error:
                 raise AssertionError(f"an operator could not act on {record}") from error
         if page.next is None:

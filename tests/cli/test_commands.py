@@ -208,7 +208,7 @@ def test_restarts_of_workers_are_shown(cli: Cli, bus: SyncCommandBus) -> None:
 def test_audit_searches_all_commands(cli: Cli, bus: SyncCommandBus) -> None:
     finish(bus)
     parked, other = park(bus), park(bus, domain="other")
-    bus.pause("shop", "stocktaking", actor="ana")
+    bus.acting("ana").pause("shop", "stocktaking")
     assert [row[4] for row in cli("audit").rows] == [other, parked]
     assert [row[4] for row in cli("audit", "--domain", "shop", "--event", "moved-to-tsq").rows] == [
         parked

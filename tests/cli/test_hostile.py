@@ -50,8 +50,8 @@ def test_every_command_shows_it_harmlessly(
         headers={hostile: hostile for hostile in HOSTILE},
         unique_key=everything,
     )
-    bus.pause("shop", everything, actor=everything)
-    bus.open_breaker("visa", operator=everything, reason=everything)
+    bus.acting(everything).pause("shop", everything)
+    bus.acting(everything).open_breaker("visa", reason=everything)
     data = {hostile: [hostile] for hostile in HOSTILE}
     bus.put_schedule(Schedule(name="s", domain="shop", command_type="Buy", data=data, every=60))
     batch = str(

@@ -28,7 +28,7 @@ from tests.cli.helpers import Cli
 from tests.postgres.database import empty_url
 
 pytestmark = pytest.mark.postgres
-WHERE = "postgresql://server/db"
+ORIGIN, WHERE = "sqlite:///jobs.db", "postgresql://server/db"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def facts(bus: SyncCommandBus, command_id: UUID) -> Any:
 def test_everything_moves_as_it_is(old: SyncCommandBus, new: SyncCommandBus) -> None:
     ids = fill(old)
     before = {name: facts(old, one) for name, one in ids.items()}
-    assert move(old, new, WHERE) == (len(ids), len(ids))
+    assert move(old, new, ORIGIN, WHERE) == (len(ids), len(ids))
     assert {name: facts(new, one) for name, one in ids.items()} == before
     for one in ids.values():
         left = old.get_command(one)
@@ -118,14 +118,14 @@ def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     old: SyncCommandBus, new: SyncCommandBus, monkeypatch: pytest.MonkeyPatch, step: str, done: bool
 ) -> None:
     found = fill(old)
-    SyncTroubleshootingQueue(old).comment("shop", found["parked"], "hm", operator="ann")
+    SyncTroubleshootingQueue(old).acting("ann").comment("shop", found["parked"], "hm")
     ids = set(found.values())
     monkeypatch.setattr(promotion, "PIECE", 2)
     crash_on(monkeypatch, step, 2, done)
     with pytest.raises(KeyboardInterrupt):
-        move(old, new, WHERE)
+        move(old, new, ORIGIN, WHERE)
     monkeypatch.undo()
-    move(old, new, WHERE)
+    move(old, new, ORIGIN, WHERE)
     live = [r.command_id for r in new.query_commands(domain="shop")]
     assert sorted(live) == sorted(ids)
     assert {r.status for r in old.query_commands(domain="shop")} == {CommandStatus.CANCELED}
@@ -140,17 +140,17 @@ def test_what_operators_did_arrives_linked_and_what_they_arranged_with_it(
     old: SyncCommandBus, new: SyncCommandBus
 ) -> None:
     desk, there = SyncTroubleshootingQueue(old), SyncTroubleshootingQueue(new)
-    new.record_action("cal", "prune", "all")
+    new.acting("cal").pause("elsewhere")
     ids = fill(old)
     parked = ids["parked"]
-    desk.comment("shop", parked, "hm", operator="ann")
-    desk.operator_retry("shop", parked, operator="ann")
+    desk.acting("ann").comment("shop", parked, "hm")
+    desk.acting("ann").operator_retry("shop", parked)
     (taken,) = SyncWorker(old, "shop").receive(1)
     SyncWorker(old, "shop").fail(taken, PermanentCommandError("BROKEN", "still"))
-    desk.comment("shop", taken.command.command_id, "again", operator="ann")
-    desk.assign("shop", taken.command.command_id, "ben", operator="ann")
+    desk.acting("ann").comment("shop", taken.command.command_id, "again")
+    desk.acting("ann").assign("shop", taken.command.command_id, "ben")
     before = desk.list_cases(desk.list_troubleshooting())
-    move(old, new, WHERE)
+    move(old, new, ORIGIN, WHERE)
     assert there.list_cases(there.list_troubleshooting()) == before
     assert [one.command_id for one in there.list_assigned("ben")] == [taken.command.command_id]
     report = new.verify_audit()
@@ -163,7 +163,7 @@ def test_while_commands_run_nothing_moves(old: SyncCommandBus, new: SyncCommandB
     old.send_many([SendRequest("shop", "buy") for _ in range(3)])
     SyncWorker(old, "shop").receive(1)
     with pytest.raises(InvalidOperationError, match="1 commands are running"):
-        move(old, new, WHERE)
+        move(old, new, ORIGIN, WHERE)
     assert len(new.query_commands(domain="shop")) == 0
     assert old.stats("shop").ready == 2
 
@@ -178,7 +178,7 @@ def test_what_a_dead_worker_held_moves_with_its_recorded_steps(
     with sqlite3.connect(tmp_path / "jobs.db") as connection:
         connection.execute("update commandbus_lease set until = 0")
     old.session.run(promotion.take_back(old.scope))
-    assert move(old, new, WHERE) == (1, 1)
+    assert move(old, new, ORIGIN, WHERE) == (1, 1)
     (taken,) = SyncWorker(new, "shop").receive(1)
     assert (taken.command.command_id, taken.claimed.crashes) == (sent.command_id, 1)
     assert new.session.run(new.scope.store.recorded_steps(taken.claimed.seq)) == {"charge": "7"}
@@ -188,9 +188,9 @@ def test_a_key_that_is_held_in_the_target_is_told(old: SyncCommandBus, new: Sync
     old.send("shop", "buy", unique_key="k")
     holder = new.send("shop", "buy", unique_key="k").command_id
     with pytest.raises(InvalidOperationError, match=str(holder)):
-        move(old, new, WHERE)
+        move(old, new, ORIGIN, WHERE)
     new.cancel("shop", holder)
-    assert move(old, new, WHERE) == (1, 1)
+    assert move(old, new, ORIGIN, WHERE) == (1, 1)
 
 
 def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncCommandBus) -> None:

@@ -171,12 +171,12 @@ def _live_with(door: Door, domain: str, command_id: Any) -> None:
     record = door.bus.get_command(command_id, domain=domain)
     assert record is not None
     if record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE:
-        door.queue.operator_retry(domain, command_id, operator="ann")
+        door.queue.acting("ann").operator_retry(domain, command_id)
         read_everything(door, domain, command_id)
         door.worker.receive(10)
-        door.queue.bulk("cancel", domain=domain, operator="ann", reason="hostile")
+        door.queue.acting("ann").bulk("cancel", domain=domain, reason="hostile")
     elif record.status is CommandStatus.PENDING:
-        door.bus.cancel(domain, command_id, "hostile", actor="ann")
+        door.bus.acting("ann").cancel(domain, command_id, "hostile")
     read_everything(door, domain, command_id)
 
 

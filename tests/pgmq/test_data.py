@@ -37,7 +37,7 @@ def test_archived_messages_of_what_is_erased_are_gone() -> None:
             worker.fail(taken, PermanentCommandError("BROKEN", "no such article"))
             SyncTroubleshootingQueue(bus).operator_cancel("shop", taken.command.command_id, "no use")
         assert "Ada" in messages(url)
-        assert bus.erase(data={"name": "Ada"}, operator="ann", reason="asked").erased == 1
+        assert bus.acting("ann").erase(data={"name": "Ada"}, reason="asked").erased == 1
         left = messages(url)
     assert "Ada" not in left
     assert "Ben" in left

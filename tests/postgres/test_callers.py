@@ -201,16 +201,16 @@ def test_any_language_can_send_by_sql(url: str) -> None:
 def test_operators_do_not_wait_for_a_callers_transaction_in_which_one_acts(url: str) -> None:
     with SyncCommandBus(url) as bus:
         first, second, third = (bus.send("orders", "ship").command_id for _ in range(3))
-        bus.cancel("orders", first, actor="ann")
+        bus.acting("ann").cancel("orders", first)
         with psycopg.connect(url) as one, psycopg.connect(url) as other:
             # An error instead of a wait without end.
             for connection in (one, other):
                 connection.execute("set lock_timeout = '5s'")
-            bus.within(one).cancel("orders", second, actor="ann")
-            bus.within(other).cancel("orders", third, actor="ben")
+            bus.within(one).acting("ann").cancel("orders", second)
+            bus.within(other).acting("ben").cancel("orders", third)
             with psycopg.connect(url) as operator:
                 operator.execute("set lock_timeout = '5s'")
                 caller = bus.engine.within(operator)
-                caller.run(pause(bus.scope, "orders", actor="cal"))
+                caller.run(pause(bus.acting("cal").scope, "orders"))
         report = bus.verify_audit()
         assert (report.links, report.open, report.problems) == (2, 2, [])

@@ -255,7 +255,7 @@ class TestControls:
     def test_an_operators_own_action_works_and_is_linked(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
-        bus.call(bus.bus.cancel_process, process_id, "no longer wanted", actor="ann")
+        bus.call(bus.bus.acting("ann").cancel_process, process_id, "no longer wanted")
         sagas.route()
         assert sagas.status(process_id) == "CANCELED"
         report = bus.call(bus.bus.verify_audit)

@@ -44,10 +44,10 @@ def acting_as(owner: str, role: str) -> str:
 
 def some_actions(url: str, **settings: Any) -> None:
     with SyncCommandBus(url, **settings) as bus:
-        bus.pause("bank", "closed", actor="ann")
-        bus.resume("bank", actor="ben")
+        bus.acting("ann").pause("bank", "closed")
+        bus.acting("ben").resume("bank")
         sent = bus.send("bank", "pay").command_id
-        bus.cancel("bank", sent, "not any more", actor="cid")
+        bus.acting("cid").cancel("bank", sent, "not any more")
 
 
 ADD_DOCUMENT = "insert into commandbus.document (kind, key, version, status, body) values "
@@ -118,7 +118,7 @@ def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner:
             running.start()
             try:
                 assert begun.wait(20)
-                assert desk.cancel("bank", sent, "fraud", actor="ann") is CommandStatus.IN_PROGRESS
+                assert desk.acting("ann").cancel("bank", sent, "fraud") is CommandStatus.IN_PROGRESS
                 assert desk.wait(sent, 20).status is CommandStatus.CANCELED
             finally:
                 worker.stop(1)
@@ -184,7 +184,7 @@ def cut_the_tail(url: str, count: int) -> None:
 def test_a_chain_whose_tail_an_admin_cut_off_is_found_short(owner: str) -> None:
     with SyncCommandBus(owner) as bus:
         for reason in ("one", "two", "three"):
-            bus.pause("bank", reason, actor="ann")
+            bus.acting("ann").pause("bank", reason)
         cut_the_tail(acting_as(owner, "admin"), 2)
         problems = [(one.what, one.number) for one in bus.verify_audit().problems]
         assert problems == [("removed", 2), ("removed", 3)]
@@ -239,10 +239,10 @@ def test_a_prune_after_a_deletion_does_not_hide_it(owner: str, statements: list[
 def test_actions_after_a_cut_do_not_take_the_numbers_of_the_links_that_are_gone(owner: str) -> None:
     with SyncCommandBus(owner) as bus:
         for reason in ("one", "two", "three"):
-            bus.pause("bank", reason, actor="ann")
+            bus.acting("ann").pause("bank", reason)
         cut_the_tail(acting_as(owner, "admin"), 2)
         for reason in ("four", "five", "six"):
-            bus.pause("bank", reason, actor="ann")
+            bus.acting("ann").pause("bank", reason)
         problems = [(one.what, one.number) for one in bus.verify_audit().problems]
         assert problems == [("removed", 2), ("removed", 3)]
 
@@ -272,19 +272,19 @@ def make_the_chain_anew(url: str, actor: str) -> None:
 @pytest.mark.parametrize("key", [None, KEY])
 def test_a_chain_that_was_made_anew_is_found_by_its_key(owner: str, key: str | None) -> None:
     with SyncCommandBus(owner, ledger_key=key) as bus:
-        bus.pause("bank", "one", actor="ann")
-        bus.resume("bank", actor="ann")
+        bus.acting("ann").pause("bank", "one")
+        bus.acting("ann").resume("bank")
         make_the_chain_anew(owner, "ben")
         assert bus.verify_audit().sound is (key is None), "without a key nobody can tell"
 
 
 def test_a_program_without_the_key_neither_acts_nor_verifies(owner: str) -> None:
     with SyncCommandBus(owner, ledger_key=KEY) as bus:
-        bus.pause("bank", "one", actor="ann")
+        bus.acting("ann").pause("bank", "one")
         assert bus.verify_audit().sound
     with SyncCommandBus(owner) as bus:
         with pytest.raises(ConfigurationError, match="COMMANDBUS_LEDGER_KEY"):
-            bus.resume("bank", actor="ann")
+            bus.acting("ann").resume("bank")
         assert bus.stats("bank").paused, "nothing was done"
         with pytest.raises(ConfigurationError, match="COMMANDBUS_LEDGER_KEY"):
             bus.verify_audit()
@@ -295,7 +295,7 @@ def test_a_key_comes_from_the_environment_and_is_not_shown(
 ) -> None:
     monkeypatch.setenv("COMMANDBUS_LEDGER_KEY", KEY)
     with SyncCommandBus(owner) as bus:
-        bus.pause("bank", "one", actor="ann")
+        bus.acting("ann").pause("bank", "one")
         assert bus.settings.ledger_key == KEY
         assert KEY not in repr(bus.settings)
     with psycopg.connect(owner) as connection:
@@ -312,7 +312,7 @@ def test_every_link_is_logged_as_an_anchor(owner: str, caplog: pytest.LogCapture
     caplog.set_level("INFO", "commandbus.ledger")
     with SyncCommandBus(owner) as bus:
         for reason in ("one", "two", "three"):
-            bus.pause("bank", reason, actor="ann")
+            bus.acting("ann").pause("bank", reason)
         anchor = caplog.messages[-1].rpartition(" ")[2]
         assert anchor == bus.verify_audit().hash
         with psycopg.connect(owner, autocommit=True) as connection:
@@ -328,5 +328,5 @@ def test_operators_of_the_troubleshooting_queue_need_no_more_than_admin(owner: s
         worker = SyncWorker(bus, "bank")
         worker.fail(worker.receive()[0], "no funds", is_transient=False)
         queue = SyncTroubleshootingQueue(bus)
-        queue.operator_cancel("bank", sent, "gone", operator="ann")
+        queue.acting("ann").operator_cancel("bank", sent, "gone")
         assert bus.verify_audit().sound

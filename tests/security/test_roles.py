@@ -136,9 +136,9 @@ def test_a_worker_cannot_cancel_a_process_as_operators_do(owner: str, sender: st
     url = owner.replace("postgres@", f"{NAMES['worker']}@", 1)
     with SyncCommandBus(owner) as bus, SyncCommandBus(url) as worker:
         process_id = SyncProcessManager(bus, BookTrip).start(Trip())
-        for actor in (None, "ann"):
+        for forger in (worker, worker.acting("ann")):
             with pytest.raises(ConfigurationError, match="may not"):
-                worker.cancel_process(process_id, "forged", actor=actor)
+                forger.cancel_process(process_id, "forged")
         assert bus.stats("book_trip.replies").depth == 0
 
 

@@ -165,14 +165,14 @@ def test_every_read_and_every_action_goes_on(shop: Shop, damage: dict[str, Any])
     registry.register(DOMAIN, "Buy", lambda command, context: None)
     assert shop.bus.check_payloads(registry).checked == 3
     shop.bus.session.run(escalate(shop.bus.scope, 0.0, "alarms", 60.0))
-    shop.desk.comment(DOMAIN, bad.command_id, "looked at it", operator="ann")
+    shop.desk.acting("ann").comment(DOMAIN, bad.command_id, "looked at it")
     shop.desk.assign(DOMAIN, bad.command_id, "ann")
     assert [r.command_id for r in shop.desk.list_assigned("ann")] == [bad.command_id]
 
-    shop.desk.operator_cancel(DOMAIN, bad.command_id, "cannot be read", operator="ann")
+    shop.desk.acting("ann").operator_cancel(DOMAIN, bad.command_id, "cannot be read")
     assert shop.get(bad.command_id).status is CommandStatus.CANCELED
     shop.desk.operator_complete(DOMAIN, good.command_id, {"by": "hand"})
-    report = shop.bus.erase(operator="ann", reason="asked", data={"n": "3"}, cancel_waiting=True)
+    report = shop.bus.acting("ann").erase(reason="asked", data={"n": "3"}, cancel_waiting=True)
     assert (report.erased, report.complete) == (1, True)
     shop.bus.prune({"CANCELED": 1, "COMPLETED": 1})
     assert shop.bus.stats(DOMAIN).parked == 0
@@ -193,7 +193,7 @@ class TestData:
             shop.desk.operator_retry(DOMAIN, record.command_id)
         report = shop.desk.bulk("retry", domain=DOMAIN)
         assert (report.done, report.refused) == (0, 1)
-        shop.desk.operator_retry(DOMAIN, record.command_id, data={"n": 1}, operator="ann")
+        shop.desk.acting("ann").operator_retry(DOMAIN, record.command_id, data={"n": 1})
         mended = shop.get(record.command_id)
         assert (mended.data, mended.status, mended.unreadable) == ({"n": 1}, "PENDING", ())
         (retried,) = [
@@ -212,7 +212,7 @@ class TestData:
         record = shop.damage(shop.park({"n": 1}, tags=["ann"]), command_data=text, outcome_error=text)
         shop.desk.operator_cancel(DOMAIN, record.command_id, "asked for")
         shop.damage(record, outcome_result=text, audit_details=text)
-        report = shop.bus.erase(operator="dpo", reason="asked", tag="ann")
+        report = shop.bus.acting("dpo").erase(reason="asked", tag="ann")
         assert report.erased == 1
         erased = shop.get(record.command_id)
         assert (erased.data, erased.unreadable) == ({"erased": True}, ())

@@ -67,7 +67,7 @@ def damage(put: Put, body: str) -> UUID:
 def test_lists_leave_it_out(store: tuple[str, Put], body: str) -> None:
     url, put = store
     with SyncCommandBus(url) as bus:
-        bus.pause(DOMAIN, "closed", actor="ann")
+        bus.acting("ann").pause(DOMAIN, "closed")
         made = bus.create_batch(DOMAIN, [BatchCommand("Buy")])
         batch = damage(put, body)
         replaced = Schedule(name="bad", domain=DOMAIN, command_type="Buy", every=60)

@@ -225,7 +225,7 @@ class Engines(RuleBasedStateMachine):
     @rule(domain=domains, paused=st.sampled_from([False, True, False]))
     def pause_or_resume(self, domain, paused):
         if paused:
-            self.both.run(lambda scope: queues.pause(scope, domain, "maintenance", actor="ann"))
+            self.both.run(lambda scope: queues.pause(scope, domain, "maintenance"))
         else:
             self.both.run(lambda scope: queues.resume(scope, domain))
 
@@ -237,7 +237,7 @@ class Engines(RuleBasedStateMachine):
         def op(scope):
             match kind:
                 case "retry":
-                    return troubleshooting.operator_retry(scope, domain, command_id, operator="ann")
+                    return troubleshooting.operator_retry(scope, domain, command_id)
                 case "edit":
                     return troubleshooting.operator_retry(scope, domain, command_id, data={"n": 2})
                 case "cancel":

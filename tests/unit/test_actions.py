@@ -9,7 +9,7 @@ from commandbus.sync import SyncCommandBus
 def test_pages_of_actions_have_each_action_once_and_the_newest_first() -> None:
     with SyncCommandBus("memory://") as bus:
         for number in range(5):
-            bus.pause(f"domain{number}", actor="ann")
+            bus.acting("ann").pause(f"domain{number}")
         subjects: list[str] = []
         after, pages = None, 0
         while True:

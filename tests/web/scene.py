@@ -93,15 +93,15 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
     ):
         domain = "mail" if command_type == "welcome" else "orders"
         await bus.put_schedule(Schedule(name=name, domain=domain, command_type=command_type, cron=cron))
-    await bus.disable_schedule("stock", actor="ana")
-    await bus.open_breaker("bank", 900, operator="ana", reason="maintenance until 10")
-    await bus.open_breaker("warehouse", 0.01, operator="worker-1")
-    await bus.reset_breaker("warehouse", operator="ana")
+    await bus.acting("ana").disable_schedule("stock")
+    await bus.acting("ana").open_breaker("bank", 900, reason="maintenance until 10")
+    await bus.acting("worker-1").open_breaker("warehouse", 0.01)
+    await bus.acting("ana").reset_breaker("warehouse")
     await bus.send("mail", "welcome", {"user": 99}, delay=timedelta(hours=3))
     letters = [BatchCommand("welcome", {"user": n}) for n in range(60)]
     await bus.create_batch("mail", letters[:24], name="letters of the week")
     await work(bus)
-    await bus.pause("mail", "the mail server moves", actor="ana")
+    await bus.acting("ana").pause("mail", "the mail server moves")
     await bus.create_batch("mail", letters, name="letters of next week")
     if parked:
         await bus.send_many(

@@ -57,13 +57,13 @@ async def fill(bus: CommandBus, text: str) -> str:
     for received in await worker.receive(batch_size=5):
         await worker.fail(received, PermanentCommandError(text, text, {"text": text}))
     await bus.create_batch("orders", [BatchCommand("ship", text)], name=text, custom_data={text: text})
-    await bus.pause("orders", text, actor=text)
+    await bus.acting(text).pause("orders", text)
     now = datetime.now(UTC)
     info = WorkerInfo(name=text, host=text, pid=7, runtime=text, domains=(text,), concurrency=1,
                       command_types=((text, text),), started_at=now, seen_at=now, version=text,
                       tags=(text,))  # fmt: skip
     await bus.session.run(report_worker(bus.scope, info, 0))
-    await bus.open_breaker("bank", 60, operator=text, reason=text)
+    await bus.acting(text).open_breaker("bank", 60, reason=text)
     return f"/commands/orders/{sent.command_id}"
 
 

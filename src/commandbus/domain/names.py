@@ -64,9 +64,14 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
     return str.__str__(value)
 
 
-def as_actor(value: object, what: str) -> str | None:
-    """Who does something, or None where nobody says."""
-    return None if value is None else as_text(value, what, longest=200)
+def as_actor(value: object) -> str:
+    """Who does something, as the audit keeps it."""
+    return as_text(value, "actor", longest=200)
+
+
+def as_reason(value: object) -> str | None:
+    """Why something is done, or None where no reason is given."""
+    return None if value is None else as_text(value, "reason", longest=500)
 
 
 def as_queue(value: object) -> str:

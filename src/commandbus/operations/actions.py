@@ -1,17 +1,20 @@
-"""Actions: what people did to whole domains, schedules and breakers, and who it was.
+"""Operator actions on domains, schedules, breakers, limits, batches and processes, with their actor.
 
-What is done to a command is in the command's own trail; the rest is kept here, as documents.
+An action on a command is recorded in that command's trail; the others are documents here. The record
+and its link in the ledger are part of the transaction that acts: an operation ends with
+`record_action`, and an action that changed nothing leaves no record.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.moment import as_datetime
-from commandbus.domain.names import as_text
+from commandbus.domain.names import as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.ledger import ACTION as KIND
@@ -21,12 +24,11 @@ from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
 from commandbus.store.records import AuditEntry, AuditFilter
 
-PROGRAM = "program"
-"""Who acts where no person is named."""
+T = TypeVar("T")
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
-    """Somebody did something to something, for a reason."""
+    """Who did what to which subject, and why."""
 
     actor: str
     action: str
@@ -38,13 +40,10 @@ class ActionRecord(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(ActionRecord)
 
 
-def record_action(
-    scope: Scope, actor: str, action: str, subject: str, reason: str | None = None
-) -> Op[None]:
-    """Keep what somebody did; the last part of the transaction that does it."""
-    by, because = check_actor(actor, reason)
+def record_action(scope: Scope, action: str, subject: str, reason: str | None = None) -> Op[None]:
+    """Record an action of the scope's actor: the last part of the transaction that carries it out."""
     now = yield from scope.store.now()
-    record = ActionRecord(by, action, subject[:500], because, as_datetime(now))
+    record = ActionRecord(scope.by, action, subject[:500], as_reason(reason), as_datetime(now))
     key = f"{now:016x}-{scope.new_id()}"
     document = Document(KIND, key, 0, action, None, msgspec.json.encode(record).decode())
     yield TOGETHER
@@ -52,10 +51,12 @@ def record_action(
     yield from link(scope, [of_action(scope, record.at, document)])
 
 
-def check_actor(actor: str, reason: str | None = None) -> tuple[str, str | None]:
-    """Who does something and why, as it can be put on record; before it is done."""
-    because = None if reason is None else as_text(reason, "reason", longest=500)
-    return as_text(actor, "actor", longest=200), because
+def recorded(scope: Scope, op: Op[T], action: str, subject: str, reason: str | None = None) -> Op[T]:
+    """An op and the record of it, in one transaction."""
+    yield TOGETHER
+    done = yield from op
+    yield from record_action(scope, action, subject, reason)
+    return done
 
 
 def list_actions(

@@ -26,6 +26,7 @@ from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.domain.names import as_name, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
+from commandbus.operations.actions import recorded
 from commandbus.operations.commands import LIMIT_MAX, cancel, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
     OPEN,
@@ -209,8 +210,6 @@ def cancel_batch(
     domain: str,
     batch_id: UUID | str,
     reason: str = "the batch was canceled",
-    *,
-    actor: str | None = None,
 ) -> Flow[int]:
     """Cancel every command of a batch that has not begun; returns how many. Running ones finish."""
     key, canceled, cursor = as_id(batch_id, "batch_id"), 0, None
@@ -220,7 +219,10 @@ def cancel_batch(
         )
         for record in page:
             try:
-                yield Send(cancel(scope, domain, record.command_id, reason, actor=actor))
+                op: Op[Any] = cancel(scope, domain, record.command_id, reason)
+                if not canceled:  # one record for the batch, in the transaction of the first command
+                    op = recorded(scope, op, "cancel_batch", f"{domain} {key}", reason)
+                yield Send(op)
                 canceled += 1
             except InvalidOperationError:  # it began meanwhile
                 continue

@@ -7,8 +7,8 @@ import msgspec
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.gates import Change, Gates
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
-from commandbus.domain.names import as_name, as_text
-from commandbus.operations.actions import check_actor, record_action
+from commandbus.domain.names import as_name, as_reason
+from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
@@ -50,25 +50,25 @@ def open_breaker(
     target: str,
     cooldown: Duration = 300.0,
     *,
-    operator: str = "operator",
     reason: str | None = None,
 ) -> Op[None]:
     """Let nothing through to a target for `cooldown` seconds; all processes follow within a second."""
     seconds = as_seconds(cooldown, "cooldown", minimum=0.001)
-    check_actor(operator, reason)
+    because = as_reason(reason)
     yield TOGETHER
-    yield from _put(scope, target, BreakerState.OPEN, seconds, 0, operator, reason)
-    yield from record_action(scope, operator, "open_breaker", target, reason)
+    yield from _put(scope, target, BreakerState.OPEN, seconds, 0, scope.by, because)
+    yield from record_action(scope, "open_breaker", target, because)
 
 
-def reset_breaker(
-    scope: Scope, target: str, *, operator: str = "operator", reason: str | None = None
-) -> Op[None]:
+def reset_breaker(scope: Scope, target: str, *, reason: str | None = None) -> Op[None]:
     """Close a breaker by hand; all processes follow within a second."""
-    check_actor(operator, reason)
+    because, name = as_reason(reason), as_name(target, "target")
     yield TOGETHER
-    yield from _put(scope, target, BreakerState.CLOSED, 0.0, 0, operator, reason)
-    yield from record_action(scope, operator, "reset_breaker", target, reason)
+    present = yield from scope.store.get_document(KIND, name)
+    if present is None or present.status == BreakerState.CLOSED:
+        return  # it is closed for the whole fleet
+    yield from _put(scope, name, BreakerState.CLOSED, 0.0, 0, scope.by, because)
+    yield from record_action(scope, "reset_breaker", name, because)
 
 
 class Shared(msgspec.Struct):
@@ -115,9 +115,6 @@ def _put(
 ) -> Op[None]:
     """`seen` is the version that a worker knew, whose word does not end what was opened since then."""
     name = as_name(target, "target")
-    as_text(by, "operator")
-    if reason is not None:
-        as_text(reason, "reason", longest=2_000)
     while True:
         yield TOGETHER
         now = yield from scope.store.now()

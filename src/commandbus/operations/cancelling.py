@@ -43,8 +43,6 @@ def cancel(
     domain: str,
     command_id: UUID | str,
     reason: str = "canceled by the sender",
-    *,
-    actor: str | None = None,
 ) -> Op[CommandStatus]:
     """Cancel a command. One that waits ends as CANCELED at once. One that runs is asked to stop: an
     `async def` handler is cancelled, a `def` handler sees `context.cancelled`; when it gives way the
@@ -55,21 +53,21 @@ def cancel(
     """
     checked, wanted = as_text(reason, "reason", longest=500), as_id(command_id, "command_id")
     try:
-        yield from commands.cancel(scope, domain, wanted, checked, actor=actor)
+        yield from commands.cancel(scope, domain, wanted, checked)
     except InvalidOperationError:
         record = (yield from scope.store.find(wanted, as_name(domain, "domain")))[0]
         if record.status not in _LIVE:
             raise
     else:
         return CommandStatus.CANCELED
-    body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, actor))).decode()
+    body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, scope.by))).decode()
     yield TOGETHER
     # Of several requests the first one counts.
     request = Document(KIND, _key(domain, wanted), 0, "asked", None, body)
     asked = yield from scope.store.put_document(request)
     yield from scope.store.announce(TOPIC)
-    if asked and actor is not None:
-        yield from record_action(scope, actor, CANCEL, f"{domain} {wanted}", checked)
+    if asked:
+        yield from record_action(scope, CANCEL, f"{domain} {wanted}", checked)
     return CommandStatus.IN_PROGRESS
 
 

@@ -19,7 +19,7 @@ from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
-from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.names import as_name, as_text
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import link_event
@@ -52,14 +52,12 @@ class Case(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Case)
 
 
-def comment(
-    scope: Scope, domain: str, command_id: UUID | str, text: str, *, operator: str | None = None
-) -> Op[None]:
+def comment(scope: Scope, domain: str, command_id: UUID | str, text: str) -> Op[None]:
     """Say something about a command, in its trail. Raises CommandNotFoundError."""
     said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
-    domain, operator = as_name(domain, "domain"), as_actor(operator, "operator")
+    domain = as_name(domain, "domain")
     yield TOGETHER
-    details = {"operator": operator, "text": said}
+    details = {"operator": scope.by, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(domain, wanted)
     yield from _change(
@@ -67,7 +65,7 @@ def comment(
         domain,
         wanted,
         lambda case: msgspec.structs.replace(
-            case, comments=case.comments + 1, comment=said, commented_by=operator
+            case, comments=case.comments + 1, comment=said, commented_by=scope.by
         ),
     )
     yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
@@ -78,16 +76,13 @@ def assign(
     domain: str,
     command_id: UUID | str,
     assignee: str | None,
-    *,
-    operator: str | None = None,
 ) -> Op[None]:
     """Say who takes care of a parked command; None for nobody. Raises CommandNotFoundError, or
     InvalidOperationError when it is not parked (any more)."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
     domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
-    operator = as_actor(operator, "operator")
     yield TOGETHER
-    details = {"operator": operator, "assignee": who}
+    details = {"operator": scope.by, "assignee": who}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         records = yield from scope.store.find(wanted, domain)
         if not records:

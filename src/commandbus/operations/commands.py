@@ -28,7 +28,7 @@ from commandbus.domain.ids import as_id, as_optional_id, id_of_key
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.limits import as_required_tags
 from commandbus.domain.moment import SECOND, as_microseconds, as_seconds
-from commandbus.domain.names import as_actor, as_command_type, as_name, as_tags, as_text
+from commandbus.domain.names import as_command_type, as_name, as_tags, as_text
 from commandbus.domain.page import Page
 from commandbus.domain.priority import as_priority
 from commandbus.domain.reply import reply_outcome
@@ -40,6 +40,7 @@ from commandbus.errors import (
     InvalidOperationError,
     RateLimited,
 )
+from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Scope
@@ -79,7 +80,8 @@ def send(
     Raises PayloadError, InvalidArgumentError, QueueFull (RateLimited for a sender), StoreUnavailable.
     """
     request = as_request(domain, command_type, data, options)
-    if request.unique is None and request.sender is None and request.batch_id is None:
+    is_plain = request.unique is None and request.sender is None and request.batch_id is None
+    if is_plain and scope.actor is None:
         return _insert_one(scope, encode_request(scope, request, running.get()), _contract(request))
     return _first(send_many(scope, [request]))
 
@@ -106,8 +108,24 @@ def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendR
     extras = Extras.of(special, len(commands)) if special else None
     insert = _insert(scope, commands, contracts, extras)
     if any(command.batch_id is not None for command in commands):
-        return join_batches(scope, commands, insert)
-    return insert
+        insert = join_batches(scope, commands, insert)
+    return insert if scope.actor is None else _record_send(scope, commands, insert)
+
+
+def _record_send(
+    scope: Scope, commands: Sequence[NewCommand], insert: Op[list[SendResult]]
+) -> Op[list[SendResult]]:
+    """A person sends: that is an operator action."""
+    yield TOGETHER
+    results = yield from insert
+    new = [c for c, result in zip(commands, results, strict=True) if not result.duplicate]
+    if len(new) == 1:
+        subject = f"{new[0].domain} {new[0].command_type} {new[0].command_id}"
+        yield from record_action(scope, "send", subject)
+    elif new:
+        domains = ", ".join(sorted({command.domain for command in new}))
+        yield from record_action(scope, "send", f"{len(new)} commands to {domains}")
+    return results
 
 
 class Extras(msgspec.Struct, frozen=True):
@@ -376,20 +394,17 @@ def cancel(
     domain: str,
     command_id: UUID | str,
     reason: str = "canceled by the sender",
-    *,
-    actor: str | None = None,
 ) -> Op[None]:
     """End a waiting command as CANCELED; it will not be started.
 
     Raises CommandNotFoundError, or InvalidOperationError when it is running or has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    wanted, actor = as_id(command_id, "command_id"), as_actor(actor, "actor")
+    wanted = as_id(command_id, "command_id")
     yield TOGETHER
-    yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, actor)
+    yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, scope.by)
     yield from reply_to_sender(scope, domain, wanted)
-    if actor is not None:
-        yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
+    yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
 
 
 def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:

@@ -53,7 +53,6 @@ class EraseReport(msgspec.Struct, frozen=True):
 def erase(
     scope: Scope,
     *,
-    operator: str,
     reason: str,
     data: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
@@ -71,18 +70,16 @@ def erase(
     `cancel_waiting` canceled first; what runs is left and counted. Each piece is its own transaction:
     repeating an erasure that was interrupted finishes it. Raises InvalidArgumentError.
     """
-    because, by = as_text(reason, "reason", longest=500), as_text(operator, "operator", longest=200)
+    because = as_text(reason, "reason", longest=500)
     if not data and not headers and tag is None:
         raise InvalidArgumentError(
             'Say whose commands are meant: data={"account": "42"}, headers= or tag=.'
         )
     chosen = None if domains is None else [as_name(d, "domain") for d in as_items(domains, "domains")]
-    if not dry_run:
-        # The values are what is to be forgotten, so only the places are put on record.
-        places = [f"data.{path}" for path in data or ()] + [f"headers.{path}" for path in headers or ()]
-        subject = f"by {', '.join([*places, *(['tag'] if tag else [])])} in {_told(chosen)}"
-        yield Send(record_action(scope, by, "erase", subject, because))
-    work = _Work(by, because, cancel_waiting, dry_run)
+    # The values are what is to be forgotten, so only the places are put on record.
+    places = [f"data.{path}" for path in data or ()] + [f"headers.{path}" for path in headers or ()]
+    subject = f"by {', '.join([*places, *(['tag'] if tag else [])])} in {_told(chosen)}"
+    work = _Work(subject, because, cancel_waiting, dry_run)
     for domain in chosen if chosen is not None else [None]:
         after: str | None = None
         while True:
@@ -107,7 +104,7 @@ def erase(
 class _Work:
     """What is to be done, and what was."""
 
-    operator: str
+    subject: str
     reason: str
     cancel_waiting: bool
     dry_run: bool
@@ -127,7 +124,7 @@ def _erase_page(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> 
             work.running += 1
         elif alive and not work.cancel_waiting:
             work.waiting += 1
-        elif work.dry_run or (yield from _canceled(scope, alive, work.operator)):
+        elif work.dry_run or (yield from _canceled(scope, alive)):
             work.canceled += len(alive)
             chosen += [record, *replies]
         else:
@@ -135,23 +132,23 @@ def _erase_page(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> 
     if work.dry_run:
         work.erased += len(chosen)
     elif chosen:
-        work.erased += yield Send(_erase_piece(scope, chosen, work.operator, work.reason))
+        work.erased += yield Send(_erase_piece(scope, chosen, work))
 
 
 def _told(domains: Sequence[str] | None) -> str:
     return "all domains" if domains is None else ", ".join(domains)
 
 
-def _canceled(scope: Scope, alive: Sequence[CommandRecord], operator: str) -> Flow[bool]:
+def _canceled(scope: Scope, alive: Sequence[CommandRecord]) -> Flow[bool]:
     """Whether they could be canceled: somebody may have begun with one just now."""
     reason = "its data is erased"
     try:
         for record in alive:
             place = (scope, record.domain, record.command_id, reason)
             if record.status is PARKED:
-                yield Send(operator_cancel(*place, operator=operator))
+                yield Send(operator_cancel(*place))
             else:
-                yield Send(cancel(*place, actor=operator))
+                yield Send(cancel(*place))
     except CommandBusError:
         return False
     return True
@@ -171,11 +168,11 @@ def _replies(scope: Scope, record: CommandRecord) -> Flow[list[CommandRecord]]:
     ]
 
 
-def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, reason: str) -> Op[int]:
+def _erase_piece(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> Op[int]:
     yield TOGETHER
     by_sequence = {record.sequence: record for record in records}
     erased = yield from scope.store.erase(sorted(by_sequence))
-    details = {"operator": operator, "reason": reason, "erased": True}
+    details = {"operator": scope.by, "reason": work.reason, "erased": True}
     links: list[Link] = []
     for sequence in erased:
         place = (by_sequence[sequence].domain, by_sequence[sequence].command_id)
@@ -185,4 +182,6 @@ def _erase_piece(scope: Scope, records: Sequence[CommandRecord], operator: str, 
         yield from forget_window(scope, *place, by_sequence[sequence].unique_key)
         links.append((yield from written(scope, *place, AuditEventType.ERASED, details)))
     yield from link(scope, links)
+    if erased and not work.erased:
+        yield from record_action(scope, "erase", work.subject, work.reason)
     return len(erased)

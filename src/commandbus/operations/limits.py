@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from commandbus.domain.limits import Limit, make_limit
 from commandbus.domain.moment import Duration, as_seconds
-from commandbus.domain.names import as_name
+from commandbus.domain.names import as_name, as_reason
 from commandbus.errors import InvalidOperationError
+from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
 
@@ -21,6 +22,7 @@ def set_limit(
     per: Duration = 1.0,
     burst: int | None = None,
     per_sender: bool = False,
+    reason: str | None = None,
 ) -> Op[Limit]:
     """Limit, fleet-wide and across restarts, what of a domain runs at once (`concurrency`) and starts
     in `per` seconds (`rate`): all of it, one type, or with `per_key` each group key by itself.
@@ -32,8 +34,11 @@ def set_limit(
     """
     seconds = as_seconds(per, "per")
     limit = make_limit(domain, command_type, per_key, concurrency, rate, seconds, burst, per_sender)
+    because = as_reason(reason)
     yield TOGETHER
-    yield from scope.store.put_limit(limit)
+    if limit not in (yield from scope.store.limits(limit.domain)):
+        yield from scope.store.put_limit(limit)
+        yield from record_action(scope, "set_limit", str(limit), because)
     return limit
 
 
@@ -49,11 +54,15 @@ def clear_limit(
     *,
     per_key: bool = False,
     per_sender: bool = False,
+    reason: str | None = None,
 ) -> Op[None]:
     """Take a limit away; what waited for it goes on. Raises InvalidOperationError if there is none."""
     concurrency, rate = (None, 1.0) if per_sender else (1, None)
     wanted = make_limit(domain, command_type, per_key, concurrency, rate, 1.0, None, per_sender)
+    because = as_reason(reason)
     yield TOGETHER
     if not (yield from scope.store.drop_limit(wanted.domain, wanted.gate)):
         known = ", ".join(map(str, (yield from scope.store.limits(wanted.domain)))) or "none"
         raise InvalidOperationError(f"There is no such limit in domain {domain!r}; it has: {known}.")
+    of = "sender" if per_sender else "key" if per_key else command_type or "the domain"
+    yield from record_action(scope, "clear_limit", f"{wanted.domain}, {of}", because)

@@ -21,7 +21,7 @@ from commandbus.domain.moment import (
     as_optional_datetime,
     as_seconds,
 )
-from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
@@ -46,6 +46,7 @@ from commandbus.errors import (
     InvalidOperationError,
     ProcessNotFoundError,
 )
+from commandbus.operations.actions import record_action
 from commandbus.operations.batches import open_batch
 from commandbus.operations.cancelling import withdraw
 from commandbus.operations.evidence import control_details
@@ -315,41 +316,46 @@ def wait_process(
         now = yield Await(left)
 
 
-def signal_process(scope: Scope, process_id: UUID | str, signal: str, data: Any = None) -> Op[None]:
-    """Tell a process that something happened, for the step that waits for it now or later.
+def signal_process(
+    scope: Scope, process_id: UUID | str, signal: str, data: Any = None, *, reason: str | None = None
+) -> Op[None]:
+    """Tell a process that something happened, for the step that waits for it now or later. A signal is
+    a message between programs; on a bus from `acting` it is an operator action with its record.
 
     Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
     """
     name = as_name(signal, "signal")
     body = payload.encode({"signal": name, "data": data}, bytes_max=scope.settings.payload_bytes_max)
+    because = as_reason(reason)
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "signal")
     command = follow_up(row.reply_to, SIGNAL_TYPE, body, row.process_id, row.process_id)
     yield from scope.insert([command], Capacity())
+    if scope.actor is not None:
+        yield from record_action(scope, "signal_process", f"{row.process_id} {name}", because)
 
 
 def cancel_process(
-    scope: Scope,
-    process_id: UUID | str,
-    reason: str = "canceled by the starter",
-    *,
-    actor: str | None = None,
+    scope: Scope, process_id: UUID | str, reason: str = "canceled by the starter"
 ) -> Op[None]:
     """Call a process off: nothing new is begun, and what was done is undone; a router does it.
 
     Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    yield from _ask(scope, process_id, "cancel", checked, as_actor(actor, "actor"))
+    yield TOGETHER
+    row = yield from _require_going(scope, process_id, "cancel")
+    yield from _control(scope, row, "cancel", checked)
+    yield from record_action(scope, "cancel_process", str(row.process_id), checked)
 
 
-def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None = None) -> Op[None]:
+def retry_process(scope: Scope, process_id: UUID | str, *, reason: str | None = None) -> Op[None]:
     """Let a process that waits for troubleshooting try again: parked commands go back to work with
     fresh attempts, and a compensation or decision that failed is repeated.
 
     Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for anybody.
     """
-    operator = as_actor(operator, "operator")
+    because = as_reason(reason)
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "retry")
     places = [(run.target, run.id) for run in (yield from _parked_runs(scope, row))]
@@ -361,25 +367,24 @@ def retry_process(scope: Scope, process_id: UUID | str, *, operator: str | None 
         places += [(reply.domain, reply.command_id) for reply in replies]
     links: list[Link] = []
     for domain, command_id in places:
-        yield from scope.store.resolve(domain, command_id, OperatorAction("retry", operator))
+        yield from scope.store.resolve(domain, command_id, OperatorAction("retry", scope.by, because))
         yield from withdraw(scope, domain, command_id)
         retried = AuditEventType.OPERATOR_RETRY
         links.append((yield from written(scope, domain, command_id, retried)))
     if places:
         yield from link(scope, links)
-        return
-    _require_stuck(row)
-    yield from _control(scope, row, "retry", None, operator)
+    else:
+        _require_stuck(row)
+        yield from _control(scope, row, "retry", because)
+    yield from record_action(scope, "retry_process", str(row.process_id), because)
 
 
-def skip_compensation(
-    scope: Scope, process_id: UUID | str, reason: str, *, operator: str | None = None
-) -> Op[None]:
+def skip_compensation(scope: Scope, process_id: UUID | str, reason: str) -> Op[None]:
     """Let a process go on without the compensation that failed; a person vouches for it.
 
     Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
     """
-    checked, operator = as_text(reason, "reason", longest=500), as_actor(operator, "operator")
+    checked = as_text(reason, "reason", longest=500)
     yield TOGETHER
     row = yield from _require_going(scope, process_id, "skip a compensation of")
     _require_stuck(row)
@@ -387,7 +392,8 @@ def skip_compensation(
         raise InvalidOperationError(
             f"No compensation of process {row.process_id} has failed; retry_process lets it go on."
         )
-    yield from _control(scope, row, "skip", checked, operator)
+    yield from _control(scope, row, "skip", checked)
+    yield from record_action(scope, "skip_compensation", str(row.process_id), checked)
 
 
 def _compensation_failed(row: ProcessRow) -> bool:
@@ -402,20 +408,12 @@ def _require_stuck(row: ProcessRow) -> None:
         )
 
 
-def _ask(scope: Scope, process_id: UUID | str, action: str, reason: str, actor: str | None) -> Op[None]:
-    yield TOGETHER
-    row = yield from _require_going(scope, process_id, action)
-    yield from _control(scope, row, action, reason, actor)
-
-
-def _control(
-    scope: Scope, row: ProcessRow, action: str, reason: str | None, actor: str | None
-) -> Op[None]:
+def _control(scope: Scope, row: ProcessRow, action: str, reason: str | None) -> Op[None]:
     """Ask a process something, and put on record that an operator did: routers look for the link."""
-    command = control(row.reply_to, row.process_id, action, reason, actor)
+    command = control(row.reply_to, row.process_id, action, reason, scope.by)
     yield from scope.insert([command], Capacity())
     domain, key, kind = command.domain, command.command_id, AuditEventType.OPERATOR_CONTROL
-    yield from scope.store.note(domain, key, kind, control_details(action, reason, actor))
+    yield from scope.store.note(domain, key, kind, control_details(action, reason, scope.by))
     yield from link_event(scope, domain, key, kind)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from commandbus.domain.audit import LINKED
 from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.operations.actions import record_action
 from commandbus.operations.cases import KIND as CASE
 from commandbus.operations.cases import case_key, forget_case
 from commandbus.operations.ledger import Link, link, of_event
@@ -50,7 +51,11 @@ def depart(scope: Scope, to: str, after: int) -> Op[Departure]:
         raise InvalidOperationError(
             f"{found.running} commands are running; stop the workers of this store, and promote again."
         )
-    return (yield from _departing(scope).depart(to, after, PIECE))
+    yield TOGETHER
+    departure = yield from _departing(scope).depart(to, after, PIECE)
+    if departure.gone:
+        yield from record_action(scope, "promote", f"{departure.gone} commands to {to}")
+    return departure
 
 
 def list_moving(scope: Scope) -> Op[dict[str, Moving]]:
@@ -65,7 +70,7 @@ def list_moving(scope: Scope) -> Op[dict[str, Moving]]:
     }
 
 
-def arrive(scope: Scope, commands: Sequence[Moving]) -> Op[int]:
+def arrive(scope: Scope, commands: Sequence[Moving], origin: str) -> Op[int]:
     """Add what was taken out elsewhere; what has come before is left alone. Returns how many were new.
     What operators did to them is linked here, too, as it arrived."""
     check_arriving(scope)
@@ -79,6 +84,8 @@ def arrive(scope: Scope, commands: Sequence[Moving]) -> Op[int]:
             trail = yield from scope.store.audit_trail(one.command.command_id, one.command.domain)
             links += [of_event(scope, event) for event in trail if event.event_type in LINKED]
     yield from link(scope, links)
+    if new:
+        yield from record_action(scope, "promote", f"{len(new)} commands from {origin}")
     return len(new)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from commandbus.domain.mapping import QueueMapping
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
-from commandbus.operations.actions import PROGRAM, check_actor, record_action
+from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
@@ -16,32 +16,23 @@ from commandbus.store.port import AdoptingStore
 from commandbus.store.records import QueueStats
 
 
-def pause(
-    scope: Scope, domain: str, reason: str | None = None, *, actor: str | None = None
-) -> Op[None]:
+def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
     """Stop giving out commands of a domain, fleet-wide and across restarts, until `resume`.
 
     Sends are still accepted; commands that run now finish.
     """
-    checked = None if reason is None else as_text(reason, "reason", longest=500)
-    name = as_name(domain, "domain")
-    if actor is not None:
-        check_actor(actor)
-        yield TOGETHER
-    yield from scope.store.set_paused(name, True, checked, actor)
-    if actor is not None:
-        yield from record_action(scope, actor, "pause", name, checked)
+    checked, name = as_reason(reason), as_name(domain, "domain")
+    yield TOGETHER
+    if (yield from scope.store.set_paused(name, True, checked, scope.by)):
+        yield from record_action(scope, "pause", name, checked)
 
 
-def resume(scope: Scope, domain: str, *, actor: str | None = None) -> Op[None]:
+def resume(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
     """Give out commands of a paused domain again; workers are woken."""
-    name = as_name(domain, "domain")
-    if actor is not None:
-        check_actor(actor)
-        yield TOGETHER
-    yield from scope.store.set_paused(name, False, None, actor)
-    if actor is not None:
-        yield from record_action(scope, actor, "resume", name)
+    checked, name = as_reason(reason), as_name(domain, "domain")
+    yield TOGETHER
+    if (yield from scope.store.set_paused(name, False, None, scope.by)):
+        yield from record_action(scope, "resume", name, checked)
 
 
 def stats(scope: Scope, domain: str, *, cap: int | None = None) -> Op[QueueStats]:
@@ -76,15 +67,13 @@ def list_domains(scope: Scope) -> Op[list[str]]:
     return (yield from scope.store.domains())
 
 
-def purge(
-    scope: Scope, domain: str | None = None, *, actor: str = PROGRAM, reason: str | None = None
-) -> Op[int]:
-    """Forget a domain, or everything, with all trails: for tests. Returns how many commands. It
-    is on record as an action of `actor`."""
-    chosen = None if domain is None else as_name(domain, "domain")
-    check_actor(actor, reason)
+def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[int]:
+    """Forget a domain, or everything, with all trails: for tests. Returns how many commands."""
+    chosen, because = None if domain is None else as_name(domain, "domain"), as_reason(reason)
     yield TOGETHER
+    known = yield from scope.store.domains()
     count = yield from scope.store.purge(chosen)
-    yield from link_forgotten(scope, [f"{chosen or ALL} {ALL}"])
-    yield from record_action(scope, actor, "purge", chosen or "everything", reason)
+    if count or (known if chosen is None else chosen in known):
+        yield from link_forgotten(scope, [f"{chosen or ALL} {ALL}"])
+        yield from record_action(scope, "purge", chosen or "everything", because)
     return count

@@ -87,7 +87,6 @@ def bulk(
     scope: Scope,
     action: str,
     *,
-    operator: str | None = None,
     reason: str | None = None,
     command_ids: Iterable[UUID | str] | None = None,
     domain: str | None = None,
@@ -112,7 +111,7 @@ def bulk(
     """
     if limit is not None:
         as_count(limit, "limit", highest=BULK_MAX)
-    build = _builder(action, operator, reason, result)
+    build = _builder(action, reason, result)
     looks = _looks(action, canary)
     seconds = as_seconds(patience, "patience")
     if command_ids is None and not any((domain, command_type, error_code, group)):
@@ -182,22 +181,22 @@ def _count_failed(scope: Scope, tried: list[CommandRecord], seconds: float) -> F
 
 
 def _builder(
-    action: str, operator: str | None, reason: str | None, result: Any
+    action: str, reason: str | None, result: Any
 ) -> Callable[[Scope, CommandRecord], Op[None]]:
     match action:
         case "retry":
             return lambda scope, record: operator_retry(
-                scope, record.domain, record.command_id, operator=operator, reason=reason
+                scope, record.domain, record.command_id, reason=reason
             )
         case "cancel":
             if not reason:
                 raise InvalidArgumentError("Cancelling needs a reason, for the audit.")
             return lambda scope, record: operator_cancel(
-                scope, record.domain, record.command_id, reason, operator=operator
+                scope, record.domain, record.command_id, reason
             )
         case "complete":
             return lambda scope, record: operator_complete(
-                scope, record.domain, record.command_id, result, operator=operator, reason=reason
+                scope, record.domain, record.command_id, result, reason=reason
             )
         case _:
             raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")

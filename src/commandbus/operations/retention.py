@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_seconds
+from commandbus.domain.names import as_reason
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.actions import PROGRAM, record_action
+from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import link_forgotten
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.store.op import TOGETHER, Op
@@ -44,24 +46,25 @@ def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
     return found
 
 
-def prune_piece(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
-    """One small step of a pass over all outcomes. Trails with entries of operators are named in the
-    ledger: one that is missing and not named was removed by other means."""
+def prune_piece(
+    scope: Scope, keep: Mapping[str, float], after: int, reason: str | None = None
+) -> Op[Pruned]:
+    """One small step of a pass over all outcomes, with its record. Trails with entries of operators are
+    named in the ledger: one that is missing and not named was removed by other means."""
     yield TOGETHER
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
     pruned = yield from scope.store.prune(cutoffs, after, PIECE)
     yield from link_forgotten(scope, pruned.linked)
+    if pruned.gone:
+        said = ", ".join(f"{status} older than {kept:g} s" for status, kept in keep.items())
+        yield from record_action(scope, "prune", f"{pruned.gone} of {said}", reason)
     return pruned
 
 
 def retain(scope: Scope, keep: Mapping[str, float], after: int) -> Op[Pruned]:
-    """One small step by the settings, with its record."""
-    yield TOGETHER
-    pruned = yield from prune_piece(scope, keep, after)
-    if pruned.gone:
-        yield from record_action(scope, RETENTION, "prune", f"{pruned.gone} ended commands")
-    return pruned
+    """One small step by the settings."""
+    return (yield from prune_piece(replace(scope, actor=RETENTION), keep, after))
 
 
 def prune(
@@ -69,18 +72,16 @@ def prune(
     keep: Mapping[CommandStatus | str, Duration],
     *,
     limit: int | None = None,
-    actor: str = PROGRAM,
     reason: str | None = None,
 ) -> Flow[PruneReport]:
     """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
-    piece is its own transaction, so work goes on meanwhile. Stops after about `limit` commands. What
-    was forgotten is on record as an action of `actor`."""
+    piece is its own transaction with its own record, so work goes on meanwhile. Stops after about
+    `limit` commands."""
     seconds = check_retention({str(status): duration for status, duration in keep.items()})
-    said = ", ".join(f"{status.lower()} older than {kept:g} s" for status, kept in seconds.items())
-    yield Send(record_action(scope, actor, "prune", said, reason))
+    because = as_reason(reason)
     gone, after = 0, 0
     while True:
-        step: Pruned = yield Send(prune_piece(scope, seconds, after))
+        step: Pruned = yield Send(prune_piece(scope, seconds, after, because))
         gone += step.gone
         if step.last is None or (limit is not None and gone >= limit):
             return PruneReport(gone)

@@ -15,7 +15,7 @@ import msgspec
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
-from commandbus.domain.names import as_name
+from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
@@ -51,32 +51,36 @@ class TickReport(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Body)
 
 
-def put_schedule(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
+def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None) -> Op[ScheduleRecord]:
     """Create a schedule or replace the one with its name. Its first slot is the next one from now;
     replacing with the same times keeps the planned slot. Raises ConfigurationError."""
     if not isinstance(schedule, Schedule):
         raise InvalidArgumentError(f"put_schedule takes a Schedule, not {schedule!r}.")
     schedule.checked()
     encode_request(scope, _request(schedule, None))
-    return _put(scope, schedule)
+    return _put(scope, schedule, as_reason(reason))
 
 
-def _put(scope: Scope, schedule: Schedule) -> Op[ScheduleRecord]:
+def _put(scope: Scope, schedule: Schedule, reason: str | None) -> Op[ScheduleRecord]:
     yield TOGETHER
     while True:
         present = yield from scope.store.get_document(KIND, schedule.name)
-        body = _Body(schedule)
+        body, is_same = _Body(schedule), False
         due_at: int | None = None
         for before in readable([present] if present else [], lambda d: _decoder.decode(d.body)):
             body.last_run, body.last_command_id = before.last_run, before.last_command_id
             if _times(before.schedule) == _times(schedule):
                 due_at = present.due_at if present else None
+            is_same = _encoded(before.schedule) == _encoded(schedule)
+        if is_same and (due_at is not None or not schedule.enabled):
+            return _record(body, due_at)
         if schedule.enabled and due_at is None:
             due_at = yield from _next_from_now(scope, schedule)
         if not schedule.enabled:
             due_at = None
         # A slot that is sent meanwhile makes it another version.
         if (yield from _write(scope, body, due_at, present.version if present else 0)):
+            yield from record_action(scope, "put_schedule", schedule.name, reason)
             return _record(body, due_at)
 
 
@@ -98,45 +102,37 @@ def list_schedules(scope: Scope) -> Op[list[ScheduleRecord]]:
         after = page[-1].key
 
 
-def enable_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[None]:
+def enable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[None]:
     """Let a schedule send again, from its next slot on."""
-    yield from _switch(scope, name, True)
-    yield from _note(scope, actor, "enable_schedule", name)
+    yield from _switch(scope, name, True, as_reason(reason))
 
 
-def disable_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[None]:
+def disable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[None]:
     """Stop a schedule; it stays in the list and sends nothing until it is enabled."""
-    yield from _switch(scope, name, False)
-    yield from _note(scope, actor, "disable_schedule", name)
+    yield from _switch(scope, name, False, as_reason(reason))
 
 
-def delete_schedule(
-    scope: Scope, name: str, *, actor: str | None = None, reason: str | None = None
-) -> Op[bool]:
+def delete_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[bool]:
     """Forget a schedule; False when there was none."""
+    because = as_reason(reason)
     yield TOGETHER
     was_there = yield from scope.store.delete_document(KIND, as_name(name, "schedule"))
     if was_there:
-        yield from _note(scope, actor, "delete_schedule", name, reason)
+        yield from record_action(scope, "delete_schedule", name, because)
     return was_there
 
 
-def trigger_schedule(scope: Scope, name: str, *, actor: str | None = None) -> Op[UUID]:
+def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[UUID]:
     """Send a schedule's command now, beside its slots; returns the command's id. With
     overlap="skip", that of the command that has not ended, if there is one."""
+    because = as_reason(reason)
     yield TOGETHER
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
     inserted = yield from scope.insert([command], Capacity())
-    yield from _note(scope, actor, "trigger_schedule", name)
+    if not inserted[0].duplicate:
+        yield from record_action(scope, "trigger_schedule", name, because)
     return inserted[0].command_id
-
-
-def _note(
-    scope: Scope, actor: str | None, action: str, name: str, reason: str | None = None
-) -> Op[None]:
-    if actor is not None:
-        yield from record_action(scope, actor, action, name, reason)
 
 
 def tick(scope: Scope) -> Op[TickReport]:
@@ -201,7 +197,7 @@ def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime]
     return [newest], following
 
 
-def _switch(scope: Scope, name: str, enabled: bool) -> Op[None]:
+def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[None]:
     yield TOGETHER
     while True:
         body, version = yield from _require(scope, name)
@@ -210,6 +206,8 @@ def _switch(scope: Scope, name: str, enabled: bool) -> Op[None]:
         body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
         due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
         if (yield from _write(scope, body, due_at, version)):
+            action = "enable_schedule" if enabled else "disable_schedule"
+            yield from record_action(scope, action, name, reason)
             return
 
 
@@ -243,6 +241,10 @@ def _request(schedule: Schedule, slot: datetime | None) -> SendRequest:
         unique_key=schedule.unique_key,
         headers={"schedule": schedule.name} | ({"slot": slot.isoformat()} if slot else {}),
     )
+
+
+def _encoded(schedule: Schedule) -> bytes:
+    return msgspec.json.encode(schedule)
 
 
 def _times(schedule: Schedule) -> tuple[object, ...]:

@@ -20,6 +20,8 @@ from commandbus.store.records import Capacity, Inserted, NewCommand
 from commandbus.store.sent import SentFigures
 
 T = TypeVar("T")
+PROGRAM = "program"
+"""Who acts where no person is named with `acting`."""
 logger = logging.getLogger("commandbus")
 
 
@@ -32,6 +34,8 @@ class Scope:
     """What makes the headers of a request, when traces are carried in them."""
     check_payload: Callable[[str, str, str], None] | None = None
     """Raises PayloadError when a payload does not fit the handler of its (domain, command type)."""
+    actor: str | None = None
+    """Who acts, on a bus that was made by `acting`."""
     in_callers_transaction: bool = False
     """Nobody else may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
@@ -40,6 +44,11 @@ class Scope:
     """The sender's clock, for expiries that are so many seconds away."""
     sent: SentFigures = field(default_factory=SentFigures)
     """What went through `insert`."""
+
+    @property
+    def by(self) -> str:
+        """The name under which operator actions are recorded."""
+        return self.actor or PROGRAM
 
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         """The store's, and counted."""

@@ -10,7 +10,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
-from commandbus.domain.names import as_actor, as_name, as_text
+from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidOperationError
@@ -51,7 +51,6 @@ def operator_retry(
     domain: str,
     command_id: UUID | str,
     *,
-    operator: str | None = None,
     data: Any = UNCHANGED,
     reason: str | None = None,
 ) -> Op[None]:
@@ -62,11 +61,11 @@ def operator_retry(
     Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more): of two
     operators who act at once, one succeeds. Data that cannot be read must be replaced.
     """
-    who, edited = as_actor(operator, "operator"), None
+    edited: str | None = None
     if data is not UNCHANGED:
         edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
         yield from _check_edited(scope, domain, command_id, edited)
-    action = OperatorAction("retry", who, _reason(reason), data=edited)
+    action = OperatorAction("retry", scope.by, as_reason(reason), data=edited)
     wanted = as_id(command_id, "command_id")
     yield TOGETHER
     if edited is None:
@@ -94,17 +93,10 @@ def _check_edited(scope: Scope, domain: str, command_id: UUID | str, data: str) 
         scope.check_payload(domain, records[0].command_type, data)
 
 
-def operator_cancel(
-    scope: Scope,
-    domain: str,
-    command_id: UUID | str,
-    reason: str,
-    *,
-    operator: str | None = None,
-) -> Op[None]:
+def operator_cancel(scope: Scope, domain: str, command_id: UUID | str, reason: str) -> Op[None]:
     """End a parked command as CANCELED, with the reason in its record and audit."""
     checked = as_text(reason, "reason", longest=500)
-    action = OperatorAction("cancel", as_actor(operator, "operator"), checked)
+    action = OperatorAction("cancel", scope.by, checked)
     yield from _end(scope, domain, command_id, action)
 
 
@@ -114,13 +106,11 @@ def operator_complete(
     command_id: UUID | str,
     result: Any = None,
     *,
-    operator: str | None = None,
     reason: str | None = None,
 ) -> Op[None]:
     """End a parked command as COMPLETED with a result that a person vouches for."""
     encoded = None if result is None else payload.encode(result, what="result")
-    who = as_actor(operator, "operator")
-    action = OperatorAction("complete", who, _reason(reason), result=encoded)
+    action = OperatorAction("complete", scope.by, as_reason(reason), result=encoded)
     yield from _end(scope, domain, command_id, action)
 
 
@@ -131,7 +121,3 @@ def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorActi
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
     yield from reply_to_sender(scope, domain, wanted)
     yield from link_event(scope, domain, wanted, AuditEventType(f"OPERATOR_{action.kind.upper()}"))
-
-
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else as_text(reason, "reason", longest=500)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, ForwardRef, Protocol, TypeVar, Unpack
+from typing import Any, ForwardRef, Protocol, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -17,6 +18,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
+from commandbus.domain.names import as_actor
 from commandbus.errors import ConfigurationError
 from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
@@ -112,7 +114,21 @@ def scope_with(scope: Scope, registry: HandlerRegistry | None) -> Scope:
     return scope if registry is None else replace(scope, check_payload=registry.check_payload)
 
 
-class BusBase:
+class Acting:
+    """Something with a scope that can act in a person's name."""
+
+    scope: Scope
+
+    def acting(self, actor: str) -> Self:
+        """The same bus in the name of `actor`: every operator action, its record and its link in the
+        ledger commit together. Without `acting`, the actor is "program", and sends and signals are
+        not operator actions."""
+        view = copy(self)
+        view.scope = replace(self.scope, actor=as_actor(actor))
+        return view
+
+
+class BusBase(Acting):
     """A bus that is not open yet.
 
     `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder.

@@ -188,8 +188,9 @@ class CheckStore(Protocol):
 class QueueStore(Protocol):
     """Whole domains."""
 
-    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
-        """Persisted; a paused domain accepts sends and gives out nothing."""
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[bool]:
+        """Persisted; a paused domain accepts sends and gives out nothing. False when it was so before,
+        for the same reason."""
         ...
 
     def purge(self, domain: str | None) -> Op[int]:

@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent
@@ -151,6 +152,12 @@ class Harness(ABC):
     def close(self) -> None:
         self.call(self.bus.close)
         self._end()
+
+    def acting(self, actor: str) -> Self:
+        """The same harness, whose bus acts in this name."""
+        view = copy(self)
+        view.bus = self.bus.acting(actor)
+        return view
 
     @property
     def engine(self) -> Any:

@@ -435,10 +435,14 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
     def check(self) -> Op[None]:
         yield from ()
 
-    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[bool]:
+        present = self._state.look_at(domain).pause
+        if (present is not None) == paused and (present is None or present.reason == reason):
+            return False
         self._state.domain(domain).pause = Pause(reason, self._clock()) if paused else None
         if not paused:
             yield Wake(domain)
+        return True
 
     def purge(self, domain: str | None) -> Op[int]:
         yield from ()

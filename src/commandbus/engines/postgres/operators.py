@@ -102,11 +102,12 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
     def check(self) -> Op[None]:
         yield Urgent(self._sql.check, seconds=CHECK_SECONDS)
 
-    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
-        yield Statement(self._sql.set_paused, (domain, paused, reason, actor))
-        if not paused:
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[bool]:
+        changed = bool((yield Statement(self._sql.set_paused, (domain, paused, reason, actor))))
+        if changed and not paused:
             yield Statement(self._sql.wake, (domain, ORIGIN, self._notify))
             yield Wake(domain)
+        return changed
 
     def purge(self, domain: str | None) -> Op[int]:
         chosen = "select seq from commandbus.command where $1::text is null or domain = $1::text"

@@ -132,11 +132,12 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         yield Statement(SQL.last_seq)
         yield Statement(SQL.domain_state, ("",))
 
-    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[None]:
+    def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[bool]:
         since = self._clock() if paused else None
-        yield Statement(SQL.set_paused, (domain, since, reason, actor))
-        if not paused:
+        changed = bool((yield Statement(SQL.set_paused, (domain, since, reason, actor))))
+        if changed and not paused:
             yield Wake(domain)
+        return changed
 
     def purge(self, domain: str | None) -> Op[int]:
         rows = yield Statement(f"select count(*) from ({_CHOSEN})", {"domain": domain})

@@ -275,16 +275,14 @@ def cancel(
 
     Those that run finish, and parked ones stay parked.
     """
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         record = _find(bus, batch_id, domain)
         what = f"{text.plural(_waiting(bus, record), 'waiting command')} of batch {record.batch_id}"
         if dry_run:
             output.note(f"would cancel {what}")
             return
         options.confirm(f"Cancel {what}?", yes=yes)
-        actor = options.acting(operator)
-        count = bus.cancel_batch(record.domain, record.batch_id, reason, actor=actor)
-        bus.record_action(actor, "cancel_batch", f"{record.domain} {record.batch_id}", reason)
+        count = bus.cancel_batch(record.domain, record.batch_id, reason)
     output.done(f"canceled {text.plural(count, 'command')} of batch {record.batch_id}")
 
 

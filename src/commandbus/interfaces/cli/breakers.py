@@ -75,8 +75,8 @@ def open_(
     whether the target answers.
     """
     seconds = options.seconds(cooldown, "--for") or 0.0
-    with target.opened(url) as bus:
-        bus.open_breaker(name, seconds, operator=options.acting(operator), reason=reason)
+    with target.acting(url, operator) as bus:
+        bus.open_breaker(name, seconds, reason=reason)
     output.done(f"nothing gets through to {name} for {text.duration(seconds)}")
 
 
@@ -87,12 +87,12 @@ def reset(
     url: options.Url = None,
 ) -> None:
     """Call a target again, because it is known to answer."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         if bus.get_breaker(name) is None:
             raise CliError(
                 f"No breaker of {name!r} has ever opened; `commandbus breaker list` names those that "
                 "have.",
                 Exit.NOT_FOUND,
             )
-        bus.reset_breaker(name, operator=options.acting(operator), reason=reason)
+        bus.reset_breaker(name, reason=reason)
     output.done(f"{name} is called again")

@@ -45,10 +45,10 @@ def comment(
     """Say something about a command; it is kept in its trail."""
     from commandbus.sync import SyncTroubleshootingQueue
 
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         record = commands.find(bus, command_id, domain)
         queue = SyncTroubleshootingQueue(bus)
-        queue.comment(record.domain, record.command_id, words, operator=options.acting(operator))
+        queue.comment(record.domain, record.command_id, words)
     output.done("the comment is in the command's trail")
 
 
@@ -65,9 +65,8 @@ def assign(
 
     if nobody == bool(assignee):
         raise CliError("Name somebody, or say --nobody; not both.", Exit.USAGE)
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         record = commands.find(bus, command_id, domain)
         queue = SyncTroubleshootingQueue(bus)
-        who = options.acting(operator)
-        queue.assign(record.domain, record.command_id, assignee or None, operator=who)
+        queue.assign(record.domain, record.command_id, assignee or None)
     output.done(f"{assignee or 'nobody'} takes care of it")

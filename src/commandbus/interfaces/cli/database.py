@@ -168,8 +168,8 @@ def prune(
         output.note(f"would forget what is {told}")
         return
     options.confirm(f"Forget what is {told}?", yes=yes)
-    with target.opened(url) as bus:
-        report = bus.prune(keep, actor=options.acting(operator), reason=reason)
+    with target.acting(url, operator) as bus:
+        report = bus.prune(keep, reason=reason)
     if json:
         output.json_document(report)
     else:

@@ -45,9 +45,8 @@ def erase(
     conditions = _conditions(subject)
     if not dry_run:
         options.confirm(f"Erase the data of commands with {', '.join(subject)} for good?", yes=yes)
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         report = bus.erase(
-            operator=options.acting(operator),
             reason=reason,
             data=conditions["data"],
             headers=conditions["header"],

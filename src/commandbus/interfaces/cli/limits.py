@@ -82,7 +82,7 @@ def set_(
             "Say what to limit: --concurrency, --rate or both; `limit clear` takes a limit away."
         )
     seconds = options.seconds(per, "--per") or 0.0
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         limit = bus.set_limit(
             domain,
             command_type,
@@ -93,7 +93,6 @@ def set_(
             burst=burst,
             per_sender=per_sender,
         )
-        bus.record_action(options.acting(operator), "set_limit", str(limit))
     if json:
         output.json_document({"limit": limit})
         return
@@ -109,10 +108,6 @@ def clear(
     url: options.Url = None,
 ) -> None:
     """Take a limit away; what waited for it goes on."""
-    from commandbus.domain.limits import Limit
-
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         bus.clear_limit(domain, command_type, per_key=per_key, per_sender=per_sender)
-        of = _scope(Limit(domain, command_type, per_key, per_sender=per_sender))
-        bus.record_action(options.acting(operator), "clear_limit", f"{domain}, {of}")
     output.done(f"the limit in {domain} is taken away")

@@ -34,7 +34,7 @@ def promote(
         )
     from commandbus.operations import promotion
 
-    with target.opened(source) as old, target.opened(destination) as new:
+    with target.acting(source, operator) as old, target.acting(destination, operator) as new:
         promotion.check_arriving(new.scope)
         if not dry_run:
             old.session.run(promotion.take_back(old.scope))
@@ -44,10 +44,8 @@ def promote(
             _check_idle(found)
             where = shown_url(destination).partition("?")[0]
             options.confirm(f"Move {_told(found)} to {where}?", yes=yes)
-            old.record_action(options.acting(operator), "promote", f"to {where}")
-            new.record_action(options.acting(operator), "promote", f"from {shown_url(source)}")
-            _pause_alike(old, new, options.acting(operator))
-            moved, arrived = move(old, new, where)
+            _pause_alike(old, new)
+            moved, arrived = move(old, new, shown_url(source), where)
             found = old.session.run(promotion.survey(old.scope), read=True)
     if json:
         output.json_document({"moved": moved, "arrived": arrived, "left": found})
@@ -61,7 +59,7 @@ def promote(
         raise typer.Exit(Exit.FAILURE)
 
 
-def move(old: SyncCommandBus, new: SyncCommandBus, where: str) -> tuple[int, int]:
+def move(old: SyncCommandBus, new: SyncCommandBus, origin: str, where: str) -> tuple[int, int]:
     """Piece by piece: out of the one, into the other, forgotten. Returns how many were moved, and how
     many of them were new there."""
     from commandbus.operations import promotion
@@ -71,7 +69,7 @@ def move(old: SyncCommandBus, new: SyncCommandBus, where: str) -> tuple[int, int
     while True:
         moving = old.session.run(promotion.list_moving(old.scope), read=True)
         if moving:
-            arrived += new.session.run(promotion.arrive(new.scope, list(moving.values())))
+            arrived += new.session.run(promotion.arrive(new.scope, list(moving.values()), origin))
             old.session.run(promotion.confirm(old.scope, moving))
             moved += len(moving)
         elif after is None:
@@ -88,12 +86,12 @@ def _check_idle(found: Survey) -> None:
         )
 
 
-def _pause_alike(old: SyncCommandBus, new: SyncCommandBus, actor: str) -> None:
+def _pause_alike(old: SyncCommandBus, new: SyncCommandBus) -> None:
     """What is paused must not begin to run because it moved."""
     for domain in old.list_domains():
         stats = old.stats(domain)
         if stats.paused and not new.stats(domain).paused:
-            new.pause(domain, stats.paused_reason, actor=actor)
+            new.pause(domain, stats.paused_reason)
 
 
 def _told(found: Survey) -> str:

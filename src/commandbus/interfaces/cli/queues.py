@@ -104,16 +104,16 @@ def pause(
 
     Sends are still accepted, and commands that run now finish.
     """
-    with target.opened(url) as bus:
-        bus.pause(domain, reason, actor=options.acting(operator))
+    with target.acting(url, operator) as bus:
+        bus.pause(domain, reason)
     output.done(f"{domain} is paused")
 
 
 def resume(domain: Named, operator: options.Operator = None, url: options.Url = None) -> None:
     """Give out a paused domain's commands again."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         was_paused = _known(bus, domain).paused
-        bus.resume(domain, actor=options.acting(operator))
+        bus.resume(domain)
     output.done(f"{domain} is open" if was_paused else f"{domain} was not paused")
 
 
@@ -130,7 +130,7 @@ def purge(
     Nothing is told to anybody and nothing can be brought back; who did it, and why, stays in the list
     of actions. To end commands with a trace, cancel them.
     """
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         found = _known(bus, domain)
         ended = found.completed + found.failed + found.canceled
         alive = found.depth + found.running + found.parked
@@ -139,5 +139,5 @@ def purge(
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what} for ever?", yes=yes)
-        count = bus.purge(domain, actor=options.acting(operator), reason=reason)
+        count = bus.purge(domain, reason=reason)
     output.done(f"forgot {text.plural(count, 'command')} of {domain}")

@@ -264,7 +264,7 @@ def cancel(
     url: options.Url = None,
 ) -> None:
     """Call a process off; what it did is undone, step by step."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         record = _find(bus, process_id)
         if dry_run:
             output.note(
@@ -272,18 +272,14 @@ def cancel(
             )
             return
         options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
-        actor = options.acting(operator)
-        bus.cancel_process(record.process_id, reason, actor=actor)
-        bus.record_action(actor, "cancel_process", str(record.process_id), reason)
+        bus.cancel_process(record.process_id, reason)
     output.done(f"asked process {record.process_id} to undo what it did; a router does it")
 
 
 def retry(process_id: Id, operator: options.Operator = None, url: options.Url = None) -> None:
     """Let a process that waits for a person try again."""
-    with target.opened(url) as bus:
-        actor = options.acting(operator)
-        bus.retry_process(process_id, operator=actor)
-        bus.record_action(actor, "retry_process", str(process_id))
+    with target.acting(url, operator) as bus:
+        bus.retry_process(process_id)
     output.done(f"process {process_id} tries again")
 
 
@@ -295,14 +291,12 @@ def skip(
     url: options.Url = None,
 ) -> None:
     """Let a process go on without the compensation that failed."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         if dry_run:
             record = _find(bus, process_id)
             output.note(f"would let {record.process_type} {process_id} go on, which is {record.status}")
             return
-        actor = options.acting(operator)
-        bus.skip_compensation(process_id, reason, operator=actor)
-        bus.record_action(actor, "skip_compensation", str(process_id), reason)
+        bus.skip_compensation(process_id, reason)
     output.done(f"process {process_id} goes on without it")
 
 

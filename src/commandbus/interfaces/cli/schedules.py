@@ -181,11 +181,10 @@ def add(
     )
     if (cron is None) == (every is None):
         raise CliError("Say when: give either --cron or --every.", Exit.USAGE)
-    with target.opened(url, create=True) as bus:
+    with target.acting(url, operator, create=True) as bus:
         if not replace and bus.get_schedule(schedule.name) is not None:
             raise CliError(f"There is a schedule {name!r} already; change it with --replace.")
         record = bus.put_schedule(schedule)
-        bus.record_action(options.acting(operator), "put_schedule", schedule.name)
     if json:
         output.json_document(_plain(record))
         return
@@ -195,18 +194,18 @@ def add(
 
 def enable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
     """Let a schedule send again, from its next run on."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         _find(bus, name)
-        bus.enable_schedule(name, actor=options.acting(operator))
+        bus.enable_schedule(name)
         record = _find(bus, name)
     output.done(f"{name} is enabled; next run {_until(record.next_run)}")
 
 
 def disable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
     """Stop a schedule until `schedule enable`; it stays in the list."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         _find(bus, name)
-        bus.disable_schedule(name, actor=options.acting(operator))
+        bus.disable_schedule(name)
     output.done(f"{name} is disabled")
 
 
@@ -220,9 +219,9 @@ def trigger(
 
     In a pipe, prints the command's id and nothing else.
     """
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         schedule = _find(bus, name).schedule
-        command_id = bus.trigger_schedule(name, actor=options.acting(operator))
+        command_id = bus.trigger_schedule(name)
     if json:
         output.json_document({"command_id": command_id, "domain": schedule.domain})
         return
@@ -240,12 +239,12 @@ def delete(
     url: options.Url = None,
 ) -> None:
     """Forget a schedule. What it has sent stays."""
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         schedule = _find(bus, name).schedule
         what = f"{name}, which sends {schedule.domain}/{schedule.command_type} ({_when(schedule)})"
         if dry_run:
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what}?", yes=yes)
-        bus.delete_schedule(name, actor=options.acting(operator), reason=reason)
+        bus.delete_schedule(name, reason=reason)
     output.done(f"forgot {name}")

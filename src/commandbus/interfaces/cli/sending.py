@@ -114,14 +114,14 @@ def cancel(
 
     One that has ended stays as it is (exit code 1); for a parked one use `tsq cancel`.
     """
-    with target.opened(url) as bus:
+    with target.acting(url, operator) as bus:
         wanted = whole_id(bus, command_id, domain)
         if dry_run:
             record = bus.get_command(wanted, domain=domain)
             state = "does not exist" if record is None else f"is {record.status}"
             output.note(f"would cancel {domain}/{wanted}, which {state}")
             return
-        status = bus.cancel(domain, wanted, reason, actor=options.acting(operator))
+        status = bus.cancel(domain, wanted, reason)
     if json:
         output.json_document({"command_id": wanted, "domain": domain, "status": status})
     elif status == "CANCELED":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commandbus.errors import CommandBusError, ConfigurationError
+from commandbus.interfaces.cli import options
 from commandbus.interfaces.cli.exits import CliError, Exit, exit_code
 from commandbus.settings import DEFAULT_URL
 from commandbus.store.urls import shown_url
@@ -101,6 +102,13 @@ def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus
         raise
     finally:
         bus.close()
+
+
+@contextmanager
+def acting(flag: str | None, operator: str | None, *, create: bool = False) -> Iterator[SyncCommandBus]:
+    """An open bus for one command that acts in the name of --operator, else of the login."""
+    with opened(flag, create=create) as bus:
+        yield bus.acting(options.acting(operator))
 
 
 @contextmanager

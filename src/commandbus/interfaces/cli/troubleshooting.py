@@ -214,14 +214,14 @@ def retry(
         if everything or len(ids or []) != 1:
             raise CliError("--data corrects one command: give exactly one ID.", Exit.USAGE)
         edit["data"] = options.document(data, "--data")
-    action = Action("retry", "sent back to work", options.acting(operator), reason, edit)
+    action = Action("retry", "sent back to work", reason, edit)
     chosen = Choice(domain, command_type, code, group)
     registry = None
     if app is not None:
         from commandbus.interfaces.cli.apps import load_registry
 
         registry = load_registry(app)
-    how = How(dry_run, yes, json)
+    how = How(dry_run, yes, json, operator)
     carry_out(action, ids, everything, chosen, url, how, registry)
 
 
@@ -245,9 +245,9 @@ def cancel(
 
     By id, or with --all every one that matches --domain, --type, --code and --group.
     """
-    action = Action("cancel", "canceled", options.acting(operator), reason)
+    action = Action("cancel", "canceled", reason)
     chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json))
+    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json, operator))
 
 
 def complete(
@@ -272,9 +272,9 @@ def complete(
     By id, or with --all every one that matches --domain, --type, --code and --group.
     """
     vouched = {"result": options.document(result, "--result")}
-    action = Action("complete", "completed", options.acting(operator), reason, vouched)
+    action = Action("complete", "completed", reason, vouched)
     chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json))
+    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json, operator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,29 +283,23 @@ class Action:
 
     verb: str
     past: str
-    operator: str
     reason: str | None
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
     """What else the verb takes."""
 
     def one(self, queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
         act = getattr(queue, f"operator_{self.verb}")
-        act(
-            record.domain,
-            record.command_id,
-            operator=self.operator,
-            reason=self.reason,
-            **self.fields,
-        )
+        act(record.domain, record.command_id, reason=self.reason, **self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Whether it is done, asked about before, and told as a document."""
+    """Whether it is done, asked about before, told as a document, and who does it."""
 
     dry_run: bool
     yes: bool
     json: bool
+    operator: str | None = None
 
     def preview(
         self, action: Action, count: int, rows: Sequence[Any], columns: Sequence[Column]
@@ -333,7 +327,7 @@ def carry_out(
 
     if everything == bool(ids):
         raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
-    with target.opened(url) as bus:
+    with target.acting(url, how.operator) as bus:
         queue = SyncTroubleshootingQueue(bus, registry)
         if everything:
             done, refused = _act_on_all(queue, action, chosen, how)
@@ -392,7 +386,6 @@ def _act_on_all(
         for domain in sorted({group.domain for group in groups}):
             report = queue.bulk(
                 action.verb,
-                operator=action.operator,
                 reason=action.reason,
                 domain=domain,
                 command_type=chosen.command_type,

@@ -15,7 +15,7 @@ from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
 from commandbus.interfaces.web.redaction import without_masks
 from commandbus.operations.troubleshooting import UNCHANGED
-from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
+from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
 
 
 class Desk(Reads):
@@ -24,17 +24,17 @@ class Desk(Reads):
     payloads: Payloads
 
     async def pause(self, domain: str, body: v.ReasonBody, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.pause(domain, body.reason or None, actor=who.name)
+        bus = await self._acting(who)
+        await bus.pause(domain, body.reason or None)
         return self._done(f"{domain} is paused")
 
     async def resume(self, domain: str, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.resume(domain, actor=who.name)
+        bus = await self._acting(who)
+        await bus.resume(domain)
         return self._done(f"{domain} goes on")
 
     async def send(self, body: v.SendBody, who: Account) -> v.Sent:
-        bus = await self.stores.acting()
+        bus = await self._acting(who)
         self.payloads.check(body.domain, body.command_type, without_masks(body.data))
         result = await bus.send(
             body.domain,
@@ -49,20 +49,18 @@ class Desk(Reads):
             command_id=body.command_id,
             headers={"sent_by": who.name},
         )
-        subject = f"{body.domain} {body.command_type} {result.command_id}"
-        await bus.record_action(who.name, "send", subject)
         self.figures.forget()
         return v.Sent(result.command_id, result.domain, result.duplicate)
 
     async def cancel(self, domain: str, command_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
         """A command that waits, or one that is parked."""
-        bus = await self.stores.acting()
+        bus = await self._acting(who)
         record = await self.raw_command(domain, command_id)
         if record.status == "IN_TROUBLESHOOTING_QUEUE":
             queue = TroubleshootingQueue(bus)
-            await queue.operator_cancel(domain, command_id, body.reason, operator=who.name)
+            await queue.operator_cancel(domain, command_id, body.reason)
         else:
-            await bus.cancel(domain, command_id, body.reason, actor=who.name)
+            await bus.cancel(domain, command_id, body.reason)
         return self._done("canceled")
 
     async def retry(self, domain: str, command_id: UUID, body: v.RetryBody, who: Account) -> v.Done:
@@ -74,43 +72,39 @@ class Desk(Reads):
             self.payloads.check(domain, record.command_type, data)
             if payload.encode(data) == payload.encode(record.data):
                 data = UNCHANGED  # a form always sends the payload; the audit tells of real edits only
-        queue = TroubleshootingQueue(await self.stores.acting())
-        await queue.operator_retry(
-            domain, command_id, operator=who.name, data=data, reason=body.reason or None
-        )
+        queue = TroubleshootingQueue(await self._acting(who))
+        await queue.operator_retry(domain, command_id, data=data, reason=body.reason or None)
         return self._done("sent back to work")
 
     async def complete(
         self, domain: str, command_id: UUID, body: v.CompleteBody, who: Account
     ) -> v.Done:
-        queue = TroubleshootingQueue(await self.stores.acting())
+        queue = TroubleshootingQueue(await self._acting(who))
         await queue.operator_complete(
             domain,
             command_id,
             without_masks(body.result, "result"),
-            operator=who.name,
             reason=body.reason or None,
         )
         return self._done("completed")
 
     async def comment(self, domain: str, command_id: UUID, body: v.CommentBody, who: Account) -> v.Done:
-        queue = TroubleshootingQueue(await self.stores.acting())
-        await queue.comment(domain, command_id, body.text, operator=who.name)
+        queue = TroubleshootingQueue(await self._acting(who))
+        await queue.comment(domain, command_id, body.text)
         return self._done("commented on")
 
     async def assign(self, domain: str, command_id: UUID, body: v.AssignBody, who: Account) -> v.Done:
-        queue = TroubleshootingQueue(await self.stores.acting())
-        await queue.assign(domain, command_id, body.assignee or None, operator=who.name)
+        queue = TroubleshootingQueue(await self._acting(who))
+        await queue.assign(domain, command_id, body.assignee or None)
         return self._done(f"assigned to {body.assignee or 'nobody'}")
 
     async def bulk(self, body: v.BulkBody, who: Account) -> v.BulkAnswer:
         """With preview, only a count; without, a reason is needed."""
         if not body.preview and not body.reason:
             raise InvalidArgumentError("Say why, in reason: it is kept in the audit of every command.")
-        queue = TroubleshootingQueue(await self.stores.acting())
+        queue = TroubleshootingQueue(await self._acting(who))
         report = await queue.bulk(
             body.action,
-            operator=who.name,
             reason=body.reason or "preview",
             command_ids=body.command_ids,
             domain=body.domain or None,
@@ -126,55 +120,54 @@ class Desk(Reads):
     async def cancel_batch(
         self, domain: str, batch_id: UUID, body: v.CancelBody, who: Account
     ) -> v.Done:
-        bus = await self.stores.acting()
-        count = await bus.cancel_batch(domain, batch_id, body.reason, actor=who.name)
-        await bus.record_action(who.name, "cancel_batch", f"{domain} {batch_id}", body.reason)
+        bus = await self._acting(who)
+        count = await bus.cancel_batch(domain, batch_id, body.reason)
         return self._done(f"{plural(count, 'command')} canceled")
 
     async def cancel_process(self, process_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.cancel_process(process_id, body.reason, actor=who.name)
-        await bus.record_action(who.name, "cancel_process", str(process_id), body.reason)
+        bus = await self._acting(who)
+        await bus.cancel_process(process_id, body.reason)
         return self._done("called off")
 
     async def retry_process(self, process_id: UUID, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.retry_process(process_id, operator=who.name)
-        await bus.record_action(who.name, "retry_process", str(process_id))
+        bus = await self._acting(who)
+        await bus.retry_process(process_id)
         return self._done("retried")
 
     async def skip_compensation(self, process_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.skip_compensation(process_id, body.reason, operator=who.name)
-        await bus.record_action(who.name, "skip_compensation", str(process_id), body.reason)
+        bus = await self._acting(who)
+        await bus.skip_compensation(process_id, body.reason)
         return self._done("told to go on")
 
     async def change_schedule(self, name: str, change: str, who: Account) -> v.Done:
-        bus = await self.stores.acting()
+        bus = await self._acting(who)
         match change:
             case "enable":
-                await bus.enable_schedule(name, actor=who.name)
+                await bus.enable_schedule(name)
                 return self._done(f"{name} is enabled")
             case "disable":
-                await bus.disable_schedule(name, actor=who.name)
+                await bus.disable_schedule(name)
                 return self._done(f"{name} is disabled")
             case "trigger":
-                command_id = await bus.trigger_schedule(name, actor=who.name)
+                command_id = await bus.trigger_schedule(name)
                 return self._done(f"{name} has sent {command_id}")
             case _:
-                if not await bus.delete_schedule(name, actor=who.name):
+                if not await bus.delete_schedule(name):
                     raise InvalidOperationError(f"There is no schedule {name!r}.")
                 return self._done(f"{name} is deleted")
 
     async def open_breaker(self, target: str, body: v.BreakerBody, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.open_breaker(target, body.cooldown, operator=who.name, reason=body.reason or None)
+        bus = await self._acting(who)
+        await bus.open_breaker(target, body.cooldown, reason=body.reason or None)
         return self._done(f"nothing gets through to {target}")
 
     async def reset_breaker(self, target: str, body: v.ReasonBody, who: Account) -> v.Done:
-        bus = await self.stores.acting()
-        await bus.reset_breaker(target, operator=who.name, reason=body.reason or None)
+        bus = await self._acting(who)
+        await bus.reset_breaker(target, reason=body.reason or None)
         return self._done(f"{target} is called again")
+
+    async def _acting(self, who: Account) -> CommandBus:
+        return (await self.stores.acting()).acting(who.name)
 
     def _done(self, text: str) -> v.Done:
         self.figures.forget()

@@ -24,10 +24,14 @@ from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.problems import HANDLED
 from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.views import Links as Addresses
+from commandbus.operations.actions import record_action
+from commandbus.runtimes.asyncio.facade import awaiting
 
 logger = logging.getLogger("commandbus.dashboard")
 
 FORM_BYTES_MAX = 8_192
+_record_action = awaiting(record_action)
+"""Signing in is no operation of the bus, and on record like one."""
 
 
 class SigningIn:
@@ -124,8 +128,8 @@ class SigningIn:
         ):
             return
         try:
-            bus = await self._desk.stores.acting()
-            await bus.record_action(actor, action, subject, f"from {address_of(request)}")
+            bus = (await self._desk.stores.acting()).acting(actor)
+            await _record_action(bus, action, subject, f"from {address_of(request)}")
         except CommandBusError as error:  # a store that is down must not keep its operators out
             logger.warning("a sign-in could not be recorded: %s", error)
 

@@ -33,16 +33,15 @@ from commandbus.operations import (
 from commandbus.operations.scope import Scope
 from commandbus.runtimes import calls
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
-from commandbus.runtimes.base import BusBase, scope_with
+from commandbus.runtimes.base import Acting, BusBase, scope_with
 from commandbus.store.session import AsyncSession
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
 
 
-class _Sending:
+class _Sending(Acting):
     """The operations that make sense inside a caller's transaction."""
 
-    scope: Scope
     session: AsyncSession
     hub: WakeHub
 
@@ -120,7 +119,6 @@ class CommandBus(BusBase, _Sending):
     search_audit = awaiting(actions.search_audit, read=True)
     verify_audit = awaiting_flow(verification.verify_audit)
     list_actions = awaiting(actions.list_actions, read=True)
-    record_action = awaiting(actions.record_action)
     list_restarts = awaiting(restarts.list_restarts, read=True)
     list_breakers = awaiting(breakers.list_breakers, read=True)
     get_breaker = awaiting(breakers.get_breaker, read=True)
@@ -165,7 +163,7 @@ class BusWithin(HandlerBus):
         super().__init__(replace(scope, in_callers_transaction=True), session, hub)
 
 
-class TroubleshootingQueue:
+class TroubleshootingQueue(Acting):
     """Commands that wait for a person, and what a person can do about them. With the `registry` of
     the handlers, an edited payload is checked against the type of its handler."""
 

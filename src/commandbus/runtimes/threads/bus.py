@@ -32,17 +32,16 @@ from commandbus.operations import (
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes import calls
-from commandbus.runtimes.base import BusBase, scope_with
+from commandbus.runtimes.base import Acting, BusBase, scope_with
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 from commandbus.store.session import Session
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
 
 
-class _Sending:
+class _Sending(Acting):
     """The operations that make sense inside a caller's transaction."""
 
-    scope: Scope
     session: Session
     hub: WakeHub
 
@@ -120,7 +119,6 @@ class SyncCommandBus(BusBase, _Sending):
     search_audit = blocking(actions.search_audit, read=True)
     verify_audit = blocking_flow(verification.verify_audit)
     list_actions = blocking(actions.list_actions, read=True)
-    record_action = blocking(actions.record_action)
     list_restarts = blocking(restarts.list_restarts, read=True)
     list_breakers = blocking(breakers.list_breakers, read=True)
     get_breaker = blocking(breakers.get_breaker, read=True)
@@ -165,7 +163,7 @@ class SyncBusWithin(SyncHandlerBus):
         super().__init__(replace(scope, in_callers_transaction=True), session, hub)
 
 
-class SyncTroubleshootingQueue:
+class SyncTroubleshootingQueue(Acting):
     """Commands that wait for a person, and what a person can do about them. With the `registry` of
     the handlers, an edited payload is checked against the type of its handler."""
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 import pytest
 
 SUITES = (
+    "acting",
     "audit",
     "bad_input",
     "cancelling",

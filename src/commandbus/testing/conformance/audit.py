@@ -128,7 +128,7 @@ class AuditSuite:
 
     def test_a_canceled_command(self, bus: Harness) -> None:
         command_id = bus.send()
-        bus.cancel(command_id, "customer left", actor="ada")
+        bus.acting("ada").cancel(command_id, "customer left")
         assert bus.kinds(command_id) == ["SENT", "CANCELED"]
         assert bus.trail(command_id)[-1].details == {"reason": "customer left", "actor": "ada"}
 
@@ -163,7 +163,7 @@ class AuditSuite:
 
     def test_a_command_that_an_operator_retried(self, bus: Harness) -> None:
         command_id, worker = park(bus, data=[1]), bus.worker()
-        bus.operator_retry(command_id, operator="ada", reason="fixed", data=[2])
+        bus.acting("ada").operator_retry(command_id, reason="fixed", data=[2])
         bus.call(worker.complete, bus.take(worker))
         kinds = [*PARKED_TRAIL, "OPERATOR_RETRY", "RECEIVED", "COMPLETED"]
         assert bus.kinds(command_id) == kinds
@@ -176,13 +176,13 @@ class AuditSuite:
 
     def test_a_command_that_an_operator_canceled(self, bus: Harness) -> None:
         command_id = park(bus)
-        bus.operator_cancel(command_id, "no use", operator="ada")
+        bus.acting("ada").operator_cancel(command_id, "no use")
         assert bus.kinds(command_id) == [*PARKED_TRAIL, "OPERATOR_CANCEL"]
         assert bus.trail(command_id)[-1].details == {"operator": "ada", "reason": "no use"}
 
     def test_a_command_that_an_operator_completed(self, bus: Harness) -> None:
         command_id = park(bus)
-        bus.operator_complete(command_id, {"n": 1}, operator="ada")
+        bus.acting("ada").operator_complete(command_id, {"n": 1})
         assert bus.kinds(command_id) == [*PARKED_TRAIL, "OPERATOR_COMPLETE"]
         assert bus.trail(command_id)[-1].details == {"operator": "ada", "result": {"n": 1}}
 

@@ -97,10 +97,10 @@ class BreakerSuite:
             _come_up(bus, good)
 
     def test_an_operator_opens_and_resets_it(self, bus: Harness) -> None:
-        bus.call(bus.bus.open_breaker, "bank", 600, operator="ann", reason="audit")
+        bus.call(bus.bus.acting("ann").open_breaker, "bank", 600, reason="audit")
         snapshot = known(bus)
         assert (snapshot.state, snapshot.changed_by) == (BreakerState.OPEN, "ann")
-        bus.call(bus.bus.reset_breaker, "bank", operator="bob")
+        bus.call(bus.bus.acting("bob").reset_breaker, "bank")
         assert known(bus).state is BreakerState.CLOSED
         (listed,) = bus.call(bus.bus.list_breakers)
         assert (listed.target, listed.changed_by) == ("bank", "bob")
@@ -130,7 +130,7 @@ class BreakerSuite:
         bus.advance(6)
         time[0] += 6
         assert gates.allow(rule) == 0
-        bus.call(bus.bus.open_breaker, "bank", 600, operator="ann")
+        bus.call(bus.bus.acting("ann").open_breaker, "bank", 600)
         gates.ended("bank", None if answer == "up" else TransientCommandError("DOWN"))
         bus.run(share(scope, gates, "worker")).confirm(gates)
         assert (known(bus).state, known(bus).changed_by) == (BreakerState.OPEN, "ann")

@@ -77,7 +77,7 @@ class CancellingSuite:
         with bus.run_worker(registry):
             command_id = bus.send(reply_to="replies")
             assert began.wait(10)
-            bus.cancel(command_id, "customer left", actor="ann")
+            bus.acting("ann").cancel(command_id, "customer left")
             record = bus.wait(command_id)
             assert (record.status, record.reason) == (CommandStatus.CANCELED, "customer left")
             assert ended.wait(10)

@@ -27,8 +27,8 @@ def look(bus: Harness, send_to: str | None = None) -> int:
 class CasesSuite:
     def test_comments_are_kept_in_the_trail_and_the_last_one_in_the_list(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
-        bus.call(desk.comment, DOMAIN, command_id, "asked the bank", operator="ann")
-        bus.call(desk.comment, DOMAIN, command_id, "they call back", operator="ben")
+        bus.call(desk.acting("ann").comment, DOMAIN, command_id, "asked the bank")
+        bus.call(desk.acting("ben").comment, DOMAIN, command_id, "they call back")
         said = [e.details for e in bus.trail(command_id) if e.event_type == "COMMENTED"]
         assert said == [
             {"operator": "ann", "text": "asked the bank"},
@@ -47,12 +47,12 @@ class CasesSuite:
     def test_a_parked_command_is_assigned_and_found_by_its_assignee(self, bus: Harness) -> None:
         first, second = park(bus), park(bus)
         desk = bus.troubleshooting
-        bus.call(desk.assign, DOMAIN, first, "ann", operator="ben")
-        bus.call(desk.assign, DOMAIN, second, "ben", operator="ben")
+        bus.call(desk.acting("ben").assign, DOMAIN, first, "ann")
+        bus.call(desk.acting("ben").assign, DOMAIN, second, "ben")
         assert [r.command_id for r in bus.call(desk.list_assigned, "ann")] == [first]
         cases = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert [case.assignee for case in cases] == ["ben", "ann"]
-        bus.call(desk.assign, DOMAIN, first, None, operator="ann")
+        bus.call(desk.acting("ann").assign, DOMAIN, first, None)
         assert bus.call(desk.list_assigned, "ann") == []
 
     def test_what_is_decided_is_nobodys_any_more(self, bus: Harness) -> None:

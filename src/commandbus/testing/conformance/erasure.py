@@ -23,8 +23,8 @@ OTHERS = {"account": 43, "name": "somebody else"}
 
 def erase(bus: Harness, data: Any = None, **options: Any) -> Any:
     wanted = {"account": "42"} if data is None and not options.keys() & {"tag", "headers"} else data
-    given = {"operator": "ann", "reason": "asked by letter"} | options
-    return bus.call(bus.bus.erase, data=wanted, **given)
+    given = {"reason": "asked by letter"} | options
+    return bus.call(bus.bus.acting("ann").erase, data=wanted, **given)
 
 
 def run(bus: Harness, data: Any = None, **options: Any) -> UUID:
@@ -72,8 +72,8 @@ class ErasureSuite:
 
     def test_errors_and_edits_are_erased_from_the_trail(self, bus: Harness) -> None:
         command_id = park(bus, MINE)
-        bus.call(bus.troubleshooting.comment, DOMAIN, command_id, f"called {SECRET}", operator="ben")
-        bus.operator_retry(command_id, data=MINE | {"zip": 1}, operator="ben", reason=f"for {SECRET}")
+        bus.call(bus.troubleshooting.acting("ben").comment, DOMAIN, command_id, f"called {SECRET}")
+        bus.acting("ben").operator_retry(command_id, data=MINE | {"zip": 1}, reason=f"for {SECRET}")
         worker = bus.worker()
         refusal = BusinessRuleException("NO", f"{SECRET} is unknown", details={"name": SECRET})
         bus.call(worker.fail, bus.take(worker), refusal)

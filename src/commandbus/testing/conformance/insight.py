@@ -243,14 +243,14 @@ class RedriveSuite:
         for command_type in ("ship", "ship", "bill"):
             park(bus, command_type=command_type)
         largest = bus.call(bus.troubleshooting.group_failures)[0]
-        report = self.bulk(bus, "retry", group=largest.fingerprint, operator="ann", reason="mended")
+        report = self.bulk(bus.acting("ann"), "retry", group=largest.fingerprint, reason="mended")
         assert (report.done, report.refused) == (2, 0)
         assert bus.call(bus.troubleshooting.count) == 1
 
     def test_named_commands_are_canceled_with_operator_and_reason(self, bus: Harness) -> None:
         command_id = park(bus)
         park(bus)
-        self.bulk(bus, "cancel", command_ids=[command_id], operator="ann", reason="old")
+        self.bulk(bus.acting("ann"), "cancel", command_ids=[command_id], reason="old")
         event = bus.trail(command_id)[-1]
         assert (event.details["operator"], event.details["reason"]) == ("ann", "old")
         assert bus.call(bus.troubleshooting.count) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.errors import InvalidArgumentError
+from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import ACTION, HEAD, KIND, OPEN, link, link_open, of_action
 from commandbus.operations.verification import verify_audit
 from commandbus.store.documents import Document
@@ -60,6 +62,11 @@ def remove_ended(bus: Harness) -> None:
     bus.run(bus.store.prune({"CANCELED": 2**62}, 0, 100))
 
 
+def record(bus: Harness, actor: str, reason: str | None = None) -> None:
+    """An action that explains why trails are missing."""
+    bus.run(record_action(bus.bus.acting(actor).scope, "prune", "all", reason))
+
+
 def key_of(bus: Harness, kind: str, position: int) -> str:
     documents = bus.run(bus.store.list_documents(kind))
     return str(documents[position].key)
@@ -84,7 +91,7 @@ def cancel_within(bus: Harness, commit: bool = True, **options: Any) -> None:
     command_id = bus.send(delay=60, **options)
     with transaction(bus) as mine:
         within = bus.bus.within(mine.connection)
-        bus.call(within.cancel, DOMAIN, command_id, actor="ann")
+        bus.call(within.acting("ann").cancel, DOMAIN, command_id)
         mine.commit() if commit else mine.rollback()
 
 
@@ -112,13 +119,13 @@ class LedgerSuite:
     def test_everything_that_operators_do_is_linked(self, bus: Harness) -> None:
         desk = bus.troubleshooting
         first, second, third = park(bus), park(bus), park(bus)
-        bus.call(desk.comment, DOMAIN, first, "hm", operator="ann")
-        bus.call(desk.assign, DOMAIN, first, "ben", operator="ann")
-        bus.operator_retry(first, operator="ann")
-        bus.operator_cancel(second, operator="ann")
-        bus.operator_complete(third, operator="ann")
-        bus.cancel(bus.send(delay=60), actor="ann")
-        bus.call(bus.bus.pause, DOMAIN, "night", actor="ann")
+        bus.call(desk.acting("ann").comment, DOMAIN, first, "hm")
+        bus.call(desk.acting("ann").assign, DOMAIN, first, "ben")
+        bus.acting("ann").operator_retry(first)
+        bus.acting("ann").operator_cancel(second)
+        bus.acting("ann").operator_complete(third)
+        bus.acting("ann").cancel(bus.send(delay=60))
+        bus.call(bus.bus.acting("ann").pause, DOMAIN, "night")
         report = verify(bus)
         assert (report.links, report.problems) == (7, [])
         assert verify(bus, expect=report.hash).sound
@@ -126,20 +133,19 @@ class LedgerSuite:
     def test_ordinary_work_is_not_linked(self, bus: Harness) -> None:
         complete(bus)
         park(bus)
-        bus.cancel(bus.send(delay=60))
         assert verify(bus).links == 0
         assert bus.run(bus.store.get_document(HEAD, "head")) is None
 
     def test_of_many_operators_at_once_all_are_linked(self, bus: Harness) -> None:
         parked = [park(bus) for _ in range(6)]
-        results = together(6, lambda n: bus.operator_retry(parked[n], operator=f"operator {n}"))
+        results = together(6, lambda n: bus.acting(f"operator {n}").operator_retry(parked[n]))
         assert results == [None] * 6
         report = verify(bus)
         assert (report.links, report.problems) == (6, [])
 
     def test_a_changed_action_or_link_is_found(self, bus: Harness) -> None:
         for reason in ("one", "two", "three"):
-            bus.call(bus.bus.record_action, "ann", "prune", "all", reason)
+            record(bus, "ann", reason)
         rewrite(bus, ACTION, key_of(bus, ACTION, 1), "two", "six")
         assert found(bus) == [("changed", 2)]
         rewrite(bus, ACTION, key_of(bus, ACTION, 1), "six", "two")
@@ -149,7 +155,7 @@ class LedgerSuite:
 
     def test_a_removed_action_or_link_is_found(self, bus: Harness) -> None:
         for _ in range(3):
-            bus.call(bus.bus.record_action, "ann", "prune", "all")
+            record(bus, "ann")
         first, last = key_of(bus, ACTION, 0), key_of(bus, KIND, 2)
         assert bus.run(bus.store.delete_document(ACTION, first))
         assert found(bus) == [("removed", 1)]
@@ -160,7 +166,7 @@ class LedgerSuite:
 
     def test_an_inserted_entry_is_found(self, bus: Harness) -> None:
         command_id = park(bus)
-        bus.operator_retry(command_id, operator="ann")
+        bus.acting("ann").operator_retry(command_id)
         forged = {"operator": "ann", "text": "I allowed it"}
         bus.run(bus.store.note(DOMAIN, command_id, AuditEventType.COMMENTED, forged))
         (problem,) = verify(bus).problems
@@ -168,12 +174,12 @@ class LedgerSuite:
         assert f"COMMENTED of {DOMAIN} {command_id}" in problem.entry
 
     def test_a_chain_that_was_made_anew_lacks_the_hash_that_was_kept(self, bus: Harness) -> None:
-        bus.call(bus.bus.record_action, "ann", "prune", "all")
+        record(bus, "ann")
         kept = verify(bus).hash
         bus.run(bus.store.delete_document(KIND, key_of(bus, KIND, 0)))
         bus.run(bus.store.delete_document(ACTION, key_of(bus, ACTION, 0)))
         bus.run(bus.store.delete_document(HEAD, "head"))
-        bus.call(bus.bus.record_action, "ben", "prune", "all")
+        record(bus, "ben")
         # Without the kept hash, only a store with a mark out of the writer's reach finds it.
         assert verify(bus).sound is (bus.run(bus.store.ledger_mark()) is None)
         assert not verify(bus, expect=kept).sound
@@ -183,8 +189,8 @@ class LedgerSuite:
     def test_what_was_erased_or_forgotten_in_order_is_no_problem(self, bus: Harness) -> None:
         erased, kept = park(bus, {"account": 42}), park(bus, {"account": 43})
         for command_id in (erased, kept):
-            bus.operator_cancel(command_id, "the customer left", operator="ann")
-        bus.call(bus.bus.erase, data={"account": "42"}, operator="ann", reason="asked")
+            bus.acting("ann").operator_cancel(command_id, "the customer left")
+        bus.call(bus.bus.acting("ann").erase, data={"account": "42"}, reason="asked")
         report = verify(bus)
         assert (report.problems, report.erased, report.forgotten) == ([], 1, 0)
         bus.advance(10)
@@ -194,12 +200,12 @@ class LedgerSuite:
 
     def test_a_prune_does_not_explain_a_trail_that_it_did_not_remove(self, bus: Harness) -> None:
         removed = park(bus)
-        bus.operator_cancel(removed, operator="ann")
+        bus.acting("ann").operator_cancel(removed)
         remove_ended(bus)
-        bus.operator_cancel(park(bus), operator="ann")
+        bus.acting("ann").operator_cancel(park(bus))
         bus.advance(10)
         assert bus.call(bus.bus.prune, {"CANCELED": 1.0}).gone == 1
-        bus.call(bus.bus.record_action, "ann", "purge", "everything")
+        bus.run(record_action(bus.bus.acting("ann").scope, "purge", "everything"))
         report = verify(bus)
         assert [problem.what for problem in report.problems] == ["removed"]
         assert f"OPERATOR_CANCEL of {DOMAIN} {removed}" in report.problems[0].entry
@@ -207,16 +213,16 @@ class LedgerSuite:
 
     def test_a_purge_explains_its_own_domain_only(self, bus: Harness) -> None:
         here, there = park(bus), bus.send(delay=60, domain="elsewhere")
-        bus.operator_cancel(here, operator="ann")
-        bus.cancel(there, actor="ann", domain="elsewhere")
-        bus.call(bus.bus.purge, DOMAIN, actor="ann")
+        bus.acting("ann").operator_cancel(here)
+        bus.acting("ann").cancel(there, domain="elsewhere")
+        bus.call(bus.bus.acting("ann").purge, DOMAIN)
         assert (verify(bus).problems, verify(bus).forgotten) == ([], 1)
         remove_ended(bus)
         assert [problem.what for problem in verify(bus).problems] == ["removed"]
 
     def test_an_id_that_is_sent_again_after_a_prune_is_no_problem(self, bus: Harness) -> None:
         command_id = bus.send(delay=60)
-        bus.cancel(command_id, actor="ann")
+        bus.acting("ann").cancel(command_id)
         bus.advance(10)
         assert bus.call(bus.bus.prune, {"CANCELED": 1.0}).gone == 1
         bus.send(command_id=command_id)
@@ -224,11 +230,11 @@ class LedgerSuite:
 
     @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
     def test_a_damaged_head_is_reported_and_stops_no_action(self, bus: Harness, body: str) -> None:
-        bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        bus.call(bus.bus.acting("ann").pause, DOMAIN)
         replace(bus, HEAD, "head", body)
         (problem,) = verify(bus).problems
         assert (problem.what, "head" in problem.entry) == ("changed", True)
-        bus.call(bus.bus.resume, DOMAIN, actor="ann")
+        bus.call(bus.bus.acting("ann").resume, DOMAIN)
         report = verify(bus)
         assert (report.links, report.problems) == (2, [])
 
@@ -237,11 +243,11 @@ class LedgerSuite:
     def test_a_damaged_link_is_reported_and_stops_no_action(
         self, bus: Harness, body: str, position: int
     ) -> None:
-        for _ in range(3):
-            bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        for reason in ("one", "two", "three"):
+            bus.call(bus.bus.acting("ann").pause, DOMAIN, reason)
         replace(bus, KIND, key_of(bus, KIND, position), body)
         assert ("changed", position + 1) in found(bus)
-        bus.call(bus.bus.resume, DOMAIN, actor="ann")
+        bus.call(bus.bus.acting("ann").resume, DOMAIN)
         assert verify(bus).links == 4
         assert {number for _, number in found(bus)} == {position + 1, None}, "its action has no link"
 
@@ -261,24 +267,22 @@ class LedgerSuite:
     @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED)
     def test_a_damaged_link_stops_no_erasure(self, bus: Harness, body: str) -> None:
         command_id = park(bus, {"account": 42})
-        bus.operator_cancel(command_id, operator="ann")
+        bus.acting("ann").operator_cancel(command_id)
         replace(bus, KIND, key_of(bus, KIND, 0), body)
-        assert (
-            bus.call(bus.bus.erase, data={"account": "42"}, operator="ann", reason="asked").erased == 1
-        )
+        assert bus.call(bus.bus.acting("ann").erase, data={"account": "42"}, reason="asked").erased == 1
 
     def test_a_head_that_was_moved_back_leaves_a_gap(self, bus: Harness) -> None:
-        for _ in range(3):
-            bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        for reason in ("one", "two", "three"):
+            bus.call(bus.bus.acting("ann").pause, DOMAIN, reason)
         replace(bus, HEAD, "head", bus.run(bus.store.get_document(KIND, key_of(bus, KIND, 0))).body)
-        bus.call(bus.bus.pause, DOMAIN, actor="ann")
+        bus.call(bus.bus.acting("ann").pause, DOMAIN)
         assert verify(bus).links == 4
         assert found(bus) == [("changed", 3)], "the last link does not build on the one before"
 
     def test_the_columns_beside_an_actions_body_mean_nothing(self, bus: Harness) -> None:
         command_id = park(bus)
         subject = f"{DOMAIN} {command_id}"
-        bus.call(bus.bus.record_action, "ann", "look", subject)
+        bus.run(record_action(bus.bus.acting("ann").scope, "look", subject))
         document = bus.run(bus.store.get_document(ACTION, key_of(bus, ACTION, 0)))
         assert bus.run(bus.store.put_document(msgspec.structs.replace(document, status="cancel")))
         forged = {"actor": "ann", "reason": "x"}
@@ -286,9 +290,11 @@ class LedgerSuite:
         assert [problem.what for problem in verify(bus).problems] == ["inserted"]
 
     def test_what_operators_do_during_a_verification_is_no_problem(self, bus: Harness) -> None:
+        moment = count()
+
         def act() -> None:
-            bus.call(bus.bus.pause, DOMAIN, actor="ann")
-            bus.call(bus.troubleshooting.comment, DOMAIN, command_id, "hm", operator="ben")
+            bus.call(bus.bus.acting("ann").pause, DOMAIN, f"look {next(moment)}")
+            bus.call(bus.troubleshooting.acting("ben").comment, DOMAIN, command_id, "hm")
 
         command_id = park(bus)
         act()
@@ -303,10 +309,10 @@ class LedgerSuite:
 
     def test_an_erasure_during_a_verification_is_no_problem(self, bus: Harness) -> None:
         def prepare(step: int) -> None:
-            bus.operator_cancel(park(bus, {"step": step}), "the customer left", operator="ann")
+            bus.acting("ann").operator_cancel(park(bus, {"step": step}), "the customer left")
 
         def erase(step: int) -> None:
-            bus.call(bus.bus.erase, data={"step": str(step)}, operator="ann", reason="asked")
+            bus.call(bus.bus.acting("ann").erase, data={"step": str(step)}, reason="asked")
 
         steps = 8
         for step in range(steps):
@@ -340,7 +346,7 @@ class LedgerSuite:
 
     def test_what_is_erased_before_it_is_linked_is_no_problem(self, bus: Harness) -> None:
         cancel_within(bus, data={"account": 42})
-        bus.call(bus.bus.erase, data={"account": "42"}, operator="ann", reason="asked")
+        bus.call(bus.bus.acting("ann").erase, data={"account": "42"}, reason="asked")
         bus.run(link_open(bus.bus.scope))
         report = verify(bus)
         assert (report.problems, report.erased, report.open) == ([], 1, 0)

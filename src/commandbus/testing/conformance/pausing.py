@@ -37,7 +37,7 @@ class PausingSuite:
         assert [one.command.command_id for one in taken] == [other]
 
     def test_statistics_say_that_and_why_and_since_when(self, bus: Harness) -> None:
-        bus.pause("orders", "warehouse on fire", actor="ada")
+        bus.acting("ada").pause("orders", "warehouse on fire")
         stats = bus.stats()
         assert (stats.paused, stats.paused_reason) == (True, "warehouse on fire")
         assert bus.seconds_until(stats.paused_at) == about(0)

@@ -85,7 +85,7 @@ class CompensationSuite:
         waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
         assert [record.process_id for record in waiting] == [process_id]
         assert sagas.waiting() == []
-        bus.call(bus.bus.retry_process, process_id, operator="ann")
+        bus.call(bus.bus.acting("ann").retry_process, process_id)
         sagas.route()
         sagas.done("cancel_car")
         sagas.done("cancel_hotel")
@@ -97,26 +97,25 @@ class CompensationSuite:
         sagas, process_id = failing(bus)
         sagas.done("cancel_car", NO)
         assert sagas.get(process_id).compensation_failed
-        bus.call(bus.bus.skip_compensation, process_id, "sold the car", operator="ann")
+        bus.call(bus.bus.acting("ann").skip_compensation, process_id, "sold the car")
         sagas.route()
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
 
     def test_what_happens_to_the_commands_of_a_process_by_hand_is_linked(self, bus: Harness) -> None:
-        bus.call(bus.bus.record_action, "ann", "began", "the ledger")
         sagas, process_id = failing(bus)
         sagas.done("cancel_car", BROKEN)
-        bus.call(bus.bus.retry_process, process_id, operator="ann")
+        bus.call(bus.bus.acting("ann").retry_process, process_id)
         sagas.done("cancel_car")
         sagas.done("cancel_hotel")
         other = sagas.start()
         sagas.done("book_hotel", BROKEN)
-        bus.call(bus.bus.cancel_process, other, "ill", actor="ann")
+        bus.call(bus.bus.acting("ann").cancel_process, other, "ill")
         sagas.route()
         assert bus.call(bus.bus.verify_audit).problems == []
         bus.run(link_open(bus.bus.scope))
         report = bus.call(bus.bus.verify_audit)
-        assert (report.links, report.problems) == (4, [])
+        assert (report.links, report.problems) == (5, [])
 
     def test_those_that_have_not_ended_are_counted_by_type_and_status(self, bus: Harness) -> None:
         sagas, stuck = failing(bus)
@@ -151,7 +150,7 @@ class CompensationSuite:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         sagas.done("book_hotel", "Grand")
-        bus.call(bus.bus.cancel_process, process_id, "ill", actor="ann")
+        bus.call(bus.bus.acting("ann").cancel_process, process_id, "ill")
         sagas.route()
         # The car was not begun: it is called off, and nothing of it has to be undone.
         assert sagas.waiting() == ["cancel_hotel"]

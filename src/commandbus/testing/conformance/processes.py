@@ -302,7 +302,7 @@ class ProcessSuite:
         assert "bad reply" in parked.error_message
         Broken.patience = True
         try:
-            bus.call(bus.bus.retry_process, process_id, operator="ann")
+            bus.call(bus.bus.acting("ann").retry_process, process_id)
             assert sagas.route() == 1
         finally:
             Broken.patience = False
@@ -318,7 +318,7 @@ class ProcessSuite:
         waiting = bus.call(bus.bus.list_processes, status="WAITING_FOR_TROUBLESHOOTING")
         assert [r.process_id for r in waiting] == [process_id]
         assert len(bus.call(bus.bus.list_processes, status="RUNNING")) == 0
-        bus.call(bus.bus.retry_process, process_id, operator="ann")
+        bus.call(bus.bus.acting("ann").retry_process, process_id)
         assert sagas.status(process_id) == "RUNNING"
         sagas.done("book_hotel", "Grand")
         assert sagas.get(process_id).current_steps == ["car"]
@@ -332,8 +332,8 @@ class ProcessSuite:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         command_id = sagas.done("book_hotel", PermanentCommandError("BROKEN"))
-        act = getattr(bus.troubleshooting, decide)
-        bus.call(act, DOMAIN, command_id, "by hand", operator="ann")
+        act = getattr(bus.troubleshooting.acting("ann"), decide)
+        bus.call(act, DOMAIN, command_id, "by hand")
         sagas.route()
         assert sagas.status(process_id) == status
 

@@ -159,9 +159,9 @@ class SearchSuite:
         assert seen == ids[::-1]
 
     def test_people_are_named_with_what_they_did(self, bus: Harness) -> None:
-        bus.call(bus.bus.pause, "orders", "stocktaking", actor="ana")
-        bus.call(bus.bus.resume, "orders", actor="ben")
-        bus.call(bus.bus.open_breaker, "bank", 60, operator="ana")
+        bus.call(bus.bus.acting("ana").pause, "orders", "stocktaking")
+        bus.call(bus.bus.acting("ben").resume, "orders")
+        bus.call(bus.bus.acting("ana").open_breaker, "bank", 60)
         page = bus.call(bus.bus.list_actions)
         told = [(a.actor, a.action, a.subject, a.reason) for a in page]
         assert told == [

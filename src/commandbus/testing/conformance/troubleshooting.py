@@ -62,7 +62,7 @@ class TroubleshootingSuite:
 
     def test_a_retry_runs_with_fresh_attempts(self, bus: Harness) -> None:
         command_id = park(bus, max_attempts=1)
-        bus.operator_retry(command_id, operator="ada")
+        bus.acting("ada").operator_retry(command_id)
         record = bus.get(command_id)
         assert (record.status, record.attempts) == (CommandStatus.PENDING, 0)
         taken = bus.take(bus.worker())
@@ -106,7 +106,7 @@ class TroubleshootingSuite:
 
     def test_a_cancellation_ends_the_command_with_its_reason(self, bus: Harness) -> None:
         command_id = park(bus)
-        bus.operator_cancel(command_id, "customer left", operator="ada")
+        bus.acting("ada").operator_cancel(command_id, "customer left")
         record = bus.get(command_id)
         assert (record.status, record.reason) == (CommandStatus.CANCELED, "customer left")
         assert record.error_code == "BROKEN"
@@ -114,7 +114,7 @@ class TroubleshootingSuite:
 
     def test_a_completion_ends_the_command_with_the_given_result(self, bus: Harness) -> None:
         command_id = park(bus)
-        bus.operator_complete(command_id, {"by": "hand"}, operator="ada", reason="done by phone")
+        bus.acting("ada").operator_complete(command_id, {"by": "hand"}, reason="done by phone")
         record = bus.get(command_id)
         assert (record.status, record.result) == (CommandStatus.COMPLETED, {"by": "hand"})
         assert record.reason == "done by phone"

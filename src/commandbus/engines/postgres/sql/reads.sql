@@ -188,10 +188,15 @@ select seq, status, finished_at, created_at, case when seq in (select e.seq from
 from seen order by seq
 
 -- name: set_paused
-insert into commandbus.domain (domain, paused_at, paused_reason, paused_by)
-values ($1::text, case when $2::boolean then commandbus.now_us() end, $3::text, $4::text)
+-- Returns a row when that changes something.
+insert into commandbus.domain as known (domain, paused_at, paused_reason, paused_by)
+select $1::text, case when $2::boolean then commandbus.now_us() end, $3::text, $4::text
+where $2::boolean or exists (select from commandbus.domain d where d.domain = $1::text)
 on conflict (domain) do update set paused_at = excluded.paused_at,
     paused_reason = excluded.paused_reason, paused_by = excluded.paused_by
+    where (known.paused_at is null) <> (excluded.paused_at is null)
+        or known.paused_reason is distinct from excluded.paused_reason
+returning 1
 
 -- name: wake
 select commandbus.wake($1::text, 0, $2::text) where $3::boolean

@@ -221,6 +221,12 @@ delete from commandbus_held where seq = ?
 update commandbus_command set due_at = ?, data = coalesce(?, data) where seq = ?
 
 -- name: set_paused
-insert into commandbus_domain (domain, paused_at, paused_reason, paused_by) values (?, ?, ?, ?)
+-- Returns a row when that changes something.
+insert into commandbus_domain (domain, paused_at, paused_reason, paused_by)
+select column1, column2, column3, column4 from (values (?, ?, ?, ?))
+where column2 is not null or exists (select 1 from commandbus_domain where domain = column1)
 on conflict (domain) do update set paused_at = excluded.paused_at,
     paused_reason = excluded.paused_reason, paused_by = excluded.paused_by
+    where (paused_at is null) <> (excluded.paused_at is null)
+        or paused_reason is not excluded.paused_reason
+returning 1

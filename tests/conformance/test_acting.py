@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.acting import ActingSuite
+
+
+class TestActing(ActingSuite):
+    pass
