@@ -7,6 +7,7 @@ from commandbus.domain.breaker import BreakerSnapshot as BreakerSnapshot
 from commandbus.domain.breaker import BreakerState as BreakerState
 from commandbus.domain.failure import Failure as Failure
 from commandbus.domain.failure import FailureKind as FailureKind
+from commandbus.domain.lifecycle import Cancellation as Cancellation
 from commandbus.domain.payload import Unreadable as Unreadable
 from commandbus.domain.presence import Reason as Reason
 from commandbus.domain.presence import Why as Why

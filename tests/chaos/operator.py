@@ -81,7 +81,7 @@ class Operator:
         command_id = str(record.command_id)
         self._journal.write("cancel_invoked", id=command_id)
         try:
-            answer = self._bus.acting(NAME).cancel(domain, command_id, "by an operator")
+            answer = self._bus.acting(NAME).cancel(command_id, domain=domain, reason="by an operator")
         except InvalidOperationError:
             return  # it has ended meanwhile
         except CommandBusError as error:

@@ -179,7 +179,7 @@ def test_watch_gives_up_in_time(cli: Cli, bus: SyncCommandBus) -> None:
 
 def test_watch_sees_what_happens_meanwhile(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Buy")
-    later = threading.Timer(0.2, bus.cancel, ("shop", sent.command_id, "changed my mind"))
+    later = threading.Timer(0.2, bus.cancel, (sent,), {"reason": "changed my mind"})
     later.start()
     ran = cli("watch", str(sent.command_id), "--timeout", "20s", code=1)
     later.join(30)
@@ -298,5 +298,5 @@ def test_a_search_that_takes_long_says_how_far_it_looked(
 
 def test_why_says_the_same_thing_once(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Wait", delay=3_600)
-    bus.cancel("shop", sent.command_id)
+    bus.cancel(sent)
     assert [row[0] for row in cli("why", str(sent.command_id)).rows] == ["ENDED"]

@@ -154,7 +154,7 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
 def test_old_commands_are_pruned(cli: Cli, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/bus.db"
     with SyncCommandBus(url) as bus:
-        bus.cancel("orders", bus.send("orders", "ship").command_id)
+        bus.cancel(bus.send("orders", "ship"))
     assert "--completed" in cli("db", "prune", "--url", url, code=2).err
     assert "would forget" in cli("db", "prune", "--canceled", "1d", "--dry-run", "--url", url).err
     kept = cli("db", "prune", "--canceled", "1d", "--yes", "--json", "--url", url)

@@ -176,7 +176,7 @@ def _live_with(door: Door, domain: str, command_id: Any) -> None:
         door.worker.receive(10)
         door.queue.acting("ann").bulk("cancel", domain=domain, reason="hostile")
     elif record.status is CommandStatus.PENDING:
-        door.bus.acting("ann").cancel(domain, command_id, "hostile")
+        door.bus.acting("ann").cancel(command_id, domain=domain, reason="hostile")
     read_everything(door, domain, command_id)
 
 

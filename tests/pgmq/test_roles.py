@@ -178,7 +178,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         (received,) = worker.receive(1)
         worker.fail(received, PermanentCommandError("NO"))
         SyncTroubleshootingQueue(bus).operator_retry("orders", parked)
-        bus.cancel("orders", parked)
+        bus.cancel(parked)
         record = bus.get_command(parked)
         assert record is not None
         assert record.status is CommandStatus.CANCELED

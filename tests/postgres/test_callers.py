@@ -93,7 +93,7 @@ async def test_asyncpg(url: str, commit: bool) -> None:
         with pytest.raises(DuplicateCommandError):
             await within.send("orders", "ship", command_id=sent.command_id)
         await within.send_many(MANY)
-        await within.cancel("orders", sent.command_id)
+        await within.cancel(sent.command_id)
         await (transaction.commit() if commit else transaction.rollback())
     await connection.close()
     assert depth(url) == (len(MANY) if commit else 0)
@@ -201,13 +201,13 @@ def test_any_language_can_send_by_sql(url: str) -> None:
 def test_operators_do_not_wait_for_a_callers_transaction_in_which_one_acts(url: str) -> None:
     with SyncCommandBus(url) as bus:
         first, second, third = (bus.send("orders", "ship").command_id for _ in range(3))
-        bus.acting("ann").cancel("orders", first)
+        bus.acting("ann").cancel(first)
         with psycopg.connect(url) as one, psycopg.connect(url) as other:
             # An error instead of a wait without end.
             for connection in (one, other):
                 connection.execute("set lock_timeout = '5s'")
-            bus.within(one).acting("ann").cancel("orders", second)
-            bus.within(other).acting("ben").cancel("orders", third)
+            bus.within(one).acting("ann").cancel(second)
+            bus.within(other).acting("ben").cancel(third)
             with psycopg.connect(url) as operator:
                 operator.execute("set lock_timeout = '5s'")
                 caller = bus.engine.within(operator)

@@ -91,7 +91,7 @@ def test_renewal_against_expiry(one: SyncCommandBus, other: SyncCommandBus, orde
 def test_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order: str) -> None:
     sent = one.send(DOMAIN, "ship").command_id
     worker = SyncWorker(other, DOMAIN)
-    results = race(order, lambda: one.cancel(DOMAIN, sent), lambda: worker.receive(1))
+    results = race(order, lambda: one.cancel(sent), lambda: worker.receive(1))
     assert not isinstance(results["A"], Exception)
     if results["B"]:
         # Begun, so it is only asked to stop, and may complete.
@@ -106,7 +106,7 @@ def test_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order:
 def test_a_wish_to_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order: str) -> None:
     sent, worker = one.send(DOMAIN, "ship").command_id, SyncWorker(other, DOMAIN)
     (received,) = worker.receive(1)
-    one.cancel(DOMAIN, sent)
+    one.cancel(sent)
     worker.release(received, 0)
     asked = open_requests(one.scope, [DOMAIN])
     results = race(order, lambda: one.session.run(asked), lambda: worker.receive(1))

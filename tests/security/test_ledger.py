@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandStatus, HandlerRegistry
+from commandbus.domain.lifecycle import Cancellation
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
@@ -47,7 +48,7 @@ def some_actions(url: str, **settings: Any) -> None:
         bus.acting("ann").pause("bank", "closed")
         bus.acting("ben").resume("bank")
         sent = bus.send("bank", "pay").command_id
-        bus.acting("cid").cancel("bank", sent, "not any more")
+        bus.acting("cid").cancel(sent, reason="not any more")
 
 
 ADD_DOCUMENT = "insert into commandbus.document (kind, key, version, status, body) values "
@@ -118,7 +119,8 @@ def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner:
             running.start()
             try:
                 assert begun.wait(20)
-                assert desk.acting("ann").cancel("bank", sent, "fraud") is CommandStatus.IN_PROGRESS
+                did = desk.acting("ann").cancel(sent, reason="fraud")
+                assert did is Cancellation.STOP_REQUESTED
                 assert desk.wait(sent, 20).status is CommandStatus.CANCELED
             finally:
                 worker.stop(1)

@@ -316,7 +316,7 @@ def test_what_a_sender_may_not_is_refused_with_a_reason(sender: str) -> None:
         refused: list[Any] = [
             lambda: bus.get_command(sent, domain=DOMAIN),
             lambda: bus.query_commands(),
-            lambda: bus.cancel(DOMAIN, sent),
+            lambda: bus.cancel(sent),
             lambda: bus.pause(DOMAIN),
             lambda: SyncWorker(bus, DOMAIN).receive(1),
         ]

@@ -205,7 +205,7 @@ class TestData:
     def test_a_command_that_waits_is_canceled(self, shop: Shop, text: str) -> None:
         sent = shop.bus.send(DOMAIN, "Buy").command_id
         shop.damage(shop.get(sent), command_data=text)
-        shop.bus.cancel(DOMAIN, sent)
+        shop.bus.cancel(sent)
         assert shop.get(sent).status is CommandStatus.CANCELED
 
     def test_an_erasure_replaces_it(self, shop: Shop, text: str) -> None:

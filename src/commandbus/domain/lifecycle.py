@@ -82,14 +82,20 @@ def after(status: CommandStatus, transition: Transition) -> CommandStatus:
         ) from None
 
 
+class Cancellation(StrEnum):
+    """What `cancel` did."""
+
+    CANCELED = "CANCELED"
+    """The command waited, and has ended."""
+    CANCELED_PARKED = "CANCELED_PARKED"
+    """The command was parked for an operator, and has ended."""
+    STOP_REQUESTED = "STOP_REQUESTED"
+    """The command runs: its handler is asked to stop, and decides how it ends."""
+
+
 def refuse_cancel(status: CommandStatus) -> NoReturn:
-    """Why a sender's `cancel` comes too late: only what waits can be called off at once. (A running
-    command is asked to stop, and then it is its handler's turn.)"""
-    advice = {
-        CommandStatus.IN_PROGRESS: "it runs already; wait for its outcome.",
-        PARKED: "it waits for an operator; use operator_cancel of the troubleshooting queue.",
-    }
-    cure = advice.get(status, "its outcome is final.")
+    """Why a command cannot be canceled as one that waits."""
+    cure = "its outcome is final." if status in FINAL else "it does not wait."
     raise InvalidOperationError(f"Cannot cancel a command that is {status}: {cure}")
 
 

@@ -27,7 +27,8 @@ from commandbus.domain.names import as_name, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import recorded
-from commandbus.operations.commands import LIMIT_MAX, cancel, encode_request, query_commands, send_many
+from commandbus.operations.cancelling import cancel_waiting
+from commandbus.operations.commands import LIMIT_MAX, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
     OPEN,
     BatchBody,
@@ -212,6 +213,7 @@ def cancel_batch(
     reason: str = "the batch was canceled",
 ) -> Flow[int]:
     """Cancel every command of a batch that has not begun; returns how many. Running ones finish."""
+    as_text(reason, "reason", longest=500)
     key, canceled, cursor = as_id(batch_id, "batch_id"), 0, None
     while True:
         page = yield list_batch_commands(
@@ -219,7 +221,7 @@ def cancel_batch(
         )
         for record in page:
             try:
-                op: Op[Any] = cancel(scope, domain, record.command_id, reason)
+                op: Op[Any] = cancel_waiting(scope, record, reason)
                 if not canceled:  # one record for the batch, in the transaction of the first command
                     op = recorded(scope, op, "cancel_batch", f"{domain} {key}", reason)
                 yield Send(op)

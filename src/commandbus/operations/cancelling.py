@@ -1,4 +1,4 @@
-"""Cancelling: what waits is called off at once, what runs is asked to stop.
+"""Cancelling: a command that waits or is parked ends at once, one that runs is asked to stop.
 
 The request is a document beside the command, so it survives crashes: it reaches the worker that runs
 the command by a notification, or with the next renewal of its lease; and when the command comes back
@@ -8,25 +8,27 @@ to wait, whoever looks first ends it. It is dropped when the command has ended, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.ids import as_id
-from commandbus.domain.lifecycle import CommandStatus
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.command import CommandRecord, SendResult
+from commandbus.domain.lifecycle import FINAL, PARKED, Cancellation, CommandStatus
+from commandbus.domain.names import as_reason
 from commandbus.errors import InvalidOperationError
 from commandbus.operations import commands
 from commandbus.operations.actions import record_action
-from commandbus.operations.ledger import CANCEL
+from commandbus.operations.commands import only_one, place_of
+from commandbus.operations.ledger import CANCEL, link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
-from commandbus.store.records import CancelRequest
+from commandbus.store.records import CancelRequest, OperatorAction
 
 KIND = "cancellation"
 TOPIC = "commandbus.cancellations"
-_LIVE = (CommandStatus.PENDING, CommandStatus.IN_PROGRESS)
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -40,35 +42,65 @@ _decoder = msgspec.json.Decoder(_Body)
 
 def cancel(
     scope: Scope,
-    domain: str,
-    command_id: UUID | str,
-    reason: str = "canceled by the sender",
-) -> Op[CommandStatus]:
-    """Cancel a command. One that waits ends as CANCELED at once. One that runs is asked to stop: an
-    `async def` handler is cancelled, a `def` handler sees `context.cancelled`; when it gives way the
-    command ends as CANCELED, when it completes nevertheless that stands, and it is not tried again.
+    command_id: UUID | str | SendResult[Any],
+    *,
+    domain: str | None = None,
+    reason: str | None = None,
+) -> Op[Cancellation]:
+    """Cancel a command in whatever state it is, and say what that did. One that waits or is parked
+    ends as CANCELED at once. One that runs is asked to stop: an `async def` handler is cancelled, a
+    `def` handler sees `context.cancelled`; when it gives way the command ends as CANCELED, when it
+    completes nevertheless that stands, and it is not tried again.
 
-    Returns CANCELED, or IN_PROGRESS when it was asked to stop. Raises CommandNotFoundError, or
-    InvalidOperationError when it has ended or is parked.
+    Raises CommandNotFoundError, and InvalidOperationError when it has ended, or when several domains
+    have a command with this id and `domain` is not given.
     """
-    checked, wanted = as_text(reason, "reason", longest=500), as_id(command_id, "command_id")
-    try:
-        yield from commands.cancel(scope, domain, wanted, checked)
-    except InvalidOperationError:
-        record = (yield from scope.store.find(wanted, as_name(domain, "domain")))[0]
-        if record.status not in _LIVE:
-            raise
-    else:
-        return CommandStatus.CANCELED
-    body = msgspec.json.encode(_Body(domain, wanted, CancelRequest(checked, scope.by))).decode()
+    wanted, name = place_of(command_id, domain)
+    checked = as_reason(reason) or f"canceled by {scope.by}"
     yield TOGETHER
+    while True:
+        record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+        try:
+            if record.status is PARKED:
+                yield from end_parked(scope, record, OperatorAction("cancel", scope.by, checked))
+                return Cancellation.CANCELED_PARKED
+            if record.status is not CommandStatus.IN_PROGRESS:
+                yield from cancel_waiting(scope, record, checked)
+                return Cancellation.CANCELED
+        except InvalidOperationError:
+            if record.status in FINAL:
+                raise
+            continue  # its state has changed since it was read
+        yield from _ask_to_stop(scope, record, checked)
+        return Cancellation.STOP_REQUESTED
+
+
+def cancel_waiting(scope: Scope, record: CommandRecord, reason: str) -> Op[None]:
+    """End a waiting command as CANCELED. Raises InvalidOperationError when it does not wait."""
+    yield TOGETHER
+    yield from scope.store.cancel(record.domain, record.command_id, reason, scope.by)
+    yield from commands.reply_to_sender(scope, record.domain, record.command_id)
+    yield from link_event(scope, record.domain, record.command_id, AuditEventType.CANCELED)
+
+
+def end_parked(scope: Scope, record: CommandRecord, action: OperatorAction) -> Op[None]:
+    """Cancel or complete a parked command, and answer its sender, in one transaction. Raises
+    InvalidOperationError when it is not parked (any more)."""
+    yield TOGETHER
+    yield from scope.store.resolve(record.domain, record.command_id, action)
+    yield from commands.reply_to_sender(scope, record.domain, record.command_id)
+    kind = AuditEventType(f"OPERATOR_{action.kind.upper()}")
+    yield from link_event(scope, record.domain, record.command_id, kind)
+
+
+def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str) -> Op[None]:
+    asked = _Body(record.domain, record.command_id, CancelRequest(reason, scope.by))
+    key, body = _key(record.domain, record.command_id), msgspec.json.encode(asked).decode()
     # Of several requests the first one counts.
-    request = Document(KIND, _key(domain, wanted), 0, "asked", None, body)
-    asked = yield from scope.store.put_document(request)
+    is_new = yield from scope.store.put_document(Document(KIND, key, 0, "asked", None, body))
     yield from scope.store.announce(TOPIC)
-    if asked:
-        yield from record_action(scope, CANCEL, f"{domain} {wanted}", checked)
-    return CommandStatus.IN_PROGRESS
+    if is_new:
+        yield from record_action(scope, CANCEL, key, reason)
 
 
 def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRequest]]:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEvent, AuditEventType
+from commandbus.domain.audit import AuditEvent
 from commandbus.domain.cause import running, trace_of
 from commandbus.domain.command import (
     Command,
@@ -41,7 +41,6 @@ from commandbus.errors import (
     RateLimited,
 )
 from commandbus.operations.actions import record_action
-from commandbus.operations.ledger import link_event
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
@@ -389,24 +388,6 @@ def get_audit_trail(
     return (yield from scope.store.audit_trail(as_id(command_id, "command_id"), domain))
 
 
-def cancel(
-    scope: Scope,
-    domain: str,
-    command_id: UUID | str,
-    reason: str = "canceled by the sender",
-) -> Op[None]:
-    """End a waiting command as CANCELED; it will not be started.
-
-    Raises CommandNotFoundError, or InvalidOperationError when it is running or has ended.
-    """
-    checked = as_text(reason, "reason", longest=500)
-    wanted = as_id(command_id, "command_id")
-    yield TOGETHER
-    yield from scope.store.cancel(as_name(domain, "domain"), wanted, checked, scope.by)
-    yield from reply_to_sender(scope, domain, wanted)
-    yield from link_event(scope, domain, wanted, AuditEventType.CANCELED)
-
-
 def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Tell the sender how a command ended that no worker ended; in the same transaction."""
     record = (yield from scope.store.find(command_id, domain))[0]
@@ -426,6 +407,13 @@ def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
         reason=record.reason,
     )
     yield from scope.insert([reply], Capacity())
+
+
+def place_of(command_id: UUID | str | SendResult[Any], domain: str | None) -> tuple[UUID, str | None]:
+    """The id and the domain of a command that is given by its id, or by what its send returned."""
+    if isinstance(command_id, SendResult):
+        domain, command_id = domain or command_id.domain, command_id.command_id
+    return as_id(command_id, "command_id"), None if domain is None else as_name(domain, "domain")
 
 
 def only_one(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:

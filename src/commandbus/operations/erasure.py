@@ -19,13 +19,14 @@ from commandbus.domain.names import as_name, as_text
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.actions import record_action
+from commandbus.operations.cancelling import cancel_waiting, end_parked
 from commandbus.operations.cases import forget_case
-from commandbus.operations.commands import cancel, query_commands
+from commandbus.operations.commands import query_commands
 from commandbus.operations.ledger import Link, link, unsalt, written
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.operations.troubleshooting import operator_cancel
 from commandbus.operations.uniqueness import forget_window
 from commandbus.store.op import TOGETHER, Op
+from commandbus.store.records import OperatorAction
 
 PIECE = 100
 """Commands erased in one transaction."""
@@ -144,11 +145,10 @@ def _canceled(scope: Scope, alive: Sequence[CommandRecord]) -> Flow[bool]:
     reason = "its data is erased"
     try:
         for record in alive:
-            place = (scope, record.domain, record.command_id, reason)
             if record.status is PARKED:
-                yield Send(operator_cancel(*place))
+                yield Send(end_parked(scope, record, OperatorAction("cancel", scope.by, reason)))
             else:
-                yield Send(cancel(*place))
+                yield Send(cancel_waiting(scope, record, reason))
     except CommandBusError:
         return False
     return True

@@ -14,8 +14,8 @@ from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidOperationError
-from commandbus.operations.cancelling import withdraw
-from commandbus.operations.commands import query_commands, reply_to_sender
+from commandbus.operations.cancelling import end_parked, withdraw
+from commandbus.operations.commands import only_one, query_commands
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.op import TOGETHER, Op
@@ -95,8 +95,7 @@ def _check_edited(scope: Scope, domain: str, command_id: UUID | str, data: str) 
 
 def operator_cancel(scope: Scope, domain: str, command_id: UUID | str, reason: str) -> Op[None]:
     """End a parked command as CANCELED, with the reason in its record and audit."""
-    checked = as_text(reason, "reason", longest=500)
-    action = OperatorAction("cancel", scope.by, checked)
+    action = OperatorAction("cancel", scope.by, as_text(reason, "reason", longest=500))
     yield from _end(scope, domain, command_id, action)
 
 
@@ -115,9 +114,7 @@ def operator_complete(
 
 
 def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorAction) -> Op[None]:
-    """An operator ends a command, and its sender is told, in one transaction."""
-    wanted = as_id(command_id, "command_id")
+    wanted, name = as_id(command_id, "command_id"), as_name(domain, "domain")
     yield TOGETHER
-    yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
-    yield from reply_to_sender(scope, domain, wanted)
-    yield from link_event(scope, domain, wanted, AuditEventType(f"OPERATOR_{action.kind.upper()}"))
+    record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+    yield from end_parked(scope, record, action)

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord, SendRequest, SendResult
+from commandbus.domain.lifecycle import Cancellation
 from commandbus.domain.page import Page
 from commandbus.runtimes.asyncio.bus import CommandBus, TroubleshootingQueue
 from commandbus.runtimes.asyncio.processes import ProcessManager, ProcessReplyRouter
@@ -234,8 +235,11 @@ class Harness(ABC):
         record: CommandRecord = self.call(self.bus.wait, command_id, timeout, **kw)
         return record
 
-    def cancel(self, command_id: UUID, *args: Any, domain: str = DOMAIN, **kwargs: Any) -> None:
-        self.call(self.bus.cancel, domain, command_id, *args, **kwargs)
+    def cancel(
+        self, command_id: UUID, reason: str | None = None, *, domain: str = DOMAIN
+    ) -> Cancellation:
+        did: Cancellation = self.call(self.bus.cancel, command_id, domain=domain, reason=reason)
+        return did
 
     def pause(self, domain: str = DOMAIN, *args: Any, **kwargs: Any) -> None:
         self.call(self.bus.pause, domain, *args, **kwargs)

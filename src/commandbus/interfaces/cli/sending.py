@@ -110,9 +110,9 @@ def cancel(
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Cancel a command that waits, or ask one that runs to stop.
+    """Cancel a command that waits or is parked, or ask one that runs to stop.
 
-    One that has ended stays as it is (exit code 1); for a parked one use `tsq cancel`.
+    One that has ended stays as it is (exit code 1).
     """
     with target.acting(url, operator) as bus:
         wanted = whole_id(bus, command_id, domain)
@@ -121,10 +121,10 @@ def cancel(
             state = "does not exist" if record is None else f"is {record.status}"
             output.note(f"would cancel {domain}/{wanted}, which {state}")
             return
-        status = bus.cancel(domain, wanted, reason)
+        did = bus.cancel(wanted, domain=domain, reason=reason)
     if json:
-        output.json_document({"command_id": wanted, "domain": domain, "status": status})
-    elif status == "CANCELED":
+        output.json_document({"command_id": wanted, "domain": domain, "did": did})
+    elif did != "STOP_REQUESTED":
         output.done(f"canceled {domain}/{wanted}")
     else:
         output.done(f"asked {domain}/{wanted} to stop; it runs, and `commandbus show` tells")

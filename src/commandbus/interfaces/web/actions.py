@@ -7,6 +7,7 @@ from uuid import UUID
 from msgspec import UNSET
 
 from commandbus.domain import payload
+from commandbus.domain.lifecycle import Cancellation
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.web import values as v
@@ -53,15 +54,9 @@ class Desk(Reads):
         return v.Sent(result.command_id, result.domain, result.duplicate)
 
     async def cancel(self, domain: str, command_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
-        """A command that waits, or one that is parked."""
         bus = await self._acting(who)
-        record = await self.raw_command(domain, command_id)
-        if record.status == "IN_TROUBLESHOOTING_QUEUE":
-            queue = TroubleshootingQueue(bus)
-            await queue.operator_cancel(domain, command_id, body.reason)
-        else:
-            await bus.cancel(domain, command_id, body.reason)
-        return self._done("canceled")
+        did = await bus.cancel(command_id, domain=domain, reason=body.reason)
+        return self._done("asked to stop" if did is Cancellation.STOP_REQUESTED else "canceled")
 
     async def retry(self, domain: str, command_id: UUID, body: v.RetryBody, who: Account) -> v.Done:
         """A parked command; with data, corrected. Masks that were left in it mean what they hid."""

@@ -80,7 +80,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              lambda d, a: d.send(a.body, a.who), body=v.SendBody),
     Endpoint("GET", COMMAND, "A command: record, trail, why, related commands.", v.CommandDetail,
              lambda d, a: d.command(a.path["domain"], a.path["command_id"])),
-    Endpoint("POST", f"{COMMAND}/cancel", "Cancel a command that waits or is parked.", v.Done,
+    Endpoint("POST", f"{COMMAND}/cancel", "Cancel a command; one that runs is asked to stop.", v.Done,
              lambda d, a: d.cancel(a.path["domain"], a.path["command_id"], a.body, a.who),
              body=v.CancelBody),
     Endpoint("POST", f"{COMMAND}/retry", "Send a parked command back to work.", v.Done,

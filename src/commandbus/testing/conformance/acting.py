@@ -124,9 +124,7 @@ ACTIONS: dict[str, Case] = {
         lambda bus, _: bus.call(bus.troubleshooting.bulk, "retry", domain=DOMAIN, reason=WHY),
         "nothing",
     ),
-    "cancel": Case(
-        waiting, lambda bus, one: bus.call(bus.bus.cancel, DOMAIN, one, reason=WHY), "raise"
-    ),
+    "cancel": Case(waiting, lambda bus, one: bus.call(bus.bus.cancel, one, reason=WHY), "raise"),
     "pause": Case(nothing, of_bus("pause", DOMAIN), "nothing"),
     "resume": Case(paused, of_bus("resume", DOMAIN), "nothing"),
     "set_limit": Case(nothing, of_bus("set_limit", DOMAIN, per_sender=True, rate=5), "nothing"),
@@ -281,7 +279,7 @@ class ActingSuite:
             command_id = bus.send()
             gate.wait_for(1)
             for who in ("ada", "ben"):
-                bus.call(bus.bus.acting(who).cancel, DOMAIN, command_id, reason=WHY)
+                bus.call(bus.bus.acting(who).cancel, command_id, reason=WHY)
             asked = [record for record in records(bus) if record[1] == "cancel"]
             assert asked == [("ada", "cancel", WHY)]
 
@@ -292,7 +290,7 @@ class ActingSuite:
             command_id = waiting(bus)
             with transaction(bus) as mine:
                 within = bus.bus.acting("ada").within(mine.connection)
-                bus.call(within.cancel, DOMAIN, command_id, reason=WHY)
+                bus.call(within.cancel, command_id, reason=WHY)
                 mine.commit() if commit else mine.rollback()
             assert [who for who, _, _ in records(bus)] == (["ada"] if commit else [])
 

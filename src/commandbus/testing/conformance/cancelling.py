@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.lifecycle import Cancellation, CommandStatus
 from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
@@ -56,7 +56,7 @@ class CancellingSuite:
     def test_a_running_command_is_asked_to_stop_and_may_complete(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()
         taken = bus.take(worker)
-        assert bus.call(bus.bus.cancel, "orders", command_id) is CommandStatus.IN_PROGRESS
+        assert bus.cancel(command_id) is Cancellation.STOP_REQUESTED
         assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
         bus.call(worker.complete, taken)
         assert bus.get(command_id).status is CommandStatus.COMPLETED
@@ -215,11 +215,25 @@ class CancellingSuite:
             bus.cancel(command_id, "second")
         assert bus.get(command_id).reason == "first"
 
-    def test_a_parked_command_is_for_operators(self, bus: Harness) -> None:
-        command_id = park(bus)
-        with pytest.raises(InvalidOperationError, match="operator_cancel"):
+    def test_a_parked_command_ends_at_once(self, bus: Harness) -> None:
+        command_id = park(bus, reply_to="answers")
+        assert bus.acting("ann").cancel(command_id, "not needed") is Cancellation.CANCELED_PARKED
+        record = bus.get(command_id)
+        assert (record.status, record.reason) == (CommandStatus.CANCELED, "not needed")
+        assert bus.stats().parked == 0
+        assert bus.trail(command_id)[-1].details["operator"] == "ann"
+        assert bus.take(bus.worker("answers")).command.causation_id == command_id
+        with pytest.raises(InvalidOperationError, match=r"CANCELED.*final"):
             bus.cancel(command_id)
-        assert bus.stats().parked == 1
+
+    def test_an_id_alone_or_what_a_send_returned_finds_the_command(self, bus: Harness) -> None:
+        sent = bus.send_result("orders", "ship")
+        for one in (sent.command_id, str(bus.send()), bus.send_result("orders", "ship")):
+            assert bus.call(bus.bus.cancel, one) is Cancellation.CANCELED
+        assert bus.get(sent.command_id).reason == "canceled by program"
+        bus.send("billing", command_id=sent.command_id)
+        with pytest.raises(InvalidOperationError, match="Several domains"):
+            bus.call(bus.bus.cancel, sent.command_id)
 
     def test_an_unknown_command_is_not_found(self, bus: Harness) -> None:
         missing = uuid4()

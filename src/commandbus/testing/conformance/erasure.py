@@ -66,7 +66,7 @@ class ErasureSuite:
 
     def test_a_reason_in_capitals_is_erased_as_any_other(self, bus: Harness) -> None:
         mine = bus.send(DOMAIN, "ship", MINE)
-        bus.call(bus.bus.cancel, DOMAIN, mine, "LOVELACE")
+        bus.cancel(mine, "LOVELACE")
         erase(bus)
         assert "LOVELACE" not in everything(bus, mine)
 

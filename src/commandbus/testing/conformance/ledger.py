@@ -91,7 +91,7 @@ def cancel_within(bus: Harness, commit: bool = True, **options: Any) -> None:
     command_id = bus.send(delay=60, **options)
     with transaction(bus) as mine:
         within = bus.bus.within(mine.connection)
-        bus.call(within.acting("ann").cancel, DOMAIN, command_id)
+        bus.call(within.acting("ann").cancel, command_id)
         mine.commit() if commit else mine.rollback()
 
 

@@ -65,7 +65,7 @@ class TransactionsSuite:
         for command_id, commit in ((kept, False), (ended, True)):
             with transaction(bus) as mine:
                 within = bus.bus.within(mine.connection)
-                bus.call(within.cancel, "orders", command_id)
+                bus.call(within.cancel, command_id)
                 mine.commit() if commit else mine.rollback()
         assert bus.get(kept).status is CommandStatus.PENDING
         assert bus.get(ended).status is CommandStatus.CANCELED
