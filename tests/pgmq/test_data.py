@@ -54,9 +54,9 @@ def test_what_was_promoted_is_taken_over_with_its_attempts(tmp_path: Path) -> No
             SyncCommandBus(url, transport="pgmq") as wrong,
             pytest.raises(ConfigurationError, match="Leave out transport=pgmq"),
         ):
-            move(old, wrong, url)
+            move(old, wrong, "here", url)
         with SyncCommandBus(url) as new:
-            assert move(old, new, url) == (1, 1)
+            assert move(old, new, "here", url) == (1, 1)
     with SyncCommandBus(url, transport="pgmq") as bus:
         (taken,) = SyncWorker(bus, "shop").receive(1)
         assert (taken.command.command_id, taken.attempt) == (sent.command_id, 2)

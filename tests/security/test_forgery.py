@@ -259,7 +259,7 @@ class TestControls:
         sagas.route()
         assert sagas.status(process_id) == "CANCELED"
         report = bus.call(bus.bus.verify_audit)
-        assert (report.links, report.problems) == (1, [])
+        assert (report.links, report.problems) == (2, []), "its record and the request to the router"
 
     def test_a_signal_to_no_process_is_refused_by_the_operation(self, bus: Harness) -> None:
         with pytest.raises(ProcessNotFoundError):

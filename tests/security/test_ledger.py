@@ -211,7 +211,7 @@ def test_retention_is_on_record_and_what_it_forgot_is_expected(owner: str) -> No
         report = bus.verify_audit()
         assert (report.problems, report.forgotten) == ([], 1)
         newest = bus.list_actions(action="prune")[0]
-        assert (newest.actor, newest.subject) == ("program", "canceled older than 60 s")
+        assert (newest.actor, newest.subject) == ("program", "1 of CANCELED older than 60 s")
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_a_promotion_moves_it(text: str, tmp_path: Path) -> None:
         parked = shop.damage(shop.park(), command_data=text, command_tags=text, audit_details=text)
         waiting = old.send(DOMAIN, "Buy").command_id
         shop.damage(shop.get(waiting), command_data=text)
-        assert move(old, new, "elsewhere") == (2, 2)
+        assert move(old, new, "here", "elsewhere") == (2, 2)
         for command_id in (parked.command_id, waiting):
             record = new.get_command(command_id, domain=DOMAIN)
             assert record is not None

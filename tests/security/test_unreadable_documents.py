@@ -75,7 +75,7 @@ def test_lists_leave_it_out(store: tuple[str, Put], body: str) -> None:
         assert bus.list_schedules() == []
         assert bus.put_schedule(replaced).schedule == replaced
         assert bus.list_breakers() == []
-        assert [action.action for action in bus.list_actions()] == ["pause"]
+        assert [action.action for action in bus.list_actions()] == ["put_schedule", "pause"]
         assert [found.batch_id for found in bus.list_batches(DOMAIN)] == [made.batch_id]
         assert bus.get_batch(DOMAIN, batch) is None
     assert create_administration(url).doctor()
