@@ -25,7 +25,8 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
     parked = await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")
     commands = [{"domain": "orders", "command_id": command.command_id} for command in parked]
     batch = await bus.create_batch("mail", [BatchCommand("welcome")])
-    nightly = Schedule(name="nightly", domain="orders", command_type="count", cron="0 3 * * *", enabled=False)
+    times = {"cron": "0 3 * * *", "enabled": False}
+    nightly = Schedule(name="nightly", domain="orders", command_type="count", **times)
     await bus.put_schedule(nightly)
     name, target = {"name": "nightly"}, {"target": "bank"}
     chosen = [str(parked[4].command_id)]
