@@ -21,6 +21,7 @@ from commandbus.operations.actions import ActionRecord as ActionRecord
 from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
 from commandbus.operations.cases import Case as Case
 from commandbus.operations.checking import CheckReport as CheckReport
+from commandbus.operations.edits import EditReport as EditReport
 from commandbus.operations.erasure import EraseReport as EraseReport
 from commandbus.operations.redrive import BulkReport as BulkReport
 from commandbus.operations.retention import PruneReport as PruneReport

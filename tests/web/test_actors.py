@@ -25,17 +25,23 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
     parked = await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")
     commands = [{"domain": "orders", "command_id": command.command_id} for command in parked]
     batch = await bus.create_batch("mail", [BatchCommand("welcome")])
-    times = {"cron": "0 3 * * *", "enabled": False}
-    nightly = Schedule(name="nightly", domain="orders", command_type="count", **times)
+    nightly = Schedule(
+        name="nightly", domain="orders", command_type="count", cron="0 3 * * *", enabled=False
+    )
     await bus.put_schedule(nightly)
     name, target = {"name": "nightly"}, {"target": "bank"}
     chosen = [str(parked[4].command_id)]
+    later = await bus.send("orders", "count", delay=3600)
+    waiting = {"domain": "orders", "command_id": later.command_id}
     sent = {"domain": "orders", "command_type": "ship", "data": {"order": 1, "city": "Oslo"}}
     return {
         "post_domains_domain_pause": ({"domain": "orders"}, WHY),
         "post_domains_domain_resume": ({"domain": "orders"}, {}),
         "post_commands": ({}, sent),
         "post_commands_domain_command_id_cancel": (commands[0], WHY),
+        "post_commands_domain_command_id_reschedule": (waiting, {"delay": 60}),
+        "post_commands_domain_command_id_reprioritise": (waiting, {"priority": "high"}),
+        "post_commands_domain_command_id_resend": (commands[0], WHY),
         "post_commands_domain_command_id_retry": (commands[1], WHY),
         "post_commands_domain_command_id_complete": (commands[2], WHY),
         "post_commands_domain_command_id_comment": (commands[3], {"text": "looked at it"}),

@@ -27,6 +27,9 @@ class AuditEventType(StrEnum):
     OPERATOR_CANCEL = "OPERATOR_CANCEL"
     OPERATOR_COMPLETE = "OPERATOR_COMPLETE"
     OPERATOR_CONTROL = "OPERATOR_CONTROL"
+    OPERATOR_EDIT = "OPERATOR_EDIT"
+    """Another due time or priority."""
+    OPERATOR_RESEND = "OPERATOR_RESEND"
     COMMENTED = "COMMENTED"
     ASSIGNED = "ASSIGNED"
     ESCALATED = "ESCALATED"
@@ -42,6 +45,8 @@ LINKED = frozenset(
         AuditEventType.OPERATOR_CANCEL,
         AuditEventType.OPERATOR_COMPLETE,
         AuditEventType.OPERATOR_CONTROL,
+        AuditEventType.OPERATOR_EDIT,
+        AuditEventType.OPERATOR_RESEND,
         AuditEventType.COMMENTED,
         AuditEventType.ASSIGNED,
         AuditEventType.ERASED,

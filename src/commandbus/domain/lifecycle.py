@@ -99,6 +99,18 @@ def refuse_cancel(status: CommandStatus) -> NoReturn:
     raise InvalidOperationError(f"Cannot cancel a command that is {status}: {cure}")
 
 
+def refuse_edit(status: CommandStatus) -> NoReturn:
+    """Why due time and priority of a command cannot be changed."""
+    advice = {
+        CommandStatus.IN_PROGRESS: "it runs already.",
+        PARKED: "it is parked; operator_retry sends it back to work.",
+    }
+    cure = advice.get(status, "it has ended; resend sends it again.")
+    raise InvalidOperationError(
+        f"Only a waiting command can be edited, and this one is {status}: {cure}"
+    )
+
+
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", f"    [*] --> {_S.PENDING}: send"]

@@ -29,6 +29,8 @@ from commandbus.store.records import CancelRequest, OperatorAction
 
 KIND = "cancellation"
 TOPIC = "commandbus.cancellations"
+TRIES_MAX = 5
+"""How often a state is read that changes while it is acted upon."""
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -57,8 +59,10 @@ def cancel(
     """
     wanted, name = place_of(command_id, domain)
     checked = as_reason(reason) or f"canceled by {scope.by}"
+    tries = 0
     yield TOGETHER
     while True:
+        tries += 1
         record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
         try:
             if record.status is PARKED:
@@ -68,7 +72,7 @@ def cancel(
                 yield from cancel_waiting(scope, record, checked)
                 return Cancellation.CANCELED
         except InvalidOperationError:
-            if record.status in FINAL:
+            if record.status in FINAL or tries == TRIES_MAX:
                 raise
             continue  # its state has changed since it was read
         yield from _ask_to_stop(scope, record, checked)

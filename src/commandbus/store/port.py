@@ -39,6 +39,7 @@ from commandbus.store.records import (
     Run,
     Settlement,
     SettleReport,
+    WaitingEdit,
 )
 
 
@@ -90,6 +91,12 @@ class CommandStore(Protocol):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         """End a waiting command as CANCELED. Raises CommandNotFoundError, or InvalidOperationError
         when it runs or has ended."""
+        ...
+
+    def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
+        """Give a waiting command another priority or due time. It keeps its attempts, its unique key
+        and its batch, and goes back to the gates of its limits and its group, where its place may
+        be another. Raises CommandNotFoundError, or InvalidOperationError when it does not wait."""
         ...
 
     def announce(self, topic: str) -> Op[None]:

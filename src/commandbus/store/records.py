@@ -314,6 +314,25 @@ def operator_actions(tally: Mapping[str, int]) -> dict[str, int]:
     return {kind: tally.get(f"OPERATOR_{kind.upper()}", 0) for kind in kinds}
 
 
+class WaitingEdit(msgspec.Struct, frozen=True):
+    """What changes of a waiting command; microseconds. At most one of the two times is given."""
+
+    priority: int | None = None
+    due_at: int | None = None
+    delay: int | None = None
+
+    def moment(self, present: int, now: int) -> int:
+        """When it is due after the edit; now, if that has passed."""
+        if self.delay is not None:
+            return now + self.delay
+        return max(now, present if self.due_at is None else self.due_at)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes the due time."""
+        return self.delay is not None or self.due_at is not None
+
+
 class OperatorAction(msgspec.Struct, frozen=True):
     """What an operator does to a parked command; exactly one of the three."""
 

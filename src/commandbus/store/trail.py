@@ -54,6 +54,7 @@ NOTES = frozenset(
         AuditEventType.COMMENTED,
         AuditEventType.ASSIGNED,
         AuditEventType.ESCALATED,
+        AuditEventType.OPERATOR_RESEND,
         AuditEventType.ERASED,
     }
 )

@@ -28,6 +28,10 @@ class Entry:
     releases: int
     due_at: int
 
+    def __lt__(self, other: Entry) -> bool:
+        """In a heap, a dead entry may be equal to the live one of the same command."""
+        return False
+
 
 @dataclass(slots=True)
 class Stored:

@@ -16,7 +16,15 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
-from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.lifecycle import (
+    FINAL,
+    PARKED,
+    CommandStatus,
+    Transition,
+    after,
+    refuse_cancel,
+    refuse_edit,
+)
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
@@ -39,6 +47,7 @@ from commandbus.store.records import (
     OperatorAction,
     Settlement,
     SettleReport,
+    WaitingEdit,
     with_pending,
 )
 from commandbus.store.replies import replies_to_expired
@@ -370,6 +379,23 @@ class MemoryStore(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, 
         entry = self._state.domain(domain).waiting.pop(stored.seq)
         if self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock()):
             yield Wake(domain)
+
+    def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
+        stored, now = self._require(domain, command_id), self._clock()
+        status = self._status(stored)
+        if status is not CommandStatus.PENDING:
+            refuse_edit(status)
+        entry = self._state.domain(domain).waiting.pop(stored.seq)
+        due_at = edit.moment(entry.due_at, now)
+        if edit.moves:
+            stored.due_at = due_at
+        if edit.priority is not None:
+            stored.command = msgspec.structs.replace(stored.command, priority=edit.priority)
+        if self._leave_gates(stored, now):
+            yield Wake(domain)
+        moved = Entry(entry.seq, entry.attempts, entry.crashes, entry.releases, due_at)
+        self._enqueue(stored.seq, moved, now)
+        yield Wake(domain, (due_at - now) / SECOND or None, stored.command.requires is not None)
 
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)

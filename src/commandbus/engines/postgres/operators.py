@@ -7,7 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.lifecycle import (
+    PARKED,
+    CommandStatus,
+    Transition,
+    after,
+    refuse_cancel,
+    refuse_edit,
+)
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
@@ -16,7 +23,7 @@ from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.reading import read_failure
-from commandbus.store.records import OperatorAction
+from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 
 _TABLES_BY_SEQ = (
@@ -34,7 +41,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         row = yield from self._standing(domain, command_id)
         seq, priority, waiting, scheduled = row[0], row[1], row[10], row[11]
         if not waiting and not scheduled:
-            refuse_cancel(_status_of(row))
+            refuse_cancel(status_of(row))
         yield Statement(self._sql.delete_waiting, (domain, priority, seq))
         details = {"reason": reason} | ({"actor": actor} if actor else {})
         canceled = CommandStatus.CANCELED
@@ -44,6 +51,20 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         known = Known({}, {seq}, {seq: row[12]})
         yield from self._write(domain, None, writes, known)
         yield Wake(domain)
+
+    def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        seq, waiting, scheduled = row[0], row[10], row[11]
+        if not waiting and not scheduled:
+            refuse_edit(status_of(row))
+        waits = (yield Statement(self._sql.delete_waiting, (domain, row[1], seq)))[0]
+        attempts, crashes, releases, present, now = waits
+        due_at = edit.moment(present, now)
+        params = (seq, edit.priority, due_at if edit.moves else None)
+        priority, _ = (yield Statement(self._sql.edit_command, params))[0]
+        moved = QueueRow(seq, attempts, crashes, releases, delay=due_at - now)
+        known = Known({seq: priority}, {seq}, {seq: row[12]})
+        yield from self._write(domain, None, Writes(requeues=[moved]), known)
 
     def announce(self, topic: str) -> Op[None]:
         if self._notify:
@@ -55,7 +76,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         row = yield from self._standing(domain, command_id)
         seq, priority, data = row[:3]
         transition = Transition(f"operator_{action.kind}")
-        status = after(_status_of(row), transition)
+        status = after(status_of(row), transition)
         yield Statement(self._sql.take_up, (seq, domain, transition.upper()))
         yield from self.add_batch_counts(tally([(row[12], PARKED)], -1), "")
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
@@ -130,7 +151,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         return Statement(in_schema(sql, self._schema), (domain,))
 
 
-def _status_of(row: Any) -> CommandStatus:
+def status_of(row: Any) -> CommandStatus:
     """Of a row of the query `standing`."""
     if row[4] is not None:
         return CommandStatus(row[4])

@@ -7,8 +7,16 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.lifecycle import PARKED, CommandStatus, Transition, after, refuse_cancel
+from commandbus.domain.lifecycle import (
+    PARKED,
+    CommandStatus,
+    Transition,
+    after,
+    refuse_cancel,
+    refuse_edit,
+)
 from commandbus.domain.limits import place_of
+from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
@@ -16,7 +24,7 @@ from commandbus.engines.sqlite.rows import as_json, outcome_params
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.reading import read_failure
-from commandbus.store.records import OperatorAction
+from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.settling import AuditRow, OutcomeRow
 from commandbus.store.sql_files import load
 
@@ -41,6 +49,27 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         yield Statement(SQL.delete_held, (seq,))
         kind = AuditEventType.CANCELED
         yield from self._end_waiting(domain, seq, row[7], row[8], reason, kind, actor, self._clock())
+
+    def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
+        now = self._clock()
+        row = yield from self._standing(domain, command_id)
+        seq, priority, place = row[0], row[1], place_of(domain, row[10])
+        if not row[9]:
+            refuse_edit(_status_of(row))
+        key = {"place": place, "priority": priority, "seq": seq}
+        attempts, crashes, releases, present = (yield Statement(SQL.waiting_row, key))[0]
+        due_at = edit.moment(present, now)
+        yield Statement(SQL.delete_queue, (place, priority, seq))
+        yield Statement(SQL.delete_scheduled, (seq,))
+        yield Statement(SQL.delete_held, (seq,))
+        yield Statement(SQL.edit_command, (edit.priority, due_at if edit.moves else None, seq))
+        if due_at > now:
+            yield Statement(SQL.reschedule, (due_at, attempts, crashes, releases, seq))
+        else:
+            yield from self._route_back([(seq, attempts, crashes, releases)], now)
+        # After it came back: it may be the next one of its group itself.
+        yield from self._leave_gates([seq], now)
+        yield Wake(domain, (due_at - now) / SECOND or None)
 
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)

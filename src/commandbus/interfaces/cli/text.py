@@ -29,6 +29,8 @@ _EVENTS = {
     "OPERATOR_CANCEL": "canceled by hand",
     "OPERATOR_COMPLETE": "completed by hand",
     "OPERATOR_CONTROL": "asked by an operator",
+    "OPERATOR_EDIT": "edited by an operator",
+    "OPERATOR_RESEND": "sent again by an operator",
     "COMMENTED": "comment",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from msgspec import UNSET
@@ -58,15 +59,44 @@ class Desk(Reads):
         did = await bus.cancel(command_id, domain=domain, reason=body.reason)
         return self._done("asked to stop" if did is Cancellation.STOP_REQUESTED else "canceled")
 
+    async def reschedule(
+        self, domain: str, command_id: UUID, body: v.RescheduleBody, who: Account
+    ) -> v.Done:
+        bus = await self._acting(who)
+        because = body.reason or None
+        await bus.reschedule(
+            command_id, domain=domain, delay=body.delay, due_at=body.due_at, reason=because
+        )
+        return self._done("rescheduled")
+
+    async def reprioritise(
+        self, domain: str, command_id: UUID, body: v.ReprioritiseBody, who: Account
+    ) -> v.Done:
+        bus = await self._acting(who)
+        because = body.reason or None
+        await bus.reprioritise(command_id, body.priority, domain=domain, reason=because)
+        return self._done("given another priority")
+
+    async def resend(self, domain: str, command_id: UUID, body: v.RetryBody, who: Account) -> v.Sent:
+        """An ended command, as it was or corrected. Masks that were left in it mean what they hid."""
+        data = await self._edited(domain, command_id, body)
+        bus = await self._acting(who)
+        sent = await bus.resend(command_id, data, domain=domain, reason=body.reason or None)
+        self.figures.forget()
+        return v.Sent(sent.command_id, sent.domain, sent.duplicate)
+
+    async def _edited(self, domain: str, command_id: UUID, body: v.RetryBody) -> Any:
+        """The payload of a form, which always sends one; the audit tells of real edits only."""
+        if body.data is UNSET:
+            return UNCHANGED
+        record = await self.raw_command(domain, command_id)
+        data = self.redaction.restore(body.data, record.data)
+        self.payloads.check(domain, record.command_type, data)
+        return UNCHANGED if payload.encode(data) == payload.encode(record.data) else data
+
     async def retry(self, domain: str, command_id: UUID, body: v.RetryBody, who: Account) -> v.Done:
         """A parked command; with data, corrected. Masks that were left in it mean what they hid."""
-        data = UNCHANGED
-        if body.data is not UNSET:
-            record = await self.raw_command(domain, command_id)
-            data = self.redaction.restore(body.data, record.data)
-            self.payloads.check(domain, record.command_type, data)
-            if payload.encode(data) == payload.encode(record.data):
-                data = UNCHANGED  # a form always sends the payload; the audit tells of real edits only
+        data = await self._edited(domain, command_id, body)
         queue = TroubleshootingQueue(await self._acting(who))
         await queue.operator_retry(domain, command_id, data=data, reason=body.reason or None)
         return self._done("sent back to work")

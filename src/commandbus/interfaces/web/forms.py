@@ -101,14 +101,28 @@ class Forms:
             case "cancel":
                 because = v.CancelBody(reason or "canceled in the dashboard")
                 done = await self._desk.cancel(domain, command_id, because, who)
+            case "reschedule":
+                delay = _seconds(form.get("delay") or "0s")
+                done = await self._desk.reschedule(
+                    domain, command_id, v.RescheduleBody(delay, reason=reason), who
+                )
+            case "reprioritise":
+                rank = v.ReprioritiseBody(_rank(form.get("priority", "")), reason)
+                done = await self._desk.reprioritise(domain, command_id, rank, who)
+            case "resend":
+                body = v.RetryBody(reason, _document(form.get("data") or "null", "The payload"))
+                sent = await self._desk.resend(domain, command_id, body, who)
+                told = "A command holds its unique key." if sent.duplicate else "It was sent again."
+                place = f"/commands/{segment(sent.domain)}/{sent.command_id}"
+                return self._pages.redirect(request, place, told)
             case "complete":
                 result = _document(form.get("result") or "null", "The result")
                 done = await self._desk.complete(
                     domain, command_id, v.CompleteBody(result, reason), who
                 )
             case "comment":
-                body = v.CommentBody(form.get("text", "").strip())
-                done = await self._desk.comment(domain, command_id, body, who)
+                said = v.CommentBody(form.get("text", "").strip())
+                done = await self._desk.comment(domain, command_id, said, who)
             case "assign":
                 to = v.AssignBody(_optional(form, "assignee"))
                 done = await self._desk.assign(domain, command_id, to, who)
@@ -161,11 +175,7 @@ class Forms:
         return self._pages.redirect(request, "/schedules", done.done)
 
     async def open_breaker(self, request: Request, form: Form, who: Account) -> Response:
-        try:
-            cooldown = parse_duration(form.get("cooldown") or "5m", "The time")
-        except ValueError as error:
-            raise InvalidArgumentError(str(error)) from None
-        body = v.BreakerBody(cooldown, _optional(form, "reason"))
+        body = v.BreakerBody(_seconds(form.get("cooldown") or "5m"), _optional(form, "reason"))
         done = await self._desk.open_breaker(form.get("target", ""), body, who)
         return self._pages.redirect(request, "/breakers", done.done)
 
@@ -217,6 +227,18 @@ def _value(field: dict[str, Any], entered: str) -> Any:
             return _document(entered, f"The field {field['name']}")
         case _:
             return entered
+
+
+def _seconds(entered: str) -> float:
+    try:
+        return parse_duration(entered, "The time")
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
+def _rank(entered: str) -> str | int:
+    """A priority: a label, or a number."""
+    return int(entered) if entered.isdecimal() else entered
 
 
 def _document(text: str, what: str) -> Any:

@@ -88,6 +88,19 @@ class CancelBody(Struct, frozen=True):
     reason: Annotated[str, Meta(min_length=1, max_length=500)]
 
 
+class RescheduleBody(Struct, frozen=True):
+    """One of the two times."""
+
+    delay: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    due_at: Annotated[datetime, Meta(tz=True)] | None = None
+    reason: Text | None = None
+
+
+class ReprioritiseBody(Struct, frozen=True):
+    priority: str | int
+    reason: Text | None = None
+
+
 class CommentBody(Struct, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=2000)]
 

@@ -16,6 +16,7 @@ from commandbus.operations import (
     checking,
     commands,
     declaring,
+    edits,
     erasure,
     history,
     insight,
@@ -133,6 +134,12 @@ class CommandBus(BusBase, _Sending):
     list_batches = awaiting(batches.list_batches, read=True)
     list_batch_commands = awaiting(batches.list_batch_commands, read=True)
     cancel_batch = awaiting_flow(batches.cancel_batch)
+    reschedule = awaiting(edits.reschedule)
+    reprioritise = awaiting(edits.reprioritise)
+    resend = awaiting(edits.resend)
+    reschedule_many = awaiting_flow(edits.reschedule_many)
+    reprioritise_many = awaiting_flow(edits.reprioritise_many)
+    resend_many = awaiting_flow(edits.resend_many)
     list_processes = awaiting(processes.list_processes, read=True)
     count_processes = awaiting(processes.count_processes, read=True)
     get_process_audit = awaiting(processes.get_process_audit, read=True)

@@ -16,6 +16,7 @@ from commandbus.operations import (
     checking,
     commands,
     declaring,
+    edits,
     erasure,
     history,
     insight,
@@ -133,6 +134,12 @@ class SyncCommandBus(BusBase, _Sending):
     list_batches = blocking(batches.list_batches, read=True)
     list_batch_commands = blocking(batches.list_batch_commands, read=True)
     cancel_batch = blocking_flow(batches.cancel_batch)
+    reschedule = blocking(edits.reschedule)
+    reprioritise = blocking(edits.reprioritise)
+    resend = blocking(edits.resend)
+    reschedule_many = blocking_flow(edits.reschedule_many)
+    reprioritise_many = blocking_flow(edits.reprioritise_many)
+    resend_many = blocking_flow(edits.resend_many)
     list_processes = blocking(processes.list_processes, read=True)
     count_processes = blocking(processes.count_processes, read=True)
     get_process_audit = blocking(processes.get_process_audit, read=True)

@@ -45,6 +45,7 @@ SUITES = (
     "completing",
     "declarations",
     "defaults",
+    "edits",
     "erasure",
     "groups",
     "handlers",

@@ -8,19 +8,22 @@ from uuid import UUID
 
 import msgspec
 
+from commandbus.domain.lifecycle import refuse_edit
 from commandbus.domain.mapping import QueueMapping
+from commandbus.domain.moment import SECOND
 from commandbus.domain.names import as_queue
 from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.operators import status_of
 from commandbus.engines.postgres.pgmq.claiming import PgmqClaiming
 from commandbus.engines.postgres.reads import FEW
 from commandbus.engines.postgres.rows import Running, is_running
 from commandbus.engines.postgres.settling import UNPROVED
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.errors import ConfigurationError, InvalidArgumentError
 from commandbus.store.moving import Moving
 from commandbus.store.op import Op, Statement, Wake
-from commandbus.store.records import Pruned
+from commandbus.store.records import Pruned, WaitingEdit
 
 _WAITING_FROM, _WAITING_TO = 26, 29
 """Of a row of the query `records`: attempts, crashes and due time of what waits."""
@@ -94,6 +97,38 @@ class PgmqStore(PgmqClaiming, PostgresStore):
         if not found or leased[0][0]:
             return row
         return (*row[:8], found[0][0], found[0][1], True, *row[11:])
+
+    def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
+        """Its message becomes visible at another time. Each priority is a queue of its own: for another
+        one, another message takes its place, behind those that are there."""
+        row = yield from self._standing(domain, command_id)
+        seq, now = row[0], (yield from self.now())
+        if not row[10] and not row[11]:
+            refuse_edit(status_of(row))
+        place = (yield from self._places([seq])).get(seq)
+        queue = None if place is None else self._queues.get(place[0])
+        if edit.priority is None and place is not None and queue is not None:
+            due_at = edit.moment(now, now)
+            text = self._texts.of_one("set_moment", queue)
+            if (yield Statement(text, (place[1], due_at))):
+                yield Statement(self._sql.edit_command, (seq, None, due_at))
+                yield from self._wake_for(domain, due_at - now)
+                return
+        found = yield Statement(self._sql.delete_waiting, (domain, row[1], seq))
+        waits = tuple(found[0][:4]) if found else (0, 0, 0, now)
+        if place is not None and queue is not None:
+            taken = yield Statement(self._texts.of_one("take_out", queue), (place[1],))
+            waits = tuple(taken[0]) if taken else waits
+        due_at = edit.moment(waits[3], now)
+        params = (seq, edit.priority, due_at if edit.moves else None)
+        priority, command_type = (yield Statement(self._sql.edit_command, params))[0]
+        state = (seq, due_at, *waits[:3])
+        yield from self._put({(domain, priority, command_type)}, *(integers([n]) for n in state))
+        yield from self._wake_for(domain, due_at - now)
+
+    def _wake_for(self, domain: str, delay: int) -> Op[None]:
+        yield Statement(self._sql.wake, (domain, ORIGIN, self._notify))
+        yield Wake(domain, delay / SECOND or None)
 
     def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:
         queues = yield from self._known(domain)

@@ -36,10 +36,20 @@ where c.command_id = $1::uuid and c.domain = $2::text
 -- name: delete_waiting
 with ready as (delete from commandbus.queue q using commandbus.command c
     where c.seq = $3::bigint and q.domain = commandbus.place_of($1::text, c.requires)
-        and q.priority = $2::integer and q.seq = $3::bigint returning q.seq),
-later as (delete from commandbus.scheduled where seq = $3::bigint returning seq),
-held as (delete from commandbus.held where seq = $3::bigint returning seq)
-select seq from ready union all select seq from later union all select seq from held
+        and q.priority = $2::integer and q.seq = $3::bigint
+    returning q.attempts, q.crashes, q.releases, q.available_at),
+later as (delete from commandbus.scheduled where seq = $3::bigint
+    returning attempts, crashes, releases, due_at),
+held as (delete from commandbus.held where seq = $3::bigint
+    returning attempts, crashes, releases, available_at)
+select ready.*, commandbus.now_us() from ready union all select later.*, commandbus.now_us() from later
+union all select held.*, commandbus.now_us() from held
+
+-- name: edit_command
+-- By an operator, while it waits: claims and retries go by these columns.
+update commandbus.command set priority = coalesce($2::integer, priority),
+    due_at = coalesce($3::bigint, due_at)
+where seq = $1::bigint returning priority, command_type
 
 -- name: take_up
 -- A command is parked no more, and what an operator did about it is counted.

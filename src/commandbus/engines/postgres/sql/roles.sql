@@ -66,7 +66,7 @@ create policy worker_reads on commandbus.audit for select to :worker using (true
 create policy worker_adds on commandbus.audit for insert to :worker
     with check (case
         when kind in ('OPERATOR_RETRY', 'OPERATOR_CANCEL', 'OPERATOR_COMPLETE', 'OPERATOR_CONTROL',
-            'COMMENTED', 'ASSIGNED', 'ERASED') then false
+            'OPERATOR_EDIT', 'OPERATOR_RESEND', 'COMMENTED', 'ASSIGNED', 'ERASED') then false
         -- Carrying out what an operator has asked for; the request is that operator's.
         when kind = 'CANCELED' and details::json ->> 'actor' is not null then exists (
             select 1 from commandbus.command c join commandbus.document d on d.kind = 'cancellation'

@@ -220,6 +220,18 @@ delete from commandbus_held where seq = ?
 -- By an operator: it is due from now on, so that nobody counts the time in which it was parked.
 update commandbus_command set due_at = ?, data = coalesce(?, data) where seq = ?
 
+-- name: waiting_row
+-- How often a waiting command was tried, and since or until when it waits.
+select attempts, crashes, releases, available_at from commandbus_queue
+where domain = :place and priority = :priority and seq = :seq
+union all select attempts, crashes, releases, due_at from commandbus_scheduled where seq = :seq
+union all select attempts, crashes, releases, available_at from commandbus_held where seq = :seq
+
+-- name: edit_command
+-- By an operator, while it waits: claims and retries go by these columns.
+update commandbus_command set priority = coalesce(?, priority), due_at = coalesce(?, due_at)
+where seq = ?
+
 -- name: set_paused
 -- Returns a row when that changes something.
 insert into commandbus_domain (domain, paused_at, paused_reason, paused_by)

@@ -416,6 +416,16 @@ select seq, queue_id, msg_id from commandbus.pgmq_message where seq = any ($1::t
 select least(greatest(read_ct, 0), 32767), commandbus.pgmq_count(headers #>> '{commandbus,2}')
 from @table@ where msg_id = $1::bigint and headers #>> '{commandbus,1}' = msg_id::text for update
 
+-- name: set_moment
+-- The same message, so that it keeps its place among those of its priority.
+update @table@ set vt = 'epoch'::timestamptz + $2::bigint * '1 microsecond'::interval
+where msg_id = $1::bigint returning msg_id
+
+-- name: take_out
+delete from @table@ where msg_id = $1::bigint
+returning least(greatest(read_ct, 0), 32767), commandbus.pgmq_count(headers #>> '{commandbus,2}'),
+    commandbus.pgmq_count(headers #>> '{commandbus,3}'), commandbus.pgmq_moment(vt)
+
 -- name: as_read
 -- The messages that still have the read count of a lease, locked.
 with message as materialized (
