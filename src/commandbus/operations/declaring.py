@@ -16,7 +16,7 @@ import msgspec
 
 from commandbus.domain.limits import Limit
 from commandbus.domain.schedule import Schedule
-from commandbus.operations.schedules import get_schedule, put_schedule
+from commandbus.operations.schedules import get_schedule, store_schedule
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import TOGETHER, Op
@@ -103,7 +103,8 @@ def _present(scope: Scope, declared: Schedule | Limit) -> Op[Schedule | Limit | 
 def _put(scope: Scope, declared: Schedule | Limit, present: Schedule | Limit | None) -> Op[None]:
     if isinstance(declared, Schedule):
         enabled = present.enabled if isinstance(present, Schedule) else declared.enabled
-        yield from put_schedule(scope, msgspec.structs.replace(declared, enabled=enabled))
+        # What code declares is no operator action: a worker may not write records of those.
+        yield from store_schedule(scope, msgspec.structs.replace(declared, enabled=enabled))
     else:
         yield from scope.store.put_limit(declared)
 

@@ -63,6 +63,15 @@ def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None)
 
 def _put(scope: Scope, schedule: Schedule, reason: str | None) -> Op[ScheduleRecord]:
     yield TOGETHER
+    record, is_new = yield from store_schedule(scope, schedule)
+    if is_new:
+        yield from record_action(scope, "put_schedule", schedule.name, reason)
+    return record
+
+
+def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord, bool]]:
+    """Write a checked schedule, without a record of it; whether that changed anything."""
+    yield TOGETHER
     while True:
         present = yield from scope.store.get_document(KIND, schedule.name)
         body, is_same = _Body(schedule), False
@@ -73,15 +82,14 @@ def _put(scope: Scope, schedule: Schedule, reason: str | None) -> Op[ScheduleRec
                 due_at = present.due_at if present else None
             is_same = _encoded(before.schedule) == _encoded(schedule)
         if is_same and (due_at is not None or not schedule.enabled):
-            return _record(body, due_at)
+            return _record(body, due_at), False
         if schedule.enabled and due_at is None:
             due_at = yield from _next_from_now(scope, schedule)
         if not schedule.enabled:
             due_at = None
         # A slot that is sent meanwhile makes it another version.
         if (yield from _write(scope, body, due_at, present.version if present else 0)):
-            yield from record_action(scope, "put_schedule", schedule.name, reason)
-            return _record(body, due_at)
+            return _record(body, due_at), True
 
 
 def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
