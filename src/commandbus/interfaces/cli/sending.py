@@ -78,7 +78,9 @@ def send(
             headers=_headers(header or []),
         )
     if json:
-        output.json_document(sent)
+        output.json_document(
+            {"command_id": sent.command_id, "domain": sent.domain, "duplicate": sent.duplicate}
+        )
         return
     if output.is_terminal():
         output.done(

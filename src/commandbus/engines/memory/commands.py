@@ -1,0 +1,391 @@
+"""The memory engine's commands: the port's contract on dictionaries and heaps.
+
+Its session holds a lock around each op, so an op is atomic if it checks everything before it changes
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.batch import BatchCounts
+from commandbus.domain.command import Progress
+from commandbus.domain.lifecycle import (
+    FINAL,
+    CommandStatus,
+)
+from commandbus.domain.moment import SECOND, Clock, as_datetime
+from commandbus.engines.memory.batches import MemoryBatches
+from commandbus.engines.memory.documents import MemoryDocuments
+from commandbus.engines.memory.gates import MemoryGates
+from commandbus.engines.memory.processes import MemoryProcesses
+from commandbus.engines.memory.reads import MemoryReads
+from commandbus.engines.memory.state import Domain, Entry, Lease, State, Stored
+from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.batching import TOPIC as BATCHES
+from commandbus.store.batching import tally
+from commandbus.store.capabilities import Capabilities
+from commandbus.store.op import Op, Wake
+from commandbus.store.records import (
+    Capacity,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Inserted,
+    NewCommand,
+    Settlement,
+    SettleReport,
+    with_pending,
+)
+from commandbus.store.replies import replies_to_expired
+from commandbus.store.rescuing import StuckLeases
+from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
+from commandbus.store.suspects import Admission
+from commandbus.store.trail import Kept
+
+
+class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, MemoryGates):
+    capabilities = Capabilities(
+        durable=False, many_processes=False, caller_transactions=False, needs_migration=False
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(State(), clock)
+        self._turn = 0
+        self._stuck = StuckLeases()
+
+    def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
+        state, now = self._state, self._clock()
+        added: dict[str, int] = {}
+        keys: dict[tuple[str, str], UUID] = {}
+        ids: set[tuple[str, UUID]] = set()
+        results: list[Inserted] = []
+        new: list[NewCommand] = []
+        for command in commands:
+            domain, command_id = command.domain, command.command_id
+            if domain in state.by_id.get(command_id, ()) or (domain, command_id) in ids:
+                raise DuplicateCommandError(domain, command_id)
+            if command.unique_key is not None:
+                key = (domain, command.unique_key)
+                held = state.unique.get(key)
+                holder = state.commands[held].command.command_id if held else keys.get(key)
+                if holder is not None:
+                    results.append(Inserted(holder, duplicate=True))
+                    continue
+                keys[key] = command_id
+            ids.add((domain, command_id))
+            added[domain] = added.get(domain, 0) + 1
+            new.append(command)
+            results.append(Inserted(command_id, duplicate=False))
+        pending = self._check_capacity(added, capacity)
+        wakes: dict[str, float | None] = {}
+        for command in new:
+            due_in = self._add(command, now)
+            known = wakes.get(command.domain, due_in)
+            wakes[command.domain] = None if not due_in or not known else min(due_in, known)
+        everyone = {command.domain for command in new if command.requires is not None}
+        for domain, soonest in wakes.items():
+            yield Wake(domain, soonest, domain in everyone)
+        return with_pending(results, commands, pending)
+
+    def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> dict[str, int]:
+        """How many will be waiting in each domain, where that is counted."""
+        pending: dict[str, int] = {}
+        if capacity.pending_max is not None:
+            for name, count in added.items():
+                waiting = len(self._state.look_at(name).waiting)
+                pending[name] = waiting + count
+                if pending[name] > capacity.pending_max:
+                    raise QueueFull(
+                        f"Domain {name!r} holds {waiting} waiting commands; {count} more "
+                        f"would exceed its capacity of {capacity.pending_max}. Try again later, or "
+                        "add workers."
+                    )
+        return pending
+
+    def _add(self, command: NewCommand, now: int) -> float | None:
+        state = self._state
+        state.last_seq += 1
+        seq = state.last_seq
+        due_at = now + command.delay if command.due_at is None else command.due_at
+        state.commands[seq] = Stored(seq, command, now, due_at, command.data)
+        state.by_id.setdefault(command.command_id, {})[command.domain] = seq
+        if command.unique_key is not None:
+            state.unique[command.domain, command.unique_key] = seq
+        self._enqueue(seq, Entry(seq, 0, 0, 0, due_at), now)
+        return (due_at - now) / SECOND if due_at > now else None
+
+    def _enqueue(self, seq: int, entry: Entry, now: int) -> None:
+        command = self._state.commands[seq].command
+        domain = self._state.domain(command.domain)
+        domain.waiting[seq] = entry
+        if entry.due_at <= now:
+            self._route(domain, self._state.commands[seq], entry, now)
+        else:
+            domain.heaps.push(command.priority, seq, entry, entry.due_at, now)
+
+    def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        now = self._clock()
+        rescued = yield from self._reclaim(now)
+        claimed: list[Claimed] = []
+        self._turn += 1
+        count = len(request.domains)
+        for position in range(count):
+            name = request.domains[(self._turn + position) % count]
+            yield from self._claim_from(name, request, now, claimed)
+        due_in = None if claimed else self._next_due_in(request, now)
+        return ClaimReply(claimed, due_in, rescued, self._stuck.report())
+
+    def _claim_from(
+        self, name: str, request: ClaimRequest, now: int, claimed: list[Claimed]
+    ) -> Op[None]:
+        domain = self._state.look_at(name)
+        if domain.pause is not None:
+            return
+        if domain.ageing != request.ageing:
+            self._grow_old(domain, request.ageing)
+        self._promote(domain, now)
+        self._admit(name, domain, now)
+        heaps = self._heaps_for(domain, request.tags)
+        members: dict[int, Member] = {}
+        expired: list[NewCommand] = []
+        most = request.wanted(claimed)
+        admission = Admission(request.suspects_beside(claimed))
+        for heap in heaps:
+            passed_over = []
+            while heap and len(members) < most:
+                item = heappop(heap)
+                entry = item[2]
+                if domain.waiting.get(entry.seq) is not entry:
+                    continue
+                is_special = entry.crashes or request.priority is not None
+                if is_special and not self._may_take(entry, request.priority, admission, now):
+                    passed_over.append(item)
+                else:
+                    self._take(domain, entry, members, expired, now)
+            for item in passed_over:
+                heappush(heap, item)
+        followers = request.spare(claimed)
+        for leader, gate, share in self._leaders(domain, members, followers, request.chain):
+            for entry in self._next_at(domain, gate, share):
+                if self._take(domain, entry, members, expired, now, chain=leader.seq):
+                    members[leader.seq] = msgspec.structs.replace(leader, chain=leader.seq)
+        if members:
+            self._state.last_lease += 1
+            lease_id, until = self._state.last_lease, now + int(request.lease_seconds * SECOND)
+            self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
+            for member in members.values():
+                stored = self._state.commands[member.seq]
+                stored.lease_id = lease_id
+                claimed.append(_claimed(stored, member, lease_id, now))
+        if any(command.batch_id is not None for command in expired):
+            yield Wake(BATCHES)
+        yield from self.insert(replies_to_expired(expired), Capacity())
+
+    def _may_take(self, entry: Entry, priority: int | None, admission: Admission, now: int) -> bool:
+        command = self._state.commands[entry.seq].command
+        if priority not in (None, command.priority):
+            return False
+        is_over = command.expires_at is not None and command.expires_at <= now
+        return is_over or admission.admits(entry.crashes, now - entry.due_at)
+
+    def _take(
+        self,
+        domain: Domain,
+        entry: Entry,
+        members: dict[int, Member],
+        expired: list[NewCommand],
+        now: int,
+        chain: int = 0,
+    ) -> bool:
+        """A command that waited becomes a member of a lease, unless it has expired."""
+        seq = entry.seq
+        del domain.waiting[seq]
+        stored = self._state.commands[seq]
+        command = stored.command
+        if command.expires_at is not None and command.expires_at <= now:
+            self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
+            expired.append(command)
+            return False
+        keyed = command.unique_key is not None or chain != 0 or seq in domain.passed
+        members[seq] = Member(seq, entry.attempts + 1, entry.crashes, entry.releases, keyed, chain)
+        return True
+
+    def _next_due_in(self, request: ClaimRequest, now: int) -> float | None:
+        moments: list[float] = [
+            lease.until for lease in self._state.leases.values() if lease.worker != request.worker
+        ]
+        for name in request.domains:
+            domain = self._state.look_at(name)
+            domain.drop_canceled()
+            due = domain.heaps.next_due()
+            if domain.pause is None:
+                moments += domain.touched.values()
+                if due is not None:
+                    moments.append(due)
+        return max(0.0, (min(moments) - now) / SECOND) if moments else None
+
+    def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        now, writes = self._clock(), Writes()
+        lost: list[int] = []
+        sends: list[NewCommand] = []
+        touched: set[tuple[str, UUID]] = set()
+        leaving: dict[int, set[int]] = {}
+        for settlement in batch:
+            lease = self._state.leases.get(settlement.lease_id)
+            member = lease.members.get(settlement.seq) if lease and lease.until > now else None
+            if settlement.seq in leaving.get(settlement.lease_id, ()):
+                member = None
+            if lease is None or member is None or member.attempt != settlement.attempt:
+                stored = self._state.commands.get(settlement.seq)
+                recorded = stored.outcome.lease_id if stored and stored.outcome else None
+                if recorded != settlement.lease_id:
+                    lost.append(settlement.seq)
+                continue
+            plan(writes, settlement, member, lease.worker, lease.claimed_at)
+            sends += settlement.sends
+            if settlement.batch_id is not None:
+                touched.add((lease.domain, settlement.batch_id))
+            leaving.setdefault(settlement.lease_id, set()).add(settlement.seq)
+        for lease_id, seqs in leaving.items():
+            self._leave_lease(lease_id, seqs)
+        yield from self._write(writes, now)
+        yield from self.insert(sends, Capacity())
+        return SettleReport(tuple(lost), tuple(touched))
+
+    def _leave_lease(self, lease_id: int, seqs: set[int]) -> None:
+        lease = self._state.leases[lease_id]
+        heirs = hand_over(chains_of(lease.members.values()), seqs)
+        self._hand_over(self._state.domain(lease.domain), heirs)
+        for seq in seqs:
+            del lease.members[seq]
+        if not lease.members:
+            del self._state.leases[lease_id]
+
+    def _reclaim(self, now: int) -> Op[int]:
+        """Take back what expired leases still held, each by itself."""
+        leases, skipped = self._state.leases, self._stuck.skipped(now / SECOND)
+        rescued, failed = 0, list[int]()
+        for lease_id in [key for key, lease in leases.items() if lease.until <= now]:
+            if lease_id in skipped:
+                continue
+            lease, writes = leases.pop(lease_id), Writes()
+            for member in lease.members.values():
+                plan_lost(writes, member, lease_id, lease.worker, lease.claimed_at)
+            try:
+                yield from self._write(writes, now)
+                rescued += len(lease.members)
+            except Exception as error:  # it is tried again later, and an operator hears of it
+                leases[lease_id] = lease
+                failed.append(lease_id)
+                self._stuck.failed(lease_id, error, now / SECOND)
+        self._stuck.swept(skipped, failed)
+        return rescued
+
+    def _write(self, writes: Writes, now: int) -> Op[None]:
+        for audit in writes.audits:
+            details = msgspec.to_builtins(audit.details)
+            self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, details))
+        for outcome in writes.outcomes:
+            if self._end(self._state.commands[outcome.seq], outcome, now):
+                yield Wake(self._state.commands[outcome.seq].command.domain)
+        for row in writes.requeues:
+            stored = self._state.commands[row.seq]
+            stored.lease_id = None
+            if self._leave_gates(stored, now):
+                yield Wake(stored.command.domain)
+            entry = Entry(row.seq, row.attempts, row.crashes, row.releases, now + row.delay)
+            self._enqueue(row.seq, entry, now)
+            due_in, everyone = row.delay / SECOND or None, stored.command.requires is not None
+            yield Wake(stored.command.domain, due_in, everyone)
+
+    def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> bool:
+        """Record an outcome; whether that let others pass a gate."""
+        stored.outcome, stored.finished_at, stored.lease_id = outcome, now, None
+        domain = self._state.domain(stored.command.domain)
+        domain.tally[outcome.status] = domain.tally.get(outcome.status, 0) + 1
+        self._count(stored, outcome.status)
+        if stored.command.unique_key is not None and outcome.status in FINAL:
+            key = (stored.command.domain, stored.command.unique_key)
+            if self._state.unique.get(key) == stored.seq:
+                del self._state.unique[key]
+        return self._leave_gates(stored, now)
+
+    def _count(self, stored: Stored, status: CommandStatus, sign: int = 1) -> None:
+        for batch_id, added in tally([(stored.command.batch_id, status)], sign).items():
+            before = self._state.batches.get(batch_id, BatchCounts())
+            self._state.batches[batch_id] = before.plus(added)
+
+    def _end_waiting(
+        self,
+        stored: Stored,
+        entry: Entry,
+        reason: str,
+        kind: AuditEventType,
+        actor: str | None,
+        now: int,
+    ) -> bool:
+        details = {"reason": reason} | ({"actor": actor} if actor else {})
+        stored.audit.append(Kept(kind, now, details))
+        outcome = OutcomeRow(
+            stored.seq,
+            CommandStatus.CANCELED,
+            entry.attempts,
+            entry.crashes,
+            None,
+            None,
+            0,
+            reason=reason,
+        )
+        return self._end(stored, outcome, now)
+
+    def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
+        yield from ()
+        now, gone = self._clock(), []
+        for lease_id in lease_ids:
+            lease = self._state.leases.get(lease_id)
+            if lease is None or lease.until <= now:
+                gone.append(lease_id)
+            else:
+                lease.until = max(lease.until, now + int(seconds * SECOND))
+        return gone
+
+    def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
+        yield from ()
+        now, lease = self._clock(), self._state.leases.get(lease_id)
+        if lease is None or lease.until <= now or seq not in lease.members:
+            return False
+        self._state.commands[seq].progress = Progress(percent, message, as_datetime(now))
+        return True
+
+
+def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed:
+    command = stored.command
+    return Claimed(
+        stored.seq,
+        lease_id,
+        command.domain,
+        command.command_type,
+        command.command_id,
+        stored.data,
+        command.correlation_id,
+        command.causation_id,
+        command.reply_to,
+        command.priority,
+        command.max_attempts,
+        stored.created_at,
+        command.tags,
+        command.headers,
+        member.attempt,
+        member.crashes,
+        member.releases,
+        command.batch_id,
+        now - stored.due_at,
+        command.group_key is not None,
+        member.chain,
+    )
