@@ -192,8 +192,8 @@ def failing(bus: Harness, kind: str) -> Iterator[None]:
 
 def records(bus: Harness) -> list[tuple[str | None, str, str | None]]:
     """Who did what and why: actions, and entries of operators in trails."""
-    actions = bus.call(bus.bus.list_actions).actions
-    entries = bus.call(bus.bus.search_audit).entries
+    actions = list(bus.call(bus.bus.list_actions))
+    entries = list(bus.call(bus.bus.search_audit))
     found = [(action.actor, action.action, action.reason) for action in actions]
     for entry in entries:
         details = entry.event.details
@@ -206,11 +206,11 @@ def records(bus: Harness) -> list[tuple[str | None, str, str | None]]:
 def tables(bus: Harness) -> list[Any]:
     """What an action could have changed."""
     return [
-        bus.query(limit=50).commands,
+        list(bus.query(limit=50)),
         bus.call(bus.bus.list_schedules),
         bus.call(bus.bus.list_breakers),
         bus.call(bus.bus.list_limits),
-        bus.call(bus.bus.list_processes).processes,
+        list(bus.call(bus.bus.list_processes)),
         bus.stats().paused,
         records(bus),
     ]

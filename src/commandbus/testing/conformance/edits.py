@@ -118,7 +118,7 @@ class RescheduleSuite:
         call(bus, "reschedule", key, delay=60)
         assert bus.send_result(DOMAIN, "ship", unique_key="k").command_id == key
         made = call(bus, "create_batch", DOMAIN, [BatchCommand("ship")])
-        (member,) = bus.query(batch_id=made.batch_id).commands
+        (member,) = bus.query(batch_id=made.batch_id)
         call(bus, "reschedule", member.command_id, delay=60)
         call(bus, "reprioritise", member.command_id, "high")
         bus.advance(61)
