@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show a command: record, payload, error, timeline.",
         "watch": "Wait for a command's outcome.",
         "audit": "Show what happened to a command or to all, what people did, who was restarted.",
-        "why": "Say why a command is not running, in words.",
+        "why": "Say why a command is not running, or what a process waits for, in words.",
         "cancel": "Cancel a command that waits or is parked, or ask one that runs to stop.",
         "reschedule": "Let waiting commands become due at another time.",
         "reprioritise": "Give waiting commands another priority.",

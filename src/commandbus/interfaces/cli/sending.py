@@ -17,6 +17,9 @@ Requires = Annotated[
     list[str] | None, typer.Option("--requires", help="A tag the worker must have; repeatable.")
 ]
 
+SHOWN = ("command_id", "domain", "duplicate")
+"""What `send --json` says of its result."""
+
 
 def send(
     domain: Annotated[
@@ -78,9 +81,7 @@ def send(
             headers=_headers(header or []),
         )
     if json:
-        output.json_document(
-            {"command_id": sent.command_id, "domain": sent.domain, "duplicate": sent.duplicate}
-        )
+        output.json_document({name: getattr(sent, name) for name in SHOWN})
         return
     if output.is_terminal():
         output.done(
