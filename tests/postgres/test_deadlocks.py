@@ -32,15 +32,15 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 
 def deadlocked(bus: Harness, table: str, operation: Callable[[], Any]) -> Any:
-    """Run an operation that writes commands and then to another table, while a transaction has the
-    other table and waits for that of the commands. The operation waits first, so it is the one that
+    """Run an operation that writes to a table and then commands, while a transaction has the commands
+    and waits for that table. The operation waits first, so it is the one that
     the server undoes."""
     url = bus.configuration.url
     with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as looker:
-        other.execute(f"lock table commandbus.{table} in share mode".encode())
+        other.execute("lock table commandbus.command in share mode")
         running = bus.spawn(operation)
         eventually(lambda: looker.execute(BLOCKED).fetchone() == (1,))
-        other.execute("lock table commandbus.command in exclusive mode")
+        other.execute(f"lock table commandbus.{table} in exclusive mode".encode())
         other.rollback()
         return running.result(PATIENCE_SECONDS)
 

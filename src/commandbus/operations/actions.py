@@ -21,7 +21,7 @@ from commandbus.operations.ledger import ACTION as KIND
 from commandbus.operations.ledger import link, of_action
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import AuditEntry, AuditFilter
 
 T = TypeVar("T")
@@ -46,14 +46,12 @@ def record_action(scope: Scope, action: str, subject: str, reason: str | None = 
     record = ActionRecord(scope.by, action, subject[:500], as_reason(reason), as_datetime(now))
     key = f"{now:016x}-{scope.new_id()}"
     document = Document(KIND, key, 0, action, None, msgspec.json.encode(record).decode())
-    yield TOGETHER
     yield from scope.store.put_document(document)
     yield from link(scope, [of_action(scope, record.at, document)])
 
 
 def recorded(scope: Scope, op: Op[T], action: str, subject: str, reason: str | None = None) -> Op[T]:
     """An op and the record of it, in one transaction."""
-    yield TOGETHER
     done = yield from op
     yield from record_action(scope, action, subject, reason)
     return done

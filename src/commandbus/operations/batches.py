@@ -39,7 +39,7 @@ from commandbus.operations.membership import (
 )
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
 _COMPLETIONS = UUID("0a6f0ac9-2f1d-5b43-8d0b-5a3e5c1f7d10")
@@ -96,16 +96,11 @@ def _member(command: BatchCommand, domain: str) -> SendRequest:
 def _create(
     scope: Scope, domain: str, batch_id: UUID, body: BatchBody, members: Sequence[NewCommand]
 ) -> Op[CreateBatchResult]:
-    yield TOGETHER
     body.created_at = yield from scope.store.now()
     document = batch_document(domain, batch_id, 0, body)
-    # What can be refused comes first: an engine without a rollback must not have begun by then.
-    taken = (yield from scope.store.get_document(document.kind, document.key)) is not None
-    if not taken:
-        yield from scope.insert(members, Capacity(scope.settings.max_pending))
-        taken = not (yield from scope.store.put_document(document))
-    if taken:
+    if not (yield from scope.store.put_document(document)):
         raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
+    yield from scope.insert(members, Capacity(scope.settings.max_pending))
     return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
 
 
@@ -266,7 +261,6 @@ def close_open_batches(scope: Scope, domains: Iterable[str]) -> Op[int]:
 def _close(
     scope: Scope, domain: str, batch_id: UUID, document: Document, counts: BatchCounts
 ) -> Op[int]:
-    yield TOGETHER
     body = decode_batch(document)
     body.status = final_status(counts)
     body.completed_at = yield from scope.store.now()

@@ -11,7 +11,7 @@ from commandbus.domain.names import as_name, as_reason
 from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 
 KIND = "breaker"
 TOPIC = "commandbus.breakers"
@@ -55,7 +55,6 @@ def open_breaker(
     """Let nothing through to a target for `cooldown` seconds; all processes follow within a second."""
     seconds = as_seconds(cooldown, "cooldown", minimum=0.001)
     because = as_reason(reason)
-    yield TOGETHER
     yield from _put(scope, target, BreakerState.OPEN, seconds, 0, scope.by, because)
     yield from record_action(scope, "open_breaker", target, because)
 
@@ -63,7 +62,6 @@ def open_breaker(
 def reset_breaker(scope: Scope, target: str, *, reason: str | None = None) -> Op[None]:
     """Close a breaker by hand; all processes follow within a second."""
     because, name = as_reason(reason), as_name(target, "target")
-    yield TOGETHER
     present = yield from scope.store.get_document(KIND, name)
     if present is None or present.status == BreakerState.CLOSED:
         return  # it is closed for the whole fleet
@@ -116,7 +114,6 @@ def _put(
     """`seen` is the version that a worker knew, whose word does not end what was opened since then."""
     name = as_name(target, "target")
     while True:
-        yield TOGETHER
         now = yield from scope.store.now()
         present = yield from scope.store.get_document(KIND, name)
         version = present.version if present else 0

@@ -24,7 +24,7 @@ from commandbus.operations.commands import only_one, place_of
 from commandbus.operations.ledger import CANCEL, link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, OperatorAction
 
 KIND = "cancellation"
@@ -60,7 +60,6 @@ def cancel(
     wanted, name = place_of(command_id, domain)
     checked = as_reason(reason) or f"canceled by {scope.by}"
     tries = 0
-    yield TOGETHER
     while True:
         tries += 1
         record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
@@ -81,7 +80,6 @@ def cancel(
 
 def cancel_waiting(scope: Scope, record: CommandRecord, reason: str) -> Op[None]:
     """End a waiting command as CANCELED. Raises InvalidOperationError when it does not wait."""
-    yield TOGETHER
     yield from scope.store.cancel(record.domain, record.command_id, reason, scope.by)
     yield from commands.reply_to_sender(scope, record.domain, record.command_id)
     yield from link_event(scope, record.domain, record.command_id, AuditEventType.CANCELED)
@@ -90,7 +88,6 @@ def cancel_waiting(scope: Scope, record: CommandRecord, reason: str) -> Op[None]
 def end_parked(scope: Scope, record: CommandRecord, action: OperatorAction) -> Op[None]:
     """Cancel or complete a parked command, and answer its sender, in one transaction. Raises
     InvalidOperationError when it is not parked (any more)."""
-    yield TOGETHER
     yield from scope.store.resolve(record.domain, record.command_id, action)
     yield from commands.reply_to_sender(scope, record.domain, record.command_id)
     kind = AuditEventType(f"OPERATOR_{action.kind.upper()}")
@@ -116,8 +113,6 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
     while page := (yield from scope.store.list_documents(KIND, after=after)):
         requests += readable(page, lambda d: (d.key, _decoder.decode(d.body)))
         after = page[-1].key
-    if requests:
-        yield TOGETHER
     for key, asked in requests:
         if asked.domain not in domains:
             continue

@@ -25,7 +25,7 @@ from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import Capacity, NewCommand, Overdue
 from commandbus.store.replies import follow_up
 
@@ -56,7 +56,6 @@ def comment(scope: Scope, domain: str, command_id: UUID | str, text: str) -> Op[
     """Say something about a command, in its trail. Raises CommandNotFoundError."""
     said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
     domain = as_name(domain, "domain")
-    yield TOGETHER
     details = {"operator": scope.by, "text": said}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(domain, wanted)
@@ -81,7 +80,6 @@ def assign(
     InvalidOperationError when it is not parked (any more)."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
     domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
-    yield TOGETHER
     details = {"operator": scope.by, "assignee": who}
     if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         records = yield from scope.store.find(wanted, domain)
@@ -132,7 +130,6 @@ def escalate(
     known = yield from scope.store.get_document(ESCALATION, "next")
     if known is not None and known.due_at is not None and known.due_at > now:
         return [], min(pause, (known.due_at - now) / SECOND)
-    yield TOGETHER
     overdue = yield from scope.store.overdue(seconds, PIECE)
     if len(overdue) == PIECE:
         pause = 0.2

@@ -46,8 +46,8 @@ from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
 from commandbus.settings import BusSettings
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import TOGETHER, Op, Wake
-from commandbus.store.records import Capacity, CommandFilter, NewCommand
+from commandbus.store.op import Op, Wake, autocommit
+from commandbus.store.records import Capacity, CommandFilter, Inserted, NewCommand
 from commandbus.store.replies import reply_command
 
 R = TypeVar("R")
@@ -104,8 +104,10 @@ def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendR
         contracts.append(_contract(request))
         if request.unique is not None or request.sender is not None:
             special[len(commands) - 1] = request
-    extras = Extras.of(special, len(commands)) if special else None
-    insert = _insert(scope, commands, contracts, extras)
+    if special:
+        insert = _insert_special(scope, commands, contracts, Extras.of(special, len(commands)))
+    else:
+        insert = _insert(scope, commands, contracts)
     if any(command.batch_id is not None for command in commands):
         insert = join_batches(scope, commands, insert)
     return insert if scope.actor is None else _record_send(scope, commands, insert)
@@ -115,7 +117,6 @@ def _record_send(
     scope: Scope, commands: Sequence[NewCommand], insert: Op[list[SendResult]]
 ) -> Op[list[SendResult]]:
     """A person sends: that is an operator action."""
-    yield TOGETHER
     results = yield from insert
     new = [c for c, result in zip(commands, results, strict=True) if not result.duplicate]
     if len(new) == 1:
@@ -150,27 +151,41 @@ class Extras(msgspec.Struct, frozen=True):
         return cls(uniques if any(uniques) else [], senders)
 
 
-def _insert(
+def _insert_special(
     scope: Scope,
     commands: list[NewCommand],
     contracts: list[CommandType[..., R] | None],
-    extras: Extras | None,
+    extras: Extras,
+) -> Op[list[SendResult[R]]]:
+    """Some of them have a sender whose rate is limited, or more to say about their unique key."""
+    for (domain, sender), count in sorted(extras.senders.items()):
+        wait = yield from scope.store.take_tokens(domain, sender, count)
+        if wait > 0:
+            raise RateLimited(domain, sender, wait)
+    if not extras.uniques:
+        return (yield from _insert(scope, commands, contracts))
+    capacity = Capacity(scope.settings.max_pending)
+    inserted = yield from insert_unique(scope, commands, extras.uniques, capacity, reply_to_sender)
+    return _results(scope, commands, contracts, inserted)
+
+
+@autocommit
+def _insert(
+    scope: Scope, commands: list[NewCommand], contracts: list[CommandType[..., R] | None]
 ) -> Op[list[SendResult[R]]]:
     """Checked and encoded before, in the caller's thread: an op runs while it holds the write lock."""
     if not commands:
         return []
-    capacity = Capacity(scope.settings.max_pending)
-    if extras is not None:
-        yield TOGETHER
-        for (domain, sender), count in sorted(extras.senders.items()):
-            wait = yield from scope.store.take_tokens(domain, sender, count)
-            if wait > 0:
-                raise RateLimited(domain, sender, wait)
-    if extras is not None and extras.uniques:
-        insertion = insert_unique(scope, commands, extras.uniques, capacity, reply_to_sender)
-    else:
-        insertion = scope.insert(commands, capacity)
-    inserted = yield from insertion
+    inserted = yield from scope.insert(commands, Capacity(scope.settings.max_pending))
+    return _results(scope, commands, contracts, inserted)
+
+
+def _results(
+    scope: Scope,
+    commands: Sequence[NewCommand],
+    contracts: Sequence[CommandType[..., R] | None],
+    inserted: Sequence[Inserted],
+) -> list[SendResult[R]]:
     if scope.settings.warn_depth is not None:
         for command, row in zip(commands, inserted, strict=True):
             scope.watch_depth(command.domain, row.pending)
@@ -180,6 +195,7 @@ def _insert(
     ]
 
 
+@autocommit
 def _insert_one(
     scope: Scope, command: NewCommand, contract: CommandType[..., R] | None
 ) -> Op[SendResult[R]]:

@@ -19,7 +19,7 @@ from commandbus.domain.schedule import Schedule
 from commandbus.operations.schedules import get_schedule, store_schedule
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 
 KIND = "declared"
 PAGE = 100
@@ -51,7 +51,6 @@ def declare(scope: Scope, registry: Declared, *, overwrite: bool = False) -> Op[
     when it starts. What an operator has changed, disabled or deleted stays so, unless `overwrite`.
     What was declared before for a type that has a handler here, and is not any more, is reported as
     gone."""
-    yield TOGETHER
     wanted: dict[str, Schedule | Limit] = {}
     for schedule in registry.schedules.values():
         # As it is read back: its data may be any object that JSON can be made of.

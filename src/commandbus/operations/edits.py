@@ -30,7 +30,7 @@ from commandbus.operations.ledger import link_event
 from commandbus.operations.redrive import BULK_MAX, PAGE
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import UNCHANGED
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import WaitingEdit
 
 EXAMPLES = 5
@@ -84,7 +84,6 @@ def reschedule(
     """
     edit, because = _edit_of_time(due_at, delay), as_reason(reason)
     wanted, name = place_of(command_id, domain)
-    yield TOGETHER
     record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
     now = yield from scope.store.now()
     moment = as_datetime(edit.moment(now, now))
@@ -114,7 +113,6 @@ def reprioritise(
     """
     number, because = as_priority(priority, scope.settings.priorities), as_reason(reason)
     wanted, name = place_of(command_id, domain)
-    yield TOGETHER
     record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
     if record.status is CommandStatus.PENDING and record.priority == number:
         return
@@ -141,7 +139,6 @@ def resend(
     InvalidOperationError when the command has not ended, or its data cannot be read or was erased.
     """
     because, (wanted, name) = as_reason(reason), place_of(original, domain)
-    yield TOGETHER
     record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
     _require_ended(record)
     if data is UNCHANGED:

@@ -25,7 +25,7 @@ from commandbus.operations.commands import query_commands
 from commandbus.operations.ledger import Link, link, unsalt, written
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.uniqueness import forget_window
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import OperatorAction
 
 PIECE = 100
@@ -169,7 +169,6 @@ def _replies(scope: Scope, record: CommandRecord) -> Flow[list[CommandRecord]]:
 
 
 def _erase_piece(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> Op[int]:
-    yield TOGETHER
     by_sequence = {record.sequence: record for record in records}
     erased = yield from scope.store.erase(sorted(by_sequence))
     details = {"operator": scope.by, "reason": work.reason, "erased": True}

@@ -29,7 +29,7 @@ from commandbus.operations.processes import get_process
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.limiting import HeldAt
-from commandbus.store.op import Op
+from commandbus.store.op import Op, autocommit
 
 KIND = "worker"
 HEARTBEAT = 120.0
@@ -52,6 +52,7 @@ def report_worker(scope: Scope, info: WorkerInfo, version: int) -> Op[int]:
     return present.version if present else 0
 
 
+@autocommit
 def forget_worker(scope: Scope, name: str) -> Op[None]:
     """A worker has ended in order."""
     yield from scope.store.delete_document(KIND, name)

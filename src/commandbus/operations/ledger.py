@@ -28,7 +28,7 @@ from commandbus.domain.moment import as_datetime
 from commandbus.errors import ConfigurationError
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
-from commandbus.store.op import TOGETHER, Log, Op
+from commandbus.store.op import Log, Op
 
 KIND, HEAD, OPEN = "ledger", "ledger.head", "ledger.open"
 TOPIC = "commandbus.ledger"
@@ -180,7 +180,6 @@ def link_open(scope: Scope) -> Op[int]:
     head = decoded((yield from scope.store.get_document(HEAD, "head")))
     if head is not None and head.seal not in (UNSEALED, seal_of(scope.settings.ledger_key)):
         return 0  # a program that has the key links them
-    yield TOGETHER
     taken: list[Link] = []
     for document, one in found:
         # Guarded by its version, which a delete is not: others link, too, or erase what it is of.

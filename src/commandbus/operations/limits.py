@@ -8,7 +8,7 @@ from commandbus.domain.names import as_name, as_reason
 from commandbus.errors import InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 
 
 def set_limit(
@@ -35,7 +35,6 @@ def set_limit(
     seconds = as_seconds(per, "per")
     limit = make_limit(domain, command_type, per_key, concurrency, rate, seconds, burst, per_sender)
     because = as_reason(reason)
-    yield TOGETHER
     if limit not in (yield from scope.store.limits(limit.domain)):
         yield from scope.store.put_limit(limit)
         yield from record_action(scope, "set_limit", str(limit), because)
@@ -60,7 +59,6 @@ def clear_limit(
     concurrency, rate = (None, 1.0) if per_sender else (1, None)
     wanted = make_limit(domain, command_type, per_key, concurrency, rate, 1.0, None, per_sender)
     because = as_reason(reason)
-    yield TOGETHER
     if not (yield from scope.store.drop_limit(wanted.domain, wanted.gate)):
         known = ", ".join(map(str, (yield from scope.store.limits(wanted.domain)))) or "none"
         raise InvalidOperationError(f"There is no such limit in domain {domain!r}; it has: {known}.")

@@ -14,7 +14,7 @@ from commandbus.domain.command import SendResult
 from commandbus.errors import BatchNotFoundError, InvalidOperationError
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import NewCommand
 
 OPEN = "open"
@@ -61,11 +61,6 @@ def join_batches(
     scope: Scope, commands: Sequence[NewCommand], insert: Op[list[SendResult]]
 ) -> Op[list[SendResult]]:
     """Send commands that belong to open batches, whose totals grow in the same transaction."""
-    yield TOGETHER
-    wanted = {(c.domain, c.batch_id) for c in commands if c.batch_id is not None}
-    for domain, batch_id in wanted:
-        yield from require_open(scope, domain, batch_id)
-    # What can be refused comes first: an engine without a rollback must not have begun by then.
     results = yield from insert
     joined = Counter(
         (command.domain, command.batch_id)

@@ -16,7 +16,7 @@ from commandbus.domain import payload
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_queue, as_text
 from commandbus.errors import InvalidArgumentError
-from commandbus.store.op import Atomic, Op
+from commandbus.store.op import Atomic, Op, autocommit
 
 POLL_SECONDS_MAX = 20.0
 """A read that waits holds a connection, and the server ends statements after 25 seconds."""
@@ -56,16 +56,19 @@ class PgmqMetrics(msgspec.Struct, frozen=True):
     queue_visible_length: int | None = None
 
 
+@autocommit
 def create(client: object, queue: str) -> Op[None]:
     """Create a queue; one that exists stays as it is."""
     yield _call("create", "$1::text", as_queue(queue))
 
 
+@autocommit
 def create_unlogged(client: object, queue: str) -> Op[None]:
     """Create a queue that is faster, and empty after a crash of the server."""
     yield _call("create_unlogged", "$1::text", as_queue(queue))
 
 
+@autocommit
 def create_partitioned(
     client: object, queue: str, partition_interval: str = "10000", retention_interval: str = "100000"
 ) -> Op[None]:
@@ -77,21 +80,25 @@ def create_partitioned(
     yield _call("create_partitioned", "$1::text, $2::text, $3::text", as_queue(queue), *intervals)
 
 
+@autocommit
 def drop(client: object, queue: str) -> Op[bool]:
     """Remove a queue, its messages and its archive; False when there is none."""
     return bool((yield _call("drop_queue", "$1::text", as_queue(queue)))[0][0])
 
 
+@autocommit
 def purge(client: object, queue: str) -> Op[int]:
     """Delete all messages of a queue; returns how many there were."""
     return int((yield _call("purge_queue", "$1::text", as_queue(queue)))[0][0])
 
 
+@autocommit
 def list_queues(client: object) -> Op[list[PgmqQueue]]:
     """All queues of the database."""
     return _decoded((yield _rows("list_queues", "")), PgmqQueue)
 
 
+@autocommit
 def send(
     client: object,
     queue: str,
@@ -113,6 +120,7 @@ def send(
     return int(rows[0][0])
 
 
+@autocommit
 def send_batch(
     client: object,
     queue: str,
@@ -144,12 +152,14 @@ def send_batch(
     return [int(row[0]) for row in rows]
 
 
+@autocommit
 def read(client: object, queue: str, *, vt: Duration = 30, quantity: int = 1) -> Op[list[PgmqMessage]]:
     """Read messages, and make them invisible for `vt` seconds."""
     params = as_queue(queue), _whole_seconds(vt), _count(quantity)
     return _decoded((yield _rows("read", _READ, *params)), PgmqMessage)
 
 
+@autocommit
 def read_with_poll(
     client: object,
     queue: str,
@@ -164,6 +174,7 @@ def read_with_poll(
     return _decoded((yield _rows("read_with_poll", _POLL, *params)), PgmqMessage)
 
 
+@autocommit
 def read_grouped(
     client: object, queue: str, *, vt: Duration = 30, quantity: int = 1
 ) -> Op[list[PgmqMessage]]:
@@ -172,6 +183,7 @@ def read_grouped(
     return _decoded((yield _rows("read_grouped", _READ, *params)), PgmqMessage)
 
 
+@autocommit
 def read_grouped_rr(
     client: object, queue: str, *, vt: Duration = 30, quantity: int = 1
 ) -> Op[list[PgmqMessage]]:
@@ -180,12 +192,14 @@ def read_grouped_rr(
     return _decoded((yield _rows("read_grouped_rr", _READ, *params)), PgmqMessage)
 
 
+@autocommit
 def pop(client: object, queue: str) -> Op[PgmqMessage | None]:
     """Read a message and delete it at once: delivered once at most."""
     found = _decoded((yield _rows("pop", "$1::text", as_queue(queue))), PgmqMessage)
     return found[0] if found else None
 
 
+@autocommit
 def set_vt(client: object, queue: str, msg_id: int, vt: Duration) -> Op[PgmqMessage | None]:
     """Make a message visible `vt` seconds from now; None when it is gone."""
     rows = yield _rows(
@@ -199,37 +213,44 @@ def set_vt(client: object, queue: str, msg_id: int, vt: Duration) -> Op[PgmqMess
     return found[0] if found else None
 
 
+@autocommit
 def delete(client: object, queue: str, msg_ids: int | Iterable[int]) -> Op[list[int]]:
     """Delete messages; returns those that were there."""
     return (yield from _remove("delete", queue, msg_ids))
 
 
+@autocommit
 def archive(client: object, queue: str, msg_ids: int | Iterable[int]) -> Op[list[int]]:
     """Move messages to the queue's archive; returns those that were there."""
     return (yield from _remove("archive", queue, msg_ids))
 
 
+@autocommit
 def metrics(client: object, queue: str) -> Op[PgmqMetrics]:
     """Length and age of a queue."""
     return _decoded((yield _rows("metrics", "$1::text", as_queue(queue))), PgmqMetrics)[0]
 
 
+@autocommit
 def metrics_all(client: object) -> Op[list[PgmqMetrics]]:
     """The same of all queues."""
     return _decoded((yield _rows("metrics_all", "")), PgmqMetrics)
 
 
+@autocommit
 def bind_topic(client: object, pattern: str, queue: str) -> Op[None]:
     """Let a queue have what is sent to topics that match: `*` is one word, `#` any number of them."""
     yield _call("bind_topic", "$1::text, $2::text", as_text(pattern, "pattern"), as_queue(queue))
 
 
+@autocommit
 def unbind_topic(client: object, pattern: str, queue: str) -> Op[bool]:
     """Take a binding back; False when there was none."""
     params = as_text(pattern, "pattern"), as_queue(queue)
     return bool((yield _call("unbind_topic", "$1::text, $2::text", *params))[0][0])
 
 
+@autocommit
 def send_topic(
     client: object,
     topic: str,
@@ -250,12 +271,14 @@ def send_topic(
     return int(rows[0][0])
 
 
+@autocommit
 def enable_notify(client: object, queue: str, *, throttle: Duration = 0.25) -> Op[None]:
     """Let PGMQ notify its channel of the queue at inserts, once per `throttle` seconds at most."""
     milliseconds = int(as_seconds(throttle, "throttle") * 1000)
     yield _call("enable_notify_insert", "$1::text, $2::bigint::integer", as_queue(queue), milliseconds)
 
 
+@autocommit
 def disable_notify(client: object, queue: str) -> Op[None]:
     """Take that back."""
     yield _call("disable_notify_insert", "$1::text", as_queue(queue))

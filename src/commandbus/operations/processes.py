@@ -51,7 +51,7 @@ from commandbus.operations.batches import open_batch
 from commandbus.operations.cancelling import withdraw
 from commandbus.operations.evidence import control_details
 from commandbus.operations.ledger import Link, link, link_event, written
-from commandbus.operations.membership import grow_batch, require_open
+from commandbus.operations.membership import grow_batch
 from commandbus.operations.saga_writing import (
     SIGNAL_TYPE,
     Work,
@@ -61,7 +61,7 @@ from commandbus.operations.saga_writing import (
     decode_progress,
 )
 from commandbus.operations.scope import Await, Flow, Scope
-from commandbus.store.op import TOGETHER, Op, Wake
+from commandbus.store.op import Op, Wake
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
 from commandbus.store.reading import UNREADABLE, read_details
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
@@ -125,22 +125,16 @@ def _start(
 ) -> Op[list[UUID]]:
     if not ids:
         return []
-    yield TOGETHER
-    # What can be refused comes first: an engine without a rollback must not have begun by then.
-    if batch is not None and opening is None:
-        yield from require_open(scope, reply_to, batch)
-    for row in (yield from scope.store.lock_processes(row.process_id for row in work.new)):
-        raise DuplicateProcessError(row.process_id)
+    taken = yield from scope.store.add_processes(work.new, work.events)
+    if taken:
+        raise DuplicateProcessError(taken[0])
     if work.commands:
         try:
             yield from scope.insert(work.commands, Capacity(scope.settings.max_pending))
         except DuplicateCommandError as error:
-            # Somebody else starts the same process right now: its first command has the same id.
+            # The ids of a process's commands follow from its own: this one was started before.
             same = [c.correlation_id for c in work.commands if c.command_id == error.command_id]
             raise DuplicateProcessError(same[0] if same else ids[0]) from error
-    taken = yield from scope.store.add_processes(work.new, work.events)
-    if taken:
-        raise DuplicateProcessError(taken[0])
     if opening is not None:
         yield from opening
     if batch is not None:
@@ -327,7 +321,6 @@ def signal_process(
     name = as_name(signal, "signal")
     body = payload.encode({"signal": name, "data": data}, bytes_max=scope.settings.payload_bytes_max)
     because = as_reason(reason)
-    yield TOGETHER
     row = yield from _require_going(scope, process_id, "signal")
     command = follow_up(row.reply_to, SIGNAL_TYPE, body, row.process_id, row.process_id)
     yield from scope.insert([command], Capacity())
@@ -343,7 +336,6 @@ def cancel_process(
     Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    yield TOGETHER
     row = yield from _require_going(scope, process_id, "cancel")
     yield from _control(scope, row, "cancel", checked)
     yield from record_action(scope, "cancel_process", str(row.process_id), checked)
@@ -356,7 +348,6 @@ def retry_process(scope: Scope, process_id: UUID | str, *, reason: str | None = 
     Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for anybody.
     """
     because = as_reason(reason)
-    yield TOGETHER
     row = yield from _require_going(scope, process_id, "retry")
     places = [(run.target, run.id) for run in (yield from _parked_runs(scope, row))]
     wanted = CommandFilter(
@@ -385,7 +376,6 @@ def skip_compensation(scope: Scope, process_id: UUID | str, reason: str) -> Op[N
     Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
     """
     checked = as_text(reason, "reason", longest=500)
-    yield TOGETHER
     row = yield from _require_going(scope, process_id, "skip a compensation of")
     _require_stuck(row)
     if not _compensation_failed(row):

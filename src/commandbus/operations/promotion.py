@@ -27,7 +27,7 @@ from commandbus.store.moving import (
     Moving,
     Survey,
 )
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op, autocommit
 from commandbus.store.records import ClaimRequest
 
 PIECE = 500
@@ -39,6 +39,7 @@ def survey(scope: Scope) -> Op[Survey]:
     return (yield from _departing(scope).survey())
 
 
+@autocommit
 def take_back(scope: Scope) -> Op[None]:
     """What workers held that are gone waits again."""
     yield from scope.store.claim(ClaimRequest((), 0, "promotion", 1.0))
@@ -51,7 +52,6 @@ def depart(scope: Scope, to: str, after: int) -> Op[Departure]:
         raise InvalidOperationError(
             f"{found.running} commands are running; stop the workers of this store, and promote again."
         )
-    yield TOGETHER
     departure = yield from _departing(scope).depart(to, after, PIECE)
     if departure.gone:
         yield from record_action(scope, "promote", f"{departure.gone} commands to {to}")
@@ -74,7 +74,6 @@ def arrive(scope: Scope, commands: Sequence[Moving], origin: str) -> Op[int]:
     """Add what was taken out elsewhere; what has come before is left alone. Returns how many were new.
     What operators did to them is linked here, too, as it arrived."""
     check_arriving(scope)
-    yield TOGETHER
     new: list[Moving] = yield from scope.store.arrive(commands)  # type: ignore[attr-defined]
     links: list[Link] = []
     for one in new:
@@ -91,7 +90,6 @@ def arrive(scope: Scope, commands: Sequence[Moving], origin: str) -> Op[int]:
 
 def confirm(scope: Scope, moving: Mapping[str, Moving]) -> Op[None]:
     """Forget what has arrived."""
-    yield TOGETHER
     for key, one in moving.items():
         yield from forget_case(scope, one.command.domain, one.command.command_id)
         yield from scope.store.delete_document(KIND, key)

@@ -11,7 +11,7 @@ from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.port import AdoptingStore
 from commandbus.store.records import QueueStats
 
@@ -22,7 +22,6 @@ def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
     Sends are still accepted; commands that run now finish.
     """
     checked, name = as_reason(reason), as_name(domain, "domain")
-    yield TOGETHER
     if (yield from scope.store.set_paused(name, True, checked, scope.by)):
         yield from record_action(scope, "pause", name, checked)
 
@@ -30,7 +29,6 @@ def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
 def resume(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
     """Give out commands of a paused domain again; workers are woken."""
     checked, name = as_reason(reason), as_name(domain, "domain")
-    yield TOGETHER
     if (yield from scope.store.set_paused(name, False, None, scope.by)):
         yield from record_action(scope, "resume", name, checked)
 
@@ -70,7 +68,6 @@ def list_domains(scope: Scope) -> Op[list[str]]:
 def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[int]:
     """Forget a domain, or everything, with all trails: for tests. Returns how many commands."""
     chosen, because = None if domain is None else as_name(domain, "domain"), as_reason(reason)
-    yield TOGETHER
     known = yield from scope.store.domains()
     count = yield from scope.store.purge(chosen)
     if count or (known if chosen is None else chosen in known):

@@ -14,7 +14,7 @@ from commandbus.errors import InvalidArgumentError
 from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import link_forgotten
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import Pruned
 
 PIECE = 500
@@ -51,7 +51,6 @@ def prune_piece(
 ) -> Op[Pruned]:
     """One small step of a pass over all outcomes, with its record. Trails with entries of operators are
     named in the ledger: one that is missing and not named was removed by other means."""
-    yield TOGETHER
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
     pruned = yield from scope.store.prune(cutoffs, after, PIECE)

@@ -42,7 +42,7 @@ from commandbus.operations.saga_writing import (
     write,
 )
 from commandbus.operations.scope import Scope
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import Claimed, CommandFilter, Settlement
 
@@ -59,7 +59,6 @@ def route(
     scope: Scope, declarations: Declarations, claimed: Sequence[Claimed], worker: str
 ) -> Op[RouteReport]:
     """Let claimed replies drive their processes on; one transaction."""
-    yield TOGETHER
     ids = sorted({command.correlation_id for command in claimed})
     rows = {row.process_id: row for row in (yield from scope.store.lock_processes(ids))}
     events = yield from confirmed(scope, declarations, claimed, rows)
@@ -179,7 +178,6 @@ def _halted(row: ProcessRow, error: DecisionError, *, by_itself: bool = False) -
 
 def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: int) -> Op[RouteReport]:
     """Let time pass for processes whose deadlines have; one transaction."""
-    yield TOGETHER
     work = Work()
     rows = yield from scope.store.due_processes(list(declarations), limit)
     for row in rows:

@@ -22,7 +22,7 @@ from commandbus.operations.actions import record_action
 from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import TOGETHER, Op, Wake
+from commandbus.store.op import Op, Wake
 from commandbus.store.records import Capacity, NewCommand
 
 logger = logging.getLogger("commandbus.schedules")
@@ -62,7 +62,6 @@ def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None)
 
 
 def _put(scope: Scope, schedule: Schedule, reason: str | None) -> Op[ScheduleRecord]:
-    yield TOGETHER
     record, is_new = yield from store_schedule(scope, schedule)
     if is_new:
         yield from record_action(scope, "put_schedule", schedule.name, reason)
@@ -71,7 +70,6 @@ def _put(scope: Scope, schedule: Schedule, reason: str | None) -> Op[ScheduleRec
 
 def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord, bool]]:
     """Write a checked schedule, without a record of it; whether that changed anything."""
-    yield TOGETHER
     while True:
         present = yield from scope.store.get_document(KIND, schedule.name)
         body, is_same = _Body(schedule), False
@@ -123,7 +121,6 @@ def disable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
 def delete_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[bool]:
     """Forget a schedule; False when there was none."""
     because = as_reason(reason)
-    yield TOGETHER
     was_there = yield from scope.store.delete_document(KIND, as_name(name, "schedule"))
     if was_there:
         yield from record_action(scope, "delete_schedule", name, because)
@@ -134,7 +131,6 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
     """Send a schedule's command now, beside its slots; returns the command's id. With
     overlap="skip", that of the command that has not ended, if there is one."""
     because = as_reason(reason)
-    yield TOGETHER
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
     inserted = yield from scope.insert([command], Capacity())
@@ -145,7 +141,6 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
 
 def tick(scope: Scope) -> Op[TickReport]:
     """Send what is due: the whole work of a scheduler, to be repeated by anyone at any time."""
-    yield TOGETHER
     now = yield from scope.store.now()
     sent = 0
     for document in (yield from scope.store.due_documents(KIND)):
@@ -206,7 +201,6 @@ def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime]
 
 
 def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[None]:
-    yield TOGETHER
     while True:
         body, version = yield from _require(scope, name)
         if body.schedule.enabled == enabled:

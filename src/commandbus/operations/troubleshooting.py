@@ -18,7 +18,7 @@ from commandbus.operations.cancelling import end_parked, withdraw
 from commandbus.operations.commands import only_one, query_commands
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.store.records import OperatorAction
 
 UNCHANGED: Any = object()
@@ -67,7 +67,6 @@ def operator_retry(
         yield from _check_edited(scope, domain, command_id, edited)
     action = OperatorAction("retry", scope.by, as_reason(reason), data=edited)
     wanted = as_id(command_id, "command_id")
-    yield TOGETHER
     if edited is None:
         yield from _require_readable(scope, as_name(domain, "domain"), wanted)
     yield from scope.store.resolve(as_name(domain, "domain"), wanted, action)
@@ -115,6 +114,5 @@ def operator_complete(
 
 def _end(scope: Scope, domain: str, command_id: UUID | str, action: OperatorAction) -> Op[None]:
     wanted, name = as_id(command_id, "command_id"), as_name(domain, "domain")
-    yield TOGETHER
     record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
     yield from end_parked(scope, record, action)

@@ -29,45 +29,13 @@ def insert_unique(
 ) -> Op[list[Inserted]]:
     """Add commands one by one, all or none, each by what its key says. `tell` tells the sender of a
     command that was replaced."""
-    pairs = list(zip(commands, options, strict=True))
-    if len(pairs) > 1:
-        yield from _refuse_known(scope, commands)
-    yield from _refuse_held(scope, pairs)
     results: list[Inserted] = []
-    for command, unique in pairs:
+    for command, unique in zip(commands, options, strict=True):
         if unique is None:
             results += yield from scope.insert([command], capacity)
         else:
             results.append((yield from _insert_one(scope, command, unique, capacity, tell)))
     return results
-
-
-def _refuse_known(scope: Scope, commands: Sequence[NewCommand]) -> Op[None]:
-    """Refuse before anything is added: not every store can take back what an op has done."""
-    seen: set[tuple[str, UUID]] = set()
-    for command in commands:
-        name = (command.domain, command.command_id)
-        if name in seen or (yield from scope.store.find(command.command_id, command.domain)):
-            raise DuplicateCommandError(*name)
-        seen.add(name)
-
-
-def _refuse_held(scope: Scope, pairs: Sequence[tuple[NewCommand, Unique | None]]) -> Op[None]:
-    """The same for keys."""
-    given: dict[tuple[str, str | None], UUID] = {}
-    for command, unique in pairs:
-        key = (command.domain, command.unique_key)
-        if unique is not None and unique.on_conflict == "reject":
-            holder = given.get(key) or (yield from _holder_by_window(scope, command))
-            if holder is None:
-                known = yield from scope.store.key_holder(command.domain, command.unique_key or "")
-                if known is not None:
-                    found = yield from scope.store.find(known, command.domain)
-                    holder = known if found and found[0].status in unique.states else None
-            if holder is not None:
-                raise UniqueKeyHeld(command.domain, command.unique_key or "", holder)
-        if command.unique_key is not None:
-            given[key] = command.command_id
 
 
 def _insert_one(

@@ -9,7 +9,7 @@ import msgspec
 
 from commandbus.operations.history import record_history, take_samples
 from commandbus.operations.scope import Scope
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 
 BUSY, IDLE_MAX = 60.0, 900.0
 
@@ -31,7 +31,6 @@ class Historian:
             self._pause = min(IDLE_MAX, self._pause * 2)
         else:
             self._pause = BUSY
-            yield TOGETHER
             yield from record_history(scope, taken)
         self._last = figures
         return self._pause

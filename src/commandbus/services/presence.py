@@ -7,7 +7,7 @@ from commandbus.operations.cases import forget_cases
 from commandbus.operations.insight import HEARTBEAT, forget_dead_workers, report_worker
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import forget_windows
-from commandbus.store.op import Op
+from commandbus.store.op import Op, autocommit
 
 SWEEP_EVERY = 10
 """Reports between two looks for workers that are gone."""
@@ -22,6 +22,7 @@ class Presence:
         self._version = 0
         self._reports = 0
 
+    @autocommit
     def work(self, scope: Scope) -> Op[float]:
         self._version = yield from report_worker(scope, self._info, self._version)
         if self._reports % SWEEP_EVERY == 0:

@@ -1,20 +1,27 @@
 """Ops: storage work as generators that yield statements and are sent rows.
 
-An op never waits. It yields what it wants executed and gets the rows back; a session runs it in one
-transaction, blocking or awaiting, and is the only code that touches a database. So each operation is
-written once for both runtimes, statements are data that can be timed, traced or explained, and a test
-can feed rows by hand. The memory engine's ops yield nothing but wake-ups.
+An op never waits. It yields what it wants executed and gets the rows back; a session runs it, blocking
+or awaiting, and is the only code that touches a database. So each operation is written once for both
+runtimes, statements are data that can be timed, traced or explained, and a test can feed rows by hand.
+The memory engine's ops yield nothing but wake-ups.
+
+An op is one transaction on every engine: all of it happens, or nothing. An op composed of others with
+`yield from` is one transaction, too. The only exceptions are marked with `@autocommit` where they are
+defined, and only when a session runs them directly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
 from commandbus.errors import StoreUnavailable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Row = Any
@@ -32,8 +39,13 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class Atomic(Statement, frozen=True):
-    """Complete by itself: where an engine commits each statement, a transaction of its own, committed
-    before its op goes on. After one, an op may catch an error and still ask for more."""
+    """Complete by itself: in an op that commits by itself (see `autocommit`) it is a transaction of its
+    own, committed before the op goes on. After one, such an op may catch an error and ask for more."""
+
+
+class Read(Atomic, frozen=True):
+    """Changes nothing and locks nothing: an op that has not changed anything yet needs no transaction
+    for it."""
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -53,23 +65,60 @@ class Log(msgspec.Struct, frozen=True):
     line: str
 
 
-class Together(msgspec.Struct, frozen=True):
-    """All statements of this op commit together, also where an engine could commit each by itself.
-    Yielded first, by ops that are put together from several."""
-
-
-TOGETHER = Together()
-
-
 class Undone(StoreUnavailable):
-    """Another transaction was in the way of an op whose statements commit together, so all of it was
-    undone: the same op, built again, can succeed."""
+    """Another transaction was in the way of an op, so all of it was undone: the same op, built again,
+    can succeed."""
 
 
 AFTER_COMMIT = (Wake, Log)
 """What sessions collect, and pass to `WakeHub.tell` after the commit."""
 
-Op = Generator[Statement | Wake | Log | Together, Rows, T]
+Step = Statement | Wake | Log
+Op = Generator[Step, Rows, T]
+
+
+class Autocommit(Generator[Step, Rows, T]):
+    """An op that commits by itself when a session runs it. `yield from` sees only the op inside, so
+    that in another op it is part of that op's transaction."""
+
+    __slots__ = ("op",)
+
+    def __init__(self, op: Op[T]) -> None:
+        self.op = op
+
+    def __iter__(self) -> Op[T]:
+        return self.op
+
+    def send(self, value: Rows) -> Step:
+        return self.op.send(value)
+
+    def throw(
+        self,
+        kind: Any,
+        value: BaseException | object = None,
+        trace: TracebackType | None = None,
+    ) -> Step:
+        return self.op.throw(kind, value, trace) if value is not None else self.op.throw(kind)
+
+    def close(self) -> None:
+        self.op.close()
+
+
+def autocommit(build: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
+    """Mark a function that makes an op: run directly by a session, the op needs no transaction around
+    it, because each of its statements is complete by itself, or because it says where it commits. It
+    must be correct when it ends after any of its commits."""
+
+    @wraps(build)
+    def mark(*args: P.args, **kwargs: P.kwargs) -> Op[T]:
+        return Autocommit(build(*args, **kwargs))
+
+    return mark
+
+
+def unmarked(op: Op[T]) -> Op[T]:
+    """The op itself: driving it through its mark would cost a call for every statement."""
+    return cast("Op[T]", op.op) if isinstance(op, Autocommit) else op
 
 
 def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Log]) -> T:
@@ -77,6 +126,7 @@ def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Lo
 
     An error of `execute` is thrown into the op, which may catch it or let it pass.
     """
+    op = unmarked(op)
     try:
         step = next(op)
         while True:

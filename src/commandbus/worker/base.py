@@ -30,7 +30,7 @@ from commandbus.errors import (
 )
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
@@ -393,12 +393,14 @@ class WorkerBase:
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         raise AssertionError("a runtime knows which context fits its callers")
 
+    @autocommit
     def _complete(self, received: ReceivedCommand, result: Any = None) -> Op[None]:
         """Record that a command taken by hand is done. Raises LeaseLost when it is too late."""
         command = received.command
         handler = self.registry.get(command.domain, command.command_type)
         yield from self._settle_by_hand(received, result_of(handler, result))
 
+    @autocommit
     def _fail(
         self, received: ReceivedCommand, error: BaseException | str, is_transient: bool = True
     ) -> Op[None]:
@@ -410,6 +412,7 @@ class WorkerBase:
             error = PermanentCommandError(type(error).__name__, str(error))
         yield from self._settle_by_hand(received, self._execution.judge(received.claimed, error))
 
+    @autocommit
     def _release(self, received: ReceivedCommand, delay: Duration = 0.0) -> Op[None]:
         """Give back a command taken by hand without using an attempt. Raises LeaseLost."""
         outcome = Released("released by hand", as_seconds(delay, "delay"))

@@ -24,7 +24,7 @@ from commandbus.errors import (
     LeaseLost,
     PermanentCommandError,
 )
-from commandbus.store.op import Op
+from commandbus.store.op import Op, autocommit
 from commandbus.store.port import Store
 from commandbus.store.records import CancelRequest, Claimed, CommandFilter, Settlement
 from commandbus.worker.completing import Completion, complete_within
@@ -237,11 +237,13 @@ class _Context:
                 return found[::-1]
             before = page[-1].sequence
 
+    @autocommit
     def _extend(self, seconds: Duration) -> Op[None]:
         wanted = as_seconds(seconds, "seconds", minimum=0.001)
         if (yield from self._desk.store.renew([self._claimed.lease_id], wanted)):
             raise self._lost()
 
+    @autocommit
     def _report(self, percent: float, message: str) -> Op[None]:
         if not 0 <= percent <= 100:
             raise InvalidArgumentError(f"percent must be between 0 and 100, not {percent!r}.")
@@ -257,6 +259,7 @@ class _Context:
             self._recorded = yield from self._desk.store.recorded_steps(self._claimed.seq)
         return self._recorded.get(checked)
 
+    @autocommit
     def _record(self, name: str, value: Any) -> Op[Any]:
         """Keep the result of a step, and see it as a replay would."""
         encoded = payload.encode(value, what=f"result of step {name!r}")

@@ -17,6 +17,7 @@ class MemoryBatches:
         yield from ()
         for batch_id, added in counts.items():
             before = self._state.batches.get(batch_id, BatchCounts())
+            self._state.journal.entry(self._state.batches, batch_id)
             self._state.batches[batch_id] = before.plus(added)
 
     def batch_counts(self, batch_ids: Sequence[UUID]) -> Op[dict[UUID, BatchCounts]]:

@@ -1,7 +1,7 @@
 """The memory engine's commands: the port's contract on dictionaries and heaps.
 
-Its session holds a lock around each op, so an op is atomic if it checks everything before it changes
-anything.
+Its session holds a lock around each op. What commits by itself checks everything before it changes
+anything; what other ops are composed of notes in the journal what it changes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
 from commandbus.engines.memory.gates import MemoryGates
+from commandbus.engines.memory.journal import Journal
 from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Domain, Entry, Lease, State, Stored
@@ -30,7 +31,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import (
     Capacity,
     Claimed,
@@ -59,6 +60,11 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         self._turn = 0
         self._stuck = StuckLeases()
 
+    @property
+    def journal(self) -> Journal:
+        return self._state.journal
+
+    @autocommit
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         state, now = self._state, self._clock()
         added: dict[str, int] = {}
@@ -117,18 +123,32 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         state.by_id.setdefault(command.command_id, {})[command.domain] = seq
         if command.unique_key is not None:
             state.unique[command.domain, command.unique_key] = seq
+        if state.journal.active:
+            state.journal.note(lambda: self._forget(seq))
         self._enqueue(seq, Entry(seq, 0, 0, 0, due_at), now)
         return (due_at - now) / SECOND if due_at > now else None
+
+    def _forget(self, seq: int) -> None:
+        """As if it had never been sent."""
+        state, command = self._state, self._state.commands.pop(seq).command
+        known = state.by_id[command.command_id]
+        del known[command.domain]
+        if not known:
+            del state.by_id[command.command_id]
+        if command.unique_key is not None:
+            del state.unique[command.domain, command.unique_key]
 
     def _enqueue(self, seq: int, entry: Entry, now: int) -> None:
         command = self._state.commands[seq].command
         domain = self._state.domain(command.domain)
+        self._state.journal.entry(domain.waiting, seq)
         domain.waiting[seq] = entry
         if entry.due_at <= now:
             self._route(domain, self._state.commands[seq], entry, now)
         else:
             domain.heaps.push(command.priority, seq, entry, entry.due_at, now)
 
+    @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         now = self._clock()
         rescued = yield from self._reclaim(now)
@@ -147,6 +167,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         domain = self._state.look_at(name)
         if domain.pause is not None:
             return
+        domain.note_all(self.journal)
         if domain.ageing != request.ageing:
             self._grow_old(domain, request.ageing)
         self._promote(domain, now)
@@ -178,9 +199,11 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         if members:
             self._state.last_lease += 1
             lease_id, until = self._state.last_lease, now + int(request.lease_seconds * SECOND)
+            self.journal.entry(self._state.leases, lease_id)
             self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
             for member in members.values():
                 stored = self._state.commands[member.seq]
+                self.journal.fields(stored, "lease_id")
                 stored.lease_id = lease_id
                 claimed.append(_claimed(stored, member, lease_id, now))
         if any(command.batch_id is not None for command in expired):
@@ -230,6 +253,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                     moments.append(due)
         return max(0.0, (min(moments) - now) / SECOND) if moments else None
 
+    @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         now, writes = self._clock(), Writes()
         lost: list[int] = []
@@ -262,6 +286,8 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         lease = self._state.leases[lease_id]
         heirs = hand_over(chains_of(lease.members.values()), seqs)
         self._hand_over(self._state.domain(lease.domain), heirs)
+        self.journal.contents(lease.members)
+        self.journal.entry(self._state.leases, lease_id)
         for seq in seqs:
             del lease.members[seq]
         if not lease.members:
@@ -274,6 +300,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         for lease_id in [key for key, lease in leases.items() if lease.until <= now]:
             if lease_id in skipped:
                 continue
+            self.journal.entry(leases, lease_id)
             lease, writes = leases.pop(lease_id), Writes()
             for member in lease.members.values():
                 plan_lost(writes, member, lease_id, lease.worker, lease.claimed_at)
@@ -290,12 +317,13 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
     def _write(self, writes: Writes, now: int) -> Op[None]:
         for audit in writes.audits:
             details = msgspec.to_builtins(audit.details)
-            self._state.commands[audit.seq].audit.append(Kept(audit.kind, now, details))
+            self._keep(self._state.commands[audit.seq], Kept(audit.kind, now, details))
         for outcome in writes.outcomes:
             if self._end(self._state.commands[outcome.seq], outcome, now):
                 yield Wake(self._state.commands[outcome.seq].command.domain)
         for row in writes.requeues:
             stored = self._state.commands[row.seq]
+            self.journal.fields(stored, "lease_id")
             stored.lease_id = None
             if self._leave_gates(stored, now):
                 yield Wake(stored.command.domain)
@@ -304,21 +332,30 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
             due_in, everyone = row.delay / SECOND or None, stored.command.requires is not None
             yield Wake(stored.command.domain, due_in, everyone)
 
+    def _keep(self, stored: Stored, kept: Kept) -> None:
+        stored.audit.append(kept)
+        self.journal.note(stored.audit.pop)
+
     def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> bool:
         """Record an outcome; whether that let others pass a gate."""
+        domain, journal = self._state.domain(stored.command.domain), self.journal
+        if journal.active:
+            journal.fields(stored, "outcome", "finished_at", "lease_id")
+            journal.entry(domain.tally, outcome.status)
         stored.outcome, stored.finished_at, stored.lease_id = outcome, now, None
-        domain = self._state.domain(stored.command.domain)
         domain.tally[outcome.status] = domain.tally.get(outcome.status, 0) + 1
         self._count(stored, outcome.status)
         if stored.command.unique_key is not None and outcome.status in FINAL:
             key = (stored.command.domain, stored.command.unique_key)
             if self._state.unique.get(key) == stored.seq:
+                journal.entry(self._state.unique, key)
                 del self._state.unique[key]
         return self._leave_gates(stored, now)
 
     def _count(self, stored: Stored, status: CommandStatus, sign: int = 1) -> None:
         for batch_id, added in tally([(stored.command.batch_id, status)], sign).items():
             before = self._state.batches.get(batch_id, BatchCounts())
+            self.journal.entry(self._state.batches, batch_id)
             self._state.batches[batch_id] = before.plus(added)
 
     def _end_waiting(
@@ -331,7 +368,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         now: int,
     ) -> bool:
         details = {"reason": reason} | ({"actor": actor} if actor else {})
-        stored.audit.append(Kept(kind, now, details))
+        self._keep(stored, Kept(kind, now, details))
         outcome = OutcomeRow(
             stored.seq,
             CommandStatus.CANCELED,
@@ -344,6 +381,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         )
         return self._end(stored, outcome, now)
 
+    @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         yield from ()
         now, gone = self._clock(), []
@@ -352,15 +390,19 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
             if lease is None or lease.until <= now:
                 gone.append(lease_id)
             else:
+                self.journal.fields(lease, "until")
                 lease.until = max(lease.until, now + int(seconds * SECOND))
         return gone
 
+    @autocommit
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
         yield from ()
         now, lease = self._clock(), self._state.leases.get(lease_id)
         if lease is None or lease.until <= now or seq not in lease.members:
             return False
-        self._state.commands[seq].progress = Progress(percent, message, as_datetime(now))
+        stored = self._state.commands[seq]
+        self.journal.fields(stored, "progress")
+        stored.progress = Progress(percent, message, as_datetime(now))
         return True
 
 

@@ -40,11 +40,13 @@ class MemoryDocuments:
         if document.version != (present.version if present else 0):
             return False
         version = document.version + 1
+        self._state.journal.entry(self._state.documents, place)
         self._state.documents[place] = msgspec.structs.replace(document, version=version)
         return True
 
     def delete_document(self, kind: str, key: str) -> Op[bool]:
         yield from ()
+        self._state.journal.entry(self._state.documents, (kind, key))
         return self._state.documents.pop((kind, key), None) is not None
 
     def list_documents(

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from commandbus.domain.moment import Clock, system_clock
+from commandbus.engines.memory.journal import Journal
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
-from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Autocommit, Log, Op, Rows, Statement, Wake, drive
 from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
@@ -21,9 +22,9 @@ _sessions: WeakSet[MemorySession] = WeakSet()
 
 
 class MemorySession:
-    def __init__(self, hub: WakeHub) -> None:
+    def __init__(self, hub: WakeHub, journal: Journal) -> None:
         self._lock = threading.RLock()
-        self._hub = hub
+        self._hub, self._journal = hub, journal
         self.is_open = False
         self._forked = False
         _sessions.add(self)
@@ -43,10 +44,24 @@ class MemorySession:
             raise _forked() if self._forked else NotOpen()
         wakes: list[Wake | Log] = []
         with self._lock:
-            result = drive(op, _refuse, wakes)
+            result = drive(op, _refuse, wakes) if read else self._change(op, wakes)
         self._hub.tell(wakes)
         if not read:
             self._hub.committed()
+        return result
+
+    def _change(self, op: Op[T], wakes: list[Wake | Log]) -> T:
+        """All of an op, or nothing. One that commits by itself changes nothing before it fails."""
+        journal = self._journal
+        if isinstance(op, Autocommit) or journal.active:
+            return drive(op, _refuse, wakes)
+        journal.begin()
+        try:
+            result = drive(op, _refuse, wakes)
+        except BaseException:
+            journal.undo()
+            raise
+        journal.end()
         return result
 
 
@@ -67,7 +82,7 @@ class MemoryEngine(Serverless):
         self.url = url
         self.hub = WakeHub()
         self.store = MemoryStore(clock)
-        self.session = MemorySession(self.hub)
+        self.session = MemorySession(self.hub, self.store.journal)
         self.async_session = AsyncMemorySession(self.session)
         self.reserved_session, self.reserved_async_session = self.session, self.async_session
         self.service_session = self.session

@@ -34,6 +34,7 @@ class MemoryGates:
 
     def put_limit(self, limit: Limit) -> Op[None]:
         now, domain = self._clock(), self._state.domain(limit.domain)
+        domain.note_all(self._state.journal)
         domain.limits[limit.gate] = limit
         # Work that is ready already goes back to the gates, unless it has passed its own.
         ready, domain.heaps.ready = domain.heaps.ready, []
@@ -47,6 +48,7 @@ class MemoryGates:
 
     def drop_limit(self, domain: str, gate: str) -> Op[bool]:
         found = self._state.look_at(domain)
+        found.note_all(self._state.journal)
         known = found.limits.pop(gate, None) is not None
         self._touch_all(found, self._clock())
         yield Wake(domain)
@@ -67,6 +69,7 @@ class MemoryGates:
         limit, gate = found.limits.get(PER_SENDER), SENDER_PREFIX + sender
         if limit is None:
             return 0.0
+        self._state.journal.entry(found.full_at, gate)
         found.full_at[gate], wait = take(limit, found.full_at.get(gate, 0), self._clock(), count)
         return wait
 
@@ -77,6 +80,7 @@ class MemoryGates:
 
     def free_key(self, domain: str, unique_key: str) -> Op[None]:
         yield from ()
+        self._state.journal.entry(self._state.unique, (domain, unique_key))
         self._state.unique.pop((domain, unique_key), None)
 
     def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
@@ -163,9 +167,13 @@ class MemoryGates:
 
     def _leave_gates(self, stored: Stored, now: int) -> bool:
         """A command does not run any more: others may pass. Whether it had passed any gate."""
-        domain = self._state.domain(stored.command.domain)
+        domain, journal = self._state.domain(stored.command.domain), self._state.journal
+        journal.entry(domain.passed, stored.seq)
         passed = domain.passed.pop(stored.seq, ())
         for gate in passed:
+            journal.contents(domain.slots[gate])
+            journal.entry(domain.slots, gate)
+            journal.entry(domain.touched, gate)
             domain.slots[gate].discard(stored.seq)
             if not domain.slots[gate]:
                 del domain.slots[gate]
@@ -205,6 +213,7 @@ class MemoryGates:
         """The place of a group stays with others of a chain."""
         for holder, heir in heirs.items():
             if heir is not None:
+                domain.note_all(self._state.journal)
                 domain.passed[heir] = domain.passed.pop(holder)
                 for gate in domain.passed[heir]:
                     domain.slots[gate].remove(holder)

@@ -12,7 +12,7 @@ from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.engines.memory.state import State
-from commandbus.store.op import Op
+from commandbus.store.op import Op, autocommit
 from commandbus.store.processes import (
     ProcessEventRow,
     ProcessFilter,
@@ -36,6 +36,7 @@ class MemoryProcesses:
         now = self._clock()
         for row in rows:
             self._state.last_process += 1
+            self._state.journal.entry(known, row.process_id)
             known[row.process_id] = self._written(row, now, now, self._state.last_process)
         self._note(events, now)
         return []
@@ -51,6 +52,7 @@ class MemoryProcesses:
                 lost.append(row.process_id)
                 continue
             written = self._written(row, present.created_at, now, present.seq)
+            self._state.journal.entry(self._state.processes, row.process_id)
             self._state.processes[row.process_id] = written
         self._note(events, now)
         return lost
@@ -68,6 +70,7 @@ class MemoryProcesses:
     def _note(self, events: Iterable[ProcessEventRow], now: int) -> None:
         for event in events:
             kept = self._state.process_events.setdefault(event.process_id, [])
+            self._state.journal.note(kept.pop)
             kept.append(msgspec.structs.replace(event, at=now))
 
     def lock_processes(self, process_ids: Iterable[UUID]) -> Op[list[ProcessRow]]:
@@ -132,12 +135,15 @@ class MemoryProcesses:
         yield from ()
         return dict(self._state.recorded.get(seq, {}))
 
+    @autocommit
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
         yield from ()
         lease = self._state.leases.get(lease_id)
         if lease is None or lease.until <= self._clock() or seq not in lease.members:
             return False
-        self._state.recorded.setdefault(seq, {}).setdefault(name, result)
+        recorded = self._state.recorded.setdefault(seq, {})
+        self._state.journal.entry(recorded, name)
+        recorded.setdefault(name, result)
         return True
 
 

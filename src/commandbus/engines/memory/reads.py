@@ -149,10 +149,14 @@ class MemoryReads:
             for seq, stored in self._state.commands.items()
             if seq > after and stored.outcome is not None
         ][:limit]
+        journal = self._state.journal
+        journal.contents(self._state.commands)  # also its order: lists are the newest first
         for seq, status, finished_at, *_ in rows:
             if finished_at < cutoffs.get(status, 0):
                 command = self._state.commands.pop(seq).command
                 known = self._state.by_id[command.command_id]
+                journal.entry(self._state.by_id, command.command_id)
+                journal.contents(known)
                 del known[command.domain]
                 if not known:
                     del self._state.by_id[command.command_id]
@@ -179,6 +183,8 @@ class MemoryReads:
             outcome = stored.outcome if stored else None
             if stored is None or outcome is None or outcome.status not in FINAL:
                 continue
+            self._state.journal.fields(stored, "command", "data", "progress", "outcome", "audit")
+            self._state.journal.entry(self._state.recorded, seq)
             nothing = dict.fromkeys(("headers", "tags", "unique_key", "group_key"))
             stored.command = msgspec.structs.replace(stored.command, data=MARKER, **nothing)
             stored.data, stored.progress = MARKER, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heappop
+from typing import Any
 from uuid import UUID
 
 from commandbus.domain.batch import BatchCounts
@@ -11,6 +12,7 @@ from commandbus.domain.command import Progress
 from commandbus.domain.limits import Limit
 from commandbus.domain.priority import rank
 from commandbus.engines.memory.heaps import TwoHeaps
+from commandbus.engines.memory.journal import Journal
 from commandbus.store.documents import Document
 from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import NewCommand
@@ -93,6 +95,16 @@ class Domain:
             priority = rank(priority, entry.due_at, self.ageing)
         return priority, stored.seq, entry
 
+    def note_all(self, journal: Journal) -> None:
+        """Anything here is about to change."""
+        if journal.active:
+            lists: list[list[Any]] = [*self.held.values(), *self.places.values(), *self.passed.values()]
+            journal.contents(self.heaps.ready, self.heaps.scheduled, *lists, *self.slots.values())
+            journal.contents(self.waiting, self.limits, self.held, self.slots, self.passed)
+            journal.contents(self.touched, self.full_at, self.places)
+            journal.fields(self.heaps, "ready")
+            journal.fields(self, "ageing")
+
     def drop_canceled(self) -> None:
         """Nobody need wake up for a command that was canceled before it was due."""
         scheduled = self.heaps.scheduled
@@ -112,6 +124,7 @@ class State:
     processes: dict[UUID, ProcessRow] = field(default_factory=dict)
     process_events: dict[UUID, list[ProcessEventRow]] = field(default_factory=dict)
     recorded: dict[int, dict[str, str]] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
     last_process: int = 0
     last_seq: int = 0
     last_lease: int = 0
@@ -120,6 +133,7 @@ class State:
         """A domain to be changed: from now on it exists."""
         found = self.domains.get(name)
         if found is None:
+            self.journal.entry(self.domains, name)
             found = self.domains[name] = Domain()
         return found
 

@@ -33,7 +33,9 @@ class MemoryStore(MemoryCommands):
         status = self._status(stored)
         if status is not CommandStatus.PENDING:
             refuse_cancel(status)
-        entry = self._state.domain(domain).waiting.pop(stored.seq)
+        waiting = self._state.domain(domain).waiting
+        self.journal.entry(waiting, stored.seq)
+        entry = waiting.pop(stored.seq)
         if self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock()):
             yield Wake(domain)
 
@@ -42,8 +44,11 @@ class MemoryStore(MemoryCommands):
         status = self._status(stored)
         if status is not CommandStatus.PENDING:
             refuse_edit(status)
-        entry = self._state.domain(domain).waiting.pop(stored.seq)
+        waiting = self._state.domain(domain).waiting
+        self.journal.entry(waiting, stored.seq)
+        entry = waiting.pop(stored.seq)
         due_at = edit.moment(entry.due_at, now)
+        self.journal.fields(stored, "due_at", "command")
         if edit.moves:
             stored.due_at = due_at
         if edit.priority is not None:
@@ -64,10 +69,12 @@ class MemoryStore(MemoryCommands):
         parked = stored.outcome
         assert parked is not None
         counted, act = self._state.domain(domain).tally, transition.upper()
+        self.journal.contents(counted)
+        self.journal.fields(stored, "outcome", "due_at", "data")
         counted[parked.status] -= 1
         counted[act] = counted.get(act, 0) + 1
         self._count(stored, parked.status, -1)
-        stored.audit.append(Kept(AuditEventType(transition.upper()), now, action.details(stored.data)))
+        self._keep(stored, Kept(AuditEventType(act), now, action.details(stored.data)))
         stored.outcome = None
         if status is CommandStatus.PENDING:
             stored.due_at = now
@@ -105,7 +112,7 @@ class MemoryStore(MemoryCommands):
         yield from ()
         for stored in self._stored(command_id, domain):
             if not parked or self._status(stored) is PARKED:
-                stored.audit.append(Kept(kind, self._clock(), dict(details)))
+                self._keep(stored, Kept(kind, self._clock(), dict(details)))
                 return True
         return False
 
@@ -122,14 +129,19 @@ class MemoryStore(MemoryCommands):
         present = self._state.look_at(domain).pause
         if (present is not None) == paused and (present is None or present.reason == reason):
             return False
-        self._state.domain(domain).pause = Pause(reason, self._clock()) if paused else None
+        found = self._state.domain(domain)
+        self.journal.fields(found, "pause")
+        found.pause = Pause(reason, self._clock()) if paused else None
         if not paused:
             yield Wake(domain)
         return True
 
     def purge(self, domain: str | None) -> Op[int]:
         yield from ()
-        state = self._state
+        state, journal = self._state, self.journal
+        journal.contents(state.commands, state.domains, state.recorded, state.leases)
+        journal.contents(state.processes, state.process_events, *state.by_id.values())
+        journal.fields(state, "unique")
         doomed = {
             seq
             for seq, stored in state.commands.items()
@@ -148,6 +160,7 @@ class MemoryStore(MemoryCommands):
                 del state.processes[process_id]
                 state.process_events.pop(process_id, None)
         for lease_id, lease in list(state.leases.items()):
+            journal.fields(lease, "members")
             lease.members = {seq: m for seq, m in lease.members.items() if seq not in doomed}
             if not lease.members:
                 del state.leases[lease_id]

@@ -9,7 +9,7 @@ from commandbus.domain.batch import BatchCounts
 from commandbus.engines.postgres.arrays import integers, numbers
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.statements import Atomic
-from commandbus.store.op import Op
+from commandbus.store.op import Op, Read
 
 
 class PostgresBatches(PostgresBase):
@@ -19,7 +19,7 @@ class PostgresBatches(PostgresBase):
             yield Atomic(self._sql.add_batch_counts, (numbers(counts), shard, *columns))
 
     def batch_counts(self, batch_ids: Sequence[UUID]) -> Op[dict[UUID, BatchCounts]]:
-        rows = yield Atomic(self._sql.batch_counts, (numbers(batch_ids),))
+        rows = yield Read(self._sql.batch_counts, (numbers(batch_ids),))
         return {row[0]: BatchCounts(*row[1:]) for row in rows}
 
 

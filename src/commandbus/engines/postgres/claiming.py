@@ -22,7 +22,7 @@ from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
@@ -43,6 +43,7 @@ class PostgresClaiming(PostgresSettling):
     _rescued_to: frozenset[str] = frozenset()
     """Domains to which a rescue returned commands a moment ago."""
 
+    @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         if request.idle and self._glance_will_do(request):
             # Also at its own leases: one whose claim failed on the way back is nobody's else.

@@ -1,8 +1,9 @@
 """How an op becomes transactions: decided here once, waited for in the sessions.
 
-`conduct` turns an op into the statements that really go to the server: atomic ones as they are, the
-others between BEGIN and COMMIT, which are added before the first of them. A session performs what is
-yielded, blocking or awaiting, and throws in what went wrong.
+`conduct` turns an op into the statements that really go to the server, between BEGIN and COMMIT. Only
+in an op that commits by itself (`store.op.autocommit`) and in reads, atomic statements go as they are,
+and a boundary commits what came before. A session performs what is yielded, blocking or awaiting, and
+throws in what went wrong.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from commandbus.engines.postgres.failures import Conflict
 from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
 from commandbus.store.op import (
     AFTER_COMMIT,
+    Autocommit,
     Log,
     Op,
+    Read,
     Rows,
     Statement,
-    Together,
     Undone,
     Wake,
+    unmarked,
 )
 
 T = TypeVar("T")
@@ -32,10 +35,11 @@ ROLLBACK = Statement("rollback")
 Steps = Generator[Statement, Rows, T]
 
 
-def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True) -> Steps[T]:
-    """Run an op in transactions of its own, or with `own=False` inside one that is somebody else's;
-    wake-ups are collected, to be told after the commit."""
-    transaction = _Transaction(own)
+def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True, read: bool = False) -> Steps[T]:
+    """Run an op in a transaction of its own, or with `own=False` inside that of a caller; wake-ups are
+    collected, to be sent after the commit. A read changes nothing, so it needs no transaction."""
+    transaction = _Transaction(own, whole=not (read or isinstance(op, Autocommit)))
+    op = unmarked(op)
     try:
         step = next(op)
         while True:
@@ -44,7 +48,7 @@ def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True) -> Steps[T]
                 step = op.send(())
                 continue
             try:
-                if isinstance(step, Atomic) and transaction.untouched:
+                if transaction.untouched and isinstance(step, Atomic):
                     rows = yield step  # what `perform` would do, for most sends
                 else:
                     rows = yield from transaction.perform(step)
@@ -67,57 +71,55 @@ def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True) -> Steps[T]
 
 
 class _Transaction:
-    """The transaction of an op, begun when a statement needs one.
+    """The transaction of an op, begun with its first statement that may change or lock something.
 
-    An error undoes it before the op learns of the error: what an op does after catching one begins
-    anew. Only where everything belongs together, nothing can follow.
+    An error undoes it before the op learns of the error. In an op that commits by itself, a new
+    transaction begins with what the op does after catching one; in any other, nothing can follow.
     """
 
-    def __init__(self, own: bool) -> None:
-        self._own = own
+    def __init__(self, own: bool, whole: bool) -> None:
+        self._own, self._whole = own, whole
         self._begun = False
-        self._together = False
-        self._doom: Exception | None = None
-        self.untouched = True
-        """Nothing was said yet that matters for what follows."""
+        self._error: Exception | None = None
+        self.untouched = not (own and whole)
+        """The next atomic statement needs nothing before it."""
 
     @property
     def is_whole(self) -> bool:
         """Nothing of the op is committed before the end of it."""
-        return self._own and self._together
+        return self._own and self._whole
 
-    def perform(self, step: Statement | Together) -> Steps[Rows]:
+    def perform(self, step: Statement) -> Steps[Rows]:
         self.untouched = False
-        if isinstance(step, Together):
-            self._together = True
-            return ()
         if isinstance(step, Boundary):
-            if not self._together:
+            if not self._whole:
                 yield from self.commit()
             return ()
-        if self._doom is not None:
-            raise self._doom
+        if self._error is not None:
+            raise self._error
         if isinstance(step, Undo):
+            if self._whole:
+                raise AssertionError("an op that undoes a part of itself must commit by itself")
             if self._begun:
                 self._begun = False
                 yield ROLLBACK
             return ()
-        if self._own and not self._begun and (self._together or not isinstance(step, Atomic)):
+        if self._own and not self._begun and not isinstance(step, Read if self._whole else Atomic):
             yield BEGIN
             self._begun = True
         return (yield step)
 
     def commit(self) -> Steps[None]:
-        if self._doom is not None:
-            raise self._doom
+        if self._error is not None:
+            raise self._error
         if self._begun:
             self._begun = False
             yield COMMIT
 
     def undo(self, error: Exception) -> Steps[None]:
         self.untouched = False
-        if self._together or not self._own:
-            self._doom = error
+        if self._whole or not self._own:
+            self._error = error
         if self._begun:
             self._begun = False
             yield ROLLBACK

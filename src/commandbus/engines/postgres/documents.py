@@ -8,24 +8,24 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.store.documents import Document
-from commandbus.store.op import Op
+from commandbus.store.op import Op, Read
 
 
 class PostgresDocuments(PostgresBase):
     def now(self) -> Op[int]:
-        rows = yield Atomic(self._sql.now)
+        rows = yield Read(self._sql.now)
         return int(rows[0][0])
 
     def ledger_mark(self) -> Op[int | None]:
-        rows = yield Atomic(self._sql.ledger_mark)
+        rows = yield Read(self._sql.ledger_mark)
         return int(rows[0][0]) if rows else None
 
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
-        rows = yield Atomic(self._sql.get_document, (kind, key))
+        rows = yield Read(self._sql.get_document, (kind, key))
         return Document(*rows[0]) if rows else None
 
     def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
-        rows = yield Atomic(self._sql.get_documents, (kind, texts(keys)))
+        rows = yield Read(self._sql.get_documents, (kind, texts(keys)))
         return [Document(*row) for row in rows]
 
     def put_document(self, document: Document) -> Op[bool]:
@@ -49,14 +49,14 @@ class PostgresDocuments(PostgresBase):
         backwards: bool = False,
     ) -> Op[list[Document]]:
         sql = self._sql.list_documents_backwards if backwards else self._sql.list_documents
-        rows = yield Atomic(sql, (kind, status, after, limit))
+        rows = yield Read(sql, (kind, status, after, limit))
         return [Document(*row) for row in rows]
 
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:
-        rows = yield Atomic(self._sql.due_documents, (kind, limit))
+        rows = yield Read(self._sql.due_documents, (kind, limit))
         return [Document(*row) for row in rows]
 
     def next_document_due(self, kind: str) -> Op[int | None]:
-        rows = yield Atomic(self._sql.next_document_due, (kind,))
+        rows = yield Read(self._sql.next_document_due, (kind,))
         due: int | None = rows[0][0]
         return due

@@ -18,7 +18,7 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.store.limiting import HeldAt
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Read, Statement, Wake
 
 
 class PostgresGates(PostgresBase):
@@ -44,7 +44,7 @@ class PostgresGates(PostgresBase):
         yield Wake(domain)
 
     def limits(self, domain: str | None) -> Op[list[Limit]]:
-        rows = yield Atomic(self._sql.limits, (domain,))
+        rows = yield Read(self._sql.limits, (domain,))
         return [limit_of_gate(*row) for row in rows]
 
     def take_tokens(self, domain: str, sender: str, count: int) -> Op[float]:
@@ -66,7 +66,7 @@ class PostgresGates(PostgresBase):
         yield Statement(self._sql.free_key, (domain, unique_key))
 
     def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
-        rows = yield Atomic(self._sql.held_at, (seq,))
+        rows = yield Read(self._sql.held_at, (seq,))
         return HeldAt(*rows[0]) if rows else None
 
     def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
@@ -97,5 +97,5 @@ class PostgresGates(PostgresBase):
         """Where a worker with these tags finds ready work beside that of everybody: (domain, place)."""
         if not tags or not domains:
             return []
-        rows = yield Atomic(self._sql.places, (texts(domains),))
+        rows = yield Read(self._sql.places, (texts(domains),))
         return [(domain, place_of(domain, req)) for domain, req in rows if may_take(req, tags)]

@@ -21,7 +21,7 @@ from commandbus.engines.postgres.settling import Known, PostgresSettling, as_jso
 from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
@@ -120,6 +120,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
             raise CommandNotFoundError(domain, command_id)
         return rows[0]
 
+    @autocommit
     def check(self) -> Op[None]:
         yield Urgent(self._sql.check, seconds=CHECK_SECONDS)
 

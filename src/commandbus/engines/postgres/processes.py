@@ -12,7 +12,7 @@ from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.failures import UniqueViolation
 from commandbus.engines.postgres.statements import Atomic
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Read, Statement, autocommit
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
 
 
@@ -67,11 +67,11 @@ class PostgresProcesses(PostgresBase):
         return [_row(row) for row in rows]
 
     def next_process_due(self, types: Sequence[str]) -> Op[float | None]:
-        rows = yield Atomic(self._sql.next_process_due, (texts(types),))
+        rows = yield Read(self._sql.next_process_due, (texts(types),))
         return None if rows[0][0] is None else rows[0][0] / SECOND
 
     def get_process(self, process_id: UUID) -> Op[ProcessRow | None]:
-        rows = yield Atomic(self._sql.get_process, (process_id,))
+        rows = yield Read(self._sql.get_process, (process_id,))
         return _row(rows[0]) if rows else None
 
     def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
@@ -90,21 +90,22 @@ class PostgresProcesses(PostgresBase):
         if wanted.status is not None:
             narrow = "status = $2::text" if wanted.status in ENDED else "finished_at is null"
             sql = sql.replace("\norder by", f"\n    and {narrow}\norder by")
-        rows = yield Atomic(sql, params)
+        rows = yield Read(sql, params)
         return [_row(row) for row in rows]
 
     def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
-        rows = yield Atomic(self._sql.count_processes, (limit,))
+        rows = yield Read(self._sql.count_processes, (limit,))
         return {(kind, ProcessStatus(status)): count for kind, status, count in rows}
 
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
-        rows = yield Atomic(self._sql.process_events, (process_id,))
+        rows = yield Read(self._sql.process_events, (process_id,))
         return [ProcessEventRow(row[0], ProcessEventType(row[1]), *row[2:]) for row in rows]
 
     def recorded_steps(self, seq: int) -> Op[dict[str, str]]:
-        rows = yield Atomic(self._sql.recorded_steps, (seq,))
+        rows = yield Read(self._sql.recorded_steps, (seq,))
         return {row[0]: row[1] for row in rows}
 
+    @autocommit
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
         return bool((yield Atomic(self._sql.record_step, (seq, lease_id, name, result))))
 

@@ -16,7 +16,7 @@ from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
 from commandbus.engines.postgres.statements import Atomic, in_schema
-from commandbus.store.op import Op
+from commandbus.store.op import Op, Read
 from commandbus.store.reading import read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
@@ -48,7 +48,7 @@ class PostgresReads(PostgresBase):
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
         params = numbers(place[0] for place in commands), texts(place[1] for place in commands)
-        rows = yield Atomic(self._sql.endings, params)
+        rows = yield Read(self._sql.endings, params)
         return {
             (row[0], row[1]): Ended(read_status(row[2]), row[3], read_failure(row[4]), row[5])
             for row in rows
@@ -74,17 +74,17 @@ class PostgresReads(PostgresBase):
 
     def _few_waiting(self) -> Op[list[int] | None]:
         """Everything that waits, if it is so little that naming it is the quickest way to find it."""
-        rows = yield Atomic(self._sql.few_waiting, (FEW + 1,))
+        rows = yield Read(self._sql.few_waiting, (FEW + 1,))
         return None if len(rows) > FEW else sorted(row[0] for row in rows)
 
     def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
-        rows = yield Atomic(f"{self._sql.records} {clauses}", params)
+        rows = yield Read(f"{self._sql.records} {clauses}", params)
         running: Running = {}
         if any(is_running(row) for row in rows):
             running = yield from self._running()
             # Neither waiting, nor ended, nor under lease: it moved between the two looks.
             if any(is_running(row) and row[0] not in running for row in rows):
-                rows = yield Atomic(f"{self._sql.records} {clauses}", params)
+                rows = yield Read(f"{self._sql.records} {clauses}", params)
             rows = yield from self._locate(rows, running)
         return [as_record(row, running) for row in rows]
 
@@ -95,7 +95,7 @@ class PostgresReads(PostgresBase):
 
     def _running(self) -> Op[Running]:
         """What is under lease: few rows, each with many commands."""
-        rows = yield Atomic(self._sql.leases)
+        rows = yield Read(self._sql.leases)
         return {
             member.seq: (worker, claimed_at, member)
             for worker, claimed_at, seqs, unusual in rows
@@ -103,19 +103,19 @@ class PostgresReads(PostgresBase):
         }
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
-        rows = yield Atomic(self._sql.parked, (domain, command_type))
+        rows = yield Read(self._sql.parked, (domain, command_type))
         return int(rows[0][0])
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
-        rows = yield Atomic(self._sql.overdue, (int(seconds * SECOND), limit))
+        rows = yield Read(self._sql.overdue, (int(seconds * SECOND), limit))
         return [Overdue(*row) for row in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         running = yield from self._running()
-        rows = yield Atomic(f"{self._sql.records} {_BY_ID}", (command_id, domain))
+        rows = yield Read(f"{self._sql.records} {_BY_ID}", (command_id, domain))
         events: list[AuditEvent] = []
         for row in rows:
-            kept = yield Atomic(self._sql.audit, (row[0],))
+            kept = yield Read(self._sql.audit, (row[0],))
             events += compose(
                 as_facts(row, running),
                 [read_entry(*entry) for entry in kept],
@@ -123,11 +123,11 @@ class PostgresReads(PostgresBase):
         return events
 
     def last_sequence(self) -> Op[int]:
-        rows = yield Atomic(self._sql.last_sequence)
+        rows = yield Read(self._sql.last_sequence)
         return int(rows[0][0])
 
     def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
-        rows = yield Atomic(
+        rows = yield Read(
             self._sql.search_audit,
             (wanted.before, wanted.span, wanted.kind, wanted.domain, wanted.actor, wanted.limit),
         )
@@ -140,7 +140,7 @@ class PostgresReads(PostgresBase):
         return found
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:
-        rows = yield Atomic(self._sql.recent_runs, (limit,))
+        rows = yield Read(self._sql.recent_runs, (limit,))
         return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
@@ -150,7 +150,7 @@ class PostgresReads(PostgresBase):
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         row = yield from self._stats_row(domain, cap)
-        tally = dict((yield Atomic(self._sql.tally, (domain,))))
+        tally = dict((yield Read(self._sql.tally, (domain,))))
         now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row[:9]
         held, tagged = row[9:]
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
@@ -172,18 +172,18 @@ class PostgresReads(PostgresBase):
         )
 
     def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:
-        return (yield Atomic(self._sql.stats, (domain, cap)))[0]
+        return (yield Read(self._sql.stats, (domain, cap)))[0]
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
-        rows = yield Atomic(self._sql.next_lease_end, (worker,))
+        rows = yield Read(self._sql.next_lease_end, (worker,))
         return None if rows[0][0] is None else float(rows[0][0]) / SECOND
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
-        rows = yield Atomic(self._sql.ahead, (domain, priority, seq, limit))
+        rows = yield Read(self._sql.ahead, (domain, priority, seq, limit))
         return int(rows[0][0])
 
     def domains(self) -> Op[list[str]]:
-        rows = yield Atomic(self._sql.domains)
+        rows = yield Read(self._sql.domains)
         return [row[0] for row in rows]
 
 

@@ -23,9 +23,9 @@ from commandbus.engines.postgres.copying import (
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.gates import PostgresGates
-from commandbus.engines.postgres.statements import ORIGIN, Atomic, Copy, Shared
+from commandbus.engines.postgres.statements import ORIGIN, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Read, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
 
 COPY_MIN = 120
@@ -36,6 +36,7 @@ CHUNK = 10_000
 
 
 class PostgresSending(PostgresGates):
+    @autocommit
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         if len(commands) == 1 and commands[0].unique_key is None and capacity.pending_max is None:
             return self._insert_plain(commands)
@@ -156,7 +157,7 @@ class PostgresSending(PostgresGates):
     def _refuse_known(self, commands: Sequence[NewCommand]) -> Op[None]:
         """Raise DuplicateCommandError when one of these was sent before."""
         ids = numbers(c.command_id for c in commands), texts([c.domain for c in commands])
-        known = {(row[0], row[1]) for row in (yield Atomic(self._sql.known_ids, ids))}
+        known = {(row[0], row[1]) for row in (yield Read(self._sql.known_ids, ids))}
         for command in commands:
             if (command.command_id, command.domain) in known:
                 raise DuplicateCommandError(command.domain, command.command_id)
@@ -166,7 +167,7 @@ class PostgresSending(PostgresGates):
         if not commands:
             return {}
         keys = texts([c.domain for c in commands]), texts([c.unique_key for c in commands])
-        rows = yield Atomic(self._sql.key_holders, keys)
+        rows = yield Read(self._sql.key_holders, keys)
         return {(row[0], row[1]): row[2] for row in rows}
 
     def _name_holders(

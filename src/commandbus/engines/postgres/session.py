@@ -39,7 +39,7 @@ class PostgresSession:
         wakes: list[Wake | Log] = []
         line = Line(self._source(op), self._engine, own=self._own)
         try:
-            result = self._perform(conduct(op, wakes), line)
+            result = self._perform(conduct(op, wakes, read=read), line)
         finally:
             if line.in_use:
                 line.release()
@@ -97,7 +97,7 @@ class AsyncPostgresSession:
         wakes: list[Wake | Log] = []
         line = AsyncLine(self._source(op), self._engine, own=self._own)
         try:
-            result = await self._perform(conduct(op, wakes), line)
+            result = await self._perform(conduct(op, wakes, read=read), line)
         finally:
             if line.in_use:
                 await line.release()

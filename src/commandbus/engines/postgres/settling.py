@@ -16,7 +16,7 @@ from commandbus.engines.postgres.leases import Held, members_of
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary, Urgent
 from commandbus.store.batching import tally
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
 from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, hand_over, plan
 
@@ -59,6 +59,7 @@ class Prepared(msgspec.Struct):
 
 
 class PostgresSettling(PostgresSending):
+    @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         doubtful: list[Settlement] = []
         batches: set[tuple[str, UUID]] = set()
@@ -241,6 +242,7 @@ class PostgresSettling(PostgresSending):
                 self._bounds.forget(domain)
             yield Wake(domain, delay / SECOND if delay else None)
 
+    @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = integers(sorted(lease_ids))
         statement = Urgent(self._sql.renew, (wanted, int(seconds * SECOND)), seconds=seconds / 4)
@@ -250,6 +252,7 @@ class PostgresSettling(PostgresSending):
         self._leases.forget(gone)
         return gone
 
+    @autocommit
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
         rows = yield Atomic(self._sql.put_progress, (seq, lease_id, float(percent), message))
         return bool(rows)

@@ -29,57 +29,12 @@ and time passes when a test says so.
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
+
 import pytest
 
-SUITES = (
-    "acting",
-    "audit",
-    "bad_input",
-    "cancelling",
-    "capacity",
-    "cases",
-    "causation",
-    "chains",
-    "checking",
-    "claiming",
-    "completing",
-    "declarations",
-    "defaults",
-    "edits",
-    "erasure",
-    "groups",
-    "handlers",
-    "leases",
-    "ledger",
-    "lifespans",
-    "limits",
-    "middleware",
-    "pausing",
-    "payloads",
-    "priorities",
-    "process_operators",
-    "process_parts",
-    "process_routing",
-    "process_workers",
-    "processes",
-    "progress",
-    "querying",
-    "recorded_steps",
-    "retries",
-    "scheduling",
-    "sending",
-    "settling",
-    "statistics",
-    "stopping",
-    "transactions",
-    "troubleshooting",
-    "typed",
-    "uniqueness",
-    "unknown_handlers",
-    "verdicts",
-    "waiting",
-    "wakeups",
-    "worker_loop",
+SUITES = tuple(
+    module.name for module in iter_modules(__path__) if module.name not in ("fixtures", "helpers")
 )
 """The modules of the suite."""
 

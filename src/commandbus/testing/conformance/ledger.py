@@ -15,7 +15,7 @@ from commandbus.operations.actions import record_action
 from commandbus.operations.ledger import ACTION, HEAD, KIND, OPEN, link, link_open, of_action
 from commandbus.operations.verification import verify_audit
 from commandbus.store.documents import Document
-from commandbus.store.op import TOGETHER, Op
+from commandbus.store.op import Op
 from commandbus.testing.conformance.helpers import complete, park, registry_of, together
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Recorder
@@ -103,7 +103,6 @@ class LedgerSuite:
         scope = bus.bus.scope
 
         def act(*, fails: bool) -> Op[None]:
-            yield TOGETHER
             document = Document(ACTION, str(scope.new_id()), 0, "", None, "{}")
             yield from link(scope, [of_action(scope, bus.now, document)])
             if fails:

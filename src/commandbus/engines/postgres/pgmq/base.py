@@ -11,7 +11,7 @@ from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, templates
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
-from commandbus.store.op import Op
+from commandbus.store.op import Op, Read
 
 Place = tuple[int, int]
 """Queue and number of a message."""
@@ -68,7 +68,7 @@ class PgmqBase(PostgresBase):
 
     def _places(self, seqs: Sequence[int]) -> Op[dict[int, Place]]:
         """Where the messages of commands are; their queues become known."""
-        rows = yield Atomic(self._plain.places, (integers(seqs),))
+        rows = yield Read(self._plain.places, (integers(seqs),))
         if any(self._queues.get(row[1]) is None for row in rows):
             yield from self._look_up(None)
         return {row[0]: (row[1], row[2]) for row in rows if self._queues.get(row[1]) is not None}

@@ -30,7 +30,7 @@ from commandbus.engines.postgres.settling import (
     as_json,
 )
 from commandbus.engines.postgres.statements import Atomic, Boundary
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Statement, autocommit
 from commandbus.store.settling import Member, OutcomeRow, Writes
 
 logger = logging.getLogger("commandbus.pgmq")
@@ -200,6 +200,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
         self._leases.keep(with_places(held, seats, places))
 
+    @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = sorted(lease_ids)
         unknown = [n for n in wanted if not isinstance(self._leases.get(n), HeldMessages)]

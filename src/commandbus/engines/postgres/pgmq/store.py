@@ -22,7 +22,7 @@ from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.errors import ConfigurationError, InvalidArgumentError
 from commandbus.store.moving import Moving
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Read, Statement, Wake
 from commandbus.store.records import Pruned, WaitingEdit
 
 _WAITING_FROM, _WAITING_TO = 26, 29
@@ -68,7 +68,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
         rows = [(seq, *place) for seq, place in places.items()]
         queues = self._queues.among(row[1] for row in rows)
         columns = tuple(integers(row[n] for row in rows) for n in range(3))
-        found = yield Atomic(self._texts("waiting", queues), columns)
+        found = yield Read(self._texts("waiting", queues), columns)
         return {row[0]: row[1:] for row in found}
 
     def _few_waiting(self) -> Op[list[int] | None]:
@@ -77,7 +77,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
         queues = self._queues.all()
         if native is None or not queues:
             return native
-        rows = yield Atomic(self._texts("few_waiting", queues), (FEW + 1,))
+        rows = yield Read(self._texts("few_waiting", queues), (FEW + 1,))
         return None if len(rows) > FEW else sorted([*native, *(row[0] for row in rows)])
 
     def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
@@ -132,7 +132,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
 
     def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:
         queues = yield from self._known(domain)
-        row = (yield Atomic(self._texts("stats", queues), (domain,)))[0]
+        row = (yield Read(self._texts("stats", queues), (domain,)))[0]
         native = yield from super()._stats_row(domain, cap)
         # What was sent without knowing of PGMQ waits in the engine's own tables for a moment.
         moments = [moment for moment in (row[5], native[5]) if moment is not None]
@@ -157,7 +157,7 @@ class PgmqStore(PgmqClaiming, PostgresStore):
                 lasts.append(place[1])
             else:
                 lasts.append(2**63 - 1 if queue.priority < priority else 0)
-        rows = yield Atomic(self._texts("ahead", queues), (limit, integers(lasts)))
+        rows = yield Read(self._texts("ahead", queues), (limit, integers(lasts)))
         return int(rows[0][0])
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:

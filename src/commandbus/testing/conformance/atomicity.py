@@ -1,0 +1,280 @@
+"""An operation is all or nothing: a failure after any of its steps leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from commandbus.domain.batch import BatchCommand
+from commandbus.domain.command import SendRequest
+from commandbus.domain.schedule import Schedule
+from commandbus.domain.unique import Unique
+from commandbus.errors import BusinessRuleException, InvalidOperationError
+from commandbus.operations import cases, erasure, ledger, retention, routing, schedules
+from commandbus.operations.batches import close_open_batches
+from commandbus.operations.membership import kind_of
+from commandbus.store.op import Op, Statement
+from commandbus.store.processes import ProcessFilter
+from commandbus.store.records import Claimed, ClaimRequest, CommandFilter
+from commandbus.testing.conformance.helpers import park, require
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.sagas import DOMAIN as TRAVEL
+from commandbus.testing.sagas import Approved, BookTrip, Sagas, Timed, Trip
+
+Act = Callable[[], Any]
+
+KINDS = {
+    *("unique", "cancellation", "breaker", "schedule"),
+    *(cases.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION),
+    *(kind_of(DOMAIN), kind_of(TRAVEL)),
+}
+"""Of documents that these operations write; a test fails when one is missing here."""
+
+
+class InjectedError(Exception):
+    """The failure that a test wants."""
+
+
+class FailingStore:
+    """A store whose op fails after so many of the statements and calls that it is composed of."""
+
+    def __init__(self, store: Any, calls: int) -> None:
+        self._store, self._left = store, calls
+
+    def __getattr__(self, name: str) -> Any:
+        found: Any = getattr(self._store, name)
+        if name.startswith("_") or not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Op[Any]:
+            if name == "put_document":
+                assert args[0].kind in KINDS
+            return self._then_fail(cast("Op[Any]", found(*args, **kwargs)))
+
+        return call
+
+    def _then_fail(self, op: Op[Any]) -> Op[Any]:
+        running = iter(op)
+        try:
+            step = next(running)
+            while True:
+                try:
+                    rows = yield step
+                except Exception as error:  # the op decides; unhandled, it comes straight back
+                    step = running.throw(error)
+                    continue
+                if isinstance(step, Statement):
+                    self._count()
+                step = running.send(rows)
+        except StopIteration as done:
+            self._count()
+            return done.value
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise InjectedError
+
+
+def everything(bus: Harness) -> dict[str, Any]:
+    """What the store keeps, without what changes by itself."""
+    store, run = bus.store, bus.run
+    records = run(store.query(CommandFilter(limit=1_000)))
+    rows = run(store.query_processes(ProcessFilter(limit=100)))
+    domains = run(store.domains())
+    documents = {kind: run(store.list_documents(kind, limit=1_000)) for kind in sorted(KINDS)}
+    batches = [UUID(d.key) for domain in (DOMAIN, TRAVEL) for d in documents[kind_of(domain)]]
+    return {
+        "commands": records,
+        "trails": [run(store.audit_trail(record.command_id, record.domain)) for record in records],
+        "processes": [msgspec.structs.replace(row, age=0) for row in rows],
+        "process events": [run(store.process_events(row.process_id)) for row in rows],
+        "steps": [run(store.recorded_steps(record.sequence)) for record in records],
+        "documents": documents,
+        "batches": run(store.batch_counts(batches)),
+        "limits": run(store.limits(None)),
+        "domains": domains,
+        "stats": [
+            msgspec.structs.replace(run(store.stats(domain)), oldest_ready_age=None)
+            for domain in domains
+        ],
+    }
+
+
+def held_by(bus: Harness) -> dict[UUID, int]:
+    """How often a worker can take each waiting command."""
+    request = ClaimRequest(tuple(bus.run(bus.store.domains())), 100, "look", 30.0, sweep=True)
+    taken = bus.run(bus.store.claim(request)).claimed
+    return {one.command_id: one.attempt for one in taken}
+
+
+def fails_at_every_step(bus: Harness, act: Act) -> int:
+    """Let an operation fail after each of its steps until it has no more; returns how many it had."""
+    scope, store = bus.bus.scope, bus.bus.scope.store
+    before, step = everything(bus), 0
+    while True:
+        step += 1
+        scope.store = FailingStore(store, step)
+        try:
+            act()
+        except InjectedError:
+            scope.store = store
+            assert everything(bus) == before, f"something was left after step {step}"
+        else:
+            scope.store = store
+            assert everything(bus) != before, "the operation did nothing"
+            return step - 1
+        finally:
+            scope.store = store
+
+
+def _batch(bus: Harness) -> UUID:
+    members = [BatchCommand("ship", {"n": 1}), BatchCommand("ship", {"n": 2})]
+    batch_id: UUID = bus.call(bus.bus.create_batch, DOMAIN, members).batch_id
+    return batch_id
+
+
+def _sending(bus: Harness) -> dict[str, Act]:
+    bus.call(bus.bus.set_limit, DOMAIN, rate=100, per_sender=True)
+    bus.send(unique_key="first", reply_to="answers")
+    batch_id = _batch(bus)
+    key = Unique(on_conflict="replace", window=60)
+    return {
+        "a limited sender": lambda: bus.send(sender="shop"),
+        "a replaced command": lambda: bus.send(unique_key="first", unique=key),
+        "many with keys": lambda: bus.call(
+            bus.bus.send_many,
+            [SendRequest(DOMAIN, "ship", unique_key=f"k{n}", unique=key) for n in range(3)],
+        ),
+        "one more in a batch": lambda: bus.send(batch_id=batch_id),
+        "a batch": lambda: _batch(bus),
+    }
+
+
+def _operating(bus: Harness) -> dict[str, Act]:
+    desk = bus.troubleshooting
+    parked = [park(bus, {"n": n}, reply_to="answers") for n in range(4)]
+    waiting, running = bus.send(reply_to="answers", delay=60), bus.send(priority=0)
+    assert bus.take(bus.worker()).command.command_id == running
+    bus.call(
+        bus.bus.put_schedule,
+        Schedule(name="nightly", domain=DOMAIN, command_type="x", cron="0 0 * * *"),
+    )
+    return {
+        "retry": lambda: bus.call(desk.operator_retry, DOMAIN, parked[0], data={"n": 9}),
+        "cancel parked": lambda: bus.call(desk.operator_cancel, DOMAIN, parked[1], "no"),
+        "complete": lambda: bus.call(desk.operator_complete, DOMAIN, parked[2], {"ok": 1}),
+        "comment": lambda: bus.call(desk.comment, DOMAIN, parked[3], "hm"),
+        "assign": lambda: bus.call(desk.assign, DOMAIN, parked[3], "ben"),
+        "reschedule": lambda: bus.call(bus.bus.reschedule, waiting, delay=90),
+        "reprioritise": lambda: bus.call(bus.bus.reprioritise, waiting, "low"),
+        "cancel waiting": lambda: bus.call(bus.bus.cancel, waiting, reason="no"),
+        "cancel running": lambda: bus.call(bus.bus.cancel, running, reason="no"),
+        "pause": lambda: bus.call(bus.bus.pause, DOMAIN, reason="deploy"),
+        "resume": lambda: bus.call(bus.bus.resume, DOMAIN),
+        "limit": lambda: bus.call(bus.bus.set_limit, DOMAIN, rate=1, per_sender=True),
+        "no limit": lambda: bus.call(bus.bus.clear_limit, DOMAIN, per_sender=True),
+        "open breaker": lambda: bus.call(bus.bus.open_breaker, "bank"),
+        "reset breaker": lambda: bus.call(bus.bus.reset_breaker, "bank"),
+        "trigger": lambda: bus.call(bus.bus.trigger_schedule, "nightly"),
+        "disable schedule": lambda: bus.call(bus.bus.disable_schedule, "nightly"),
+        "enable schedule": lambda: bus.call(bus.bus.enable_schedule, "nightly"),
+        "delete schedule": lambda: bus.call(bus.bus.delete_schedule, "nightly"),
+    }
+
+
+def _route(bus: Harness, sagas: Sagas, claimed: list[Claimed]) -> None:
+    bus.run(routing.route(bus.bus.scope, sagas.declarations, claimed, "router"))
+
+
+class AtomicitySuite:
+    @pytest.mark.parametrize("name", ["a limited sender", "a replaced command", "many with keys",
+                                      "one more in a batch", "a batch"])  # fmt: skip
+    def test_a_send_that_fails_on_the_way_leaves_nothing(self, bus: Harness, name: str) -> None:
+        assert fails_at_every_step(bus, _sending(bus)[name]) >= 2
+
+    def test_an_operators_action_that_fails_on_the_way_leaves_nothing(self, bus: Harness) -> None:
+        for name, act in _operating(bus).items():
+            steps = fails_at_every_step(bus, act)
+            assert steps >= 1, name
+
+    def test_processes_are_started_and_driven_all_or_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        assert fails_at_every_step(bus, lambda: sagas.start(Trip())) >= 2
+        queues = tuple({one.reply_to for one in sagas.declarations.values()})
+        no = BusinessRuleException("NO", "no")
+        for step, result in (("book_hotel", "Grand"), ("book_car", None), ("pay", no)):
+            sagas.end(step, result)
+            claimed = bus.run(bus.store.claim(ClaimRequest(queues, 100, "router", 30.0))).claimed
+            act = partial(_route, bus, sagas, claimed)
+            assert fails_at_every_step(bus, act) >= 3
+
+    def test_signals_deadlines_and_ends_of_processes_are_all_or_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Approved, Timed)
+        process_id = sagas.start()
+        signal = lambda: bus.call(bus.bus.signal_process, process_id, "approval", True)  # noqa: E731
+        assert fails_at_every_step(bus, signal) >= 2
+        timed = bus.call(bus.manager_class(bus.bus, Timed).start, Trip())
+        bus.advance(3_600)
+        timers = lambda: bus.run(  # noqa: E731 - an act like the others
+            routing.fire_timers(bus.bus.scope, sagas.declarations, "router", 100)
+        )
+        assert fails_at_every_step(bus, timers) >= 2
+        assert sagas.get(timed) is not None
+        cancel = lambda: bus.call(bus.bus.cancel_process, process_id, "no")  # noqa: E731
+        assert fails_at_every_step(bus, cancel) >= 2
+
+    def test_services_do_their_work_all_or_nothing(self, bus: Harness) -> None:
+        scope = bus.bus.scope
+        bus.call(
+            bus.bus.create_batch, DOMAIN, [BatchCommand("ship")],
+            on_complete=SendRequest("answers", "batch_done"),
+        )  # fmt: skip
+        worker = bus.worker()
+        bus.call(worker.complete, bus.take(worker))
+        close = lambda: bus.run(close_open_batches(scope, [DOMAIN]))  # noqa: E731
+        assert fails_at_every_step(bus, close) >= 4
+        every = Schedule(name="often", domain=DOMAIN, command_type="x", every=60)
+        bus.call(bus.bus.put_schedule, every)
+        bus.advance(3_600)
+        assert fails_at_every_step(bus, lambda: bus.run(schedules.tick(scope))) >= 3
+        record = bus.query(status="COMPLETED")[0]
+        erase = lambda: bus.run(  # noqa: E731 - an act like the others
+            erasure._erase_piece(scope, [record], erasure._Work("ada", "asked for", False, False))
+        )
+        assert fails_at_every_step(bus, erase) >= 3
+        bus.advance(10)
+        keep = {"COMPLETED": 1.0}
+        assert fails_at_every_step(bus, lambda: bus.run(retention.retain(scope, keep, 0))) >= 2
+
+    def test_work_that_was_undone_can_be_claimed_as_before(self, bus: Harness) -> None:
+        require(bus, "gates")
+        limited = bus.send(group_key="a")
+        first, second = bus.send(group_key="a"), bus.send(unique_key="k")
+        store = bus.bus.scope.store
+
+        def then_fail(op: Op[Any]) -> Op[Any]:
+            yield from op
+            raise InjectedError
+
+        for op in (
+            store.cancel(DOMAIN, limited, "no", None),
+            store.cancel(DOMAIN, second, "no", None),
+            store.set_paused(DOMAIN, True, None, None),
+            store.claim(ClaimRequest((DOMAIN,), 10, "w", 30.0)),
+            store.purge(None),
+        ):
+            with pytest.raises(InjectedError):
+                bus.run(then_fail(op))
+        batch_id = _batch(bus)
+        with pytest.raises(InvalidOperationError, match="exists"):
+            bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("more")], batch_id=batch_id)
+        taken = held_by(bus)
+        assert taken[limited] == taken[second] == 1
+        assert first not in taken
+        assert not bus.query(command_type="more")

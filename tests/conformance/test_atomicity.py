@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.atomicity import AtomicitySuite
+
+
+class TestAtomicity(AtomicitySuite):
+    pass
