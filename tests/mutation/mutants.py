@@ -41,6 +41,8 @@ class Mutant:
     """Counts equal changes in one scope."""
     name: str | None = None
     """Of a fixed mutant."""
+    test: str | None = None
+    """The test that has to kill a fixed mutant."""
     constant: str | None = None
     """The name of the module's constant that it changes, whose users are tested."""
 

@@ -33,6 +33,8 @@ class Selection:
     def tests_for(self, mutant: Mutant) -> list[list[str]]:
         """The runs of tests that are tried one after another. Unless the line is PostgreSQL's own,
         tests with it come last, and those that other engines have too only where no other runs it."""
+        if mutant.test is not None:
+            return [[mutant.test]]
         lines = self._recording.lines(mutant.path)
         last = mutant.line + mutant.old.count("\n")
         wanted = set(range(mutant.line, last + 1))
@@ -74,7 +76,7 @@ class Selection:
 
         def nearness(file: str) -> tuple[bool, bool, float]:
             quickest = self._seconds[files[file][0]]
-            return stem not in Path(file).stem, not file.startswith("tests/unit"), quickest
+            return stem not in file, not file.startswith("tests/unit"), quickest
 
         order = sorted(files, key=nearness)
         first = self._bounded(test for file in order[:FIRST] for test in files[file][:FIRST_EACH])
