@@ -17,12 +17,12 @@ from commandbus.domain.outcome import Released, RetryLater
 from commandbus.engines.memory import store as memory
 from commandbus.engines.memory.state import Entry
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.store import suspects
 from commandbus.store.suspects import Admission
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker import pace
 from commandbus.worker.chains import Chains
 from commandbus.worker.core import WorkerCore
+from commandbus.worker.suspects import Suspects
 from tests.simulation.oracle import PARKED
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -225,16 +225,24 @@ def all_suspects_are_given_out_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Admission, "admits", lambda admission, crashes, waited: True)
 
 
+def _waits(patch: pytest.MonkeyPatch, microseconds: int) -> None:
+    original = Suspects.limit
+
+    def limit(held: Suspects, concurrency: int) -> Any:
+        waits = {"apart": microseconds, "last_apart": microseconds}
+        return msgspec.structs.replace(original(held, concurrency), **waits)
+
+    patch.setattr(Suspects, "limit", limit)
+
+
 @bug
 def a_suspect_on_its_last_chance_is_given_out_beside_another(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(suspects, "LAST_APART", 0)
-    patch.setattr(suspects, "APART", 0)
+    _waits(patch, 0)
 
 
 @bug
 def a_suspect_on_its_last_chance_waits_until_it_is_the_only_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(suspects, "LAST_APART", 10**12)
-    patch.setattr(suspects, "APART", 10**12)
+    _waits(patch, 10**12)
 
 
 # The core and the hub.
