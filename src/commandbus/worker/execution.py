@@ -257,7 +257,7 @@ class Execution:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
                 return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
-        command = _command(claimed, data)
+        command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
         return Call(
             claimed,
@@ -292,14 +292,14 @@ class Execution:
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is not None:
             try:
-                return _command(claimed, handler.decode(claimed.data))
+                return command_of_claimed(claimed, handler.decode(claimed.data))
             except Exception as error:  # a payload type may raise anything; plain values must do then
                 logger.warning(
                     "the payload of %s does not fit its handler: %s",
                     claimed.command_id,
                     describe_misfit(error),
                 )
-        return _command(claimed, payload.decode(claimed.data))
+        return command_of_claimed(claimed, payload.decode(claimed.data))
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""
@@ -473,7 +473,8 @@ def _overdue(handler: Handler) -> PermanentCommandError:
     )
 
 
-def _command(claimed: Claimed, data: Any) -> Command[Any]:
+def command_of_claimed(claimed: Claimed, data: Any) -> Command[Any]:
+    """A command as its handler sees it."""
     return Command(
         claimed.domain,
         claimed.command_type,

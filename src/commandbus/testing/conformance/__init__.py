@@ -39,4 +39,4 @@ SUITES = tuple(
 """The modules of the suite."""
 
 # Before any of them is imported, so that a failing assert shows its values.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*SUITES, "helpers")))
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*SUITES, "forms", "helpers")))

@@ -17,6 +17,7 @@ from commandbus.errors import (
     HandlerNotFoundError,
     InvalidArgumentError,
 )
+from commandbus.testing.conformance.forms import BothForms
 from commandbus.testing.conformance.helpers import AT_ONCE, registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
@@ -46,7 +47,7 @@ class AsyncCallable:
         return "called"
 
 
-class HandlersSuite:
+class HandlersSuite(BothForms):
     def test_a_def_handler_runs_and_its_result_is_kept(self, bus: Harness) -> None:
         def ship(command: Command[Any], context: SyncHandlerContext) -> dict[str, Any]:
             return {"shipped": command.data}

@@ -17,11 +17,12 @@ from commandbus.errors import (
     PayloadError,
 )
 from commandbus.testing.conformance.fixtures import OpenBus
+from commandbus.testing.conformance.forms import BothForms
 from commandbus.testing.conformance.helpers import about
 from commandbus.testing.harness import DOMAIN, Harness
 
 
-class SendingSuite:
+class SendingSuite(BothForms):
     def test_a_sent_command_is_pending_with_its_data(self, bus: Harness) -> None:
         record = bus.get(bus.send(DOMAIN, "ship", {"article": 7}))
         assert record.status is CommandStatus.PENDING
