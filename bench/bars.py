@@ -195,6 +195,12 @@ def _conditions(it: Medians) -> list[Row]:
             Mark("≥ 97 %", it.of(OURS, "busy"), 97, unit="%"),
         ),
         Row(
+            "a typed send beside one by names, in memory",
+            _show(it.of(LIMITS, "send_typed"), "/s"),
+            Mark("≤ 5 % more", it.of(LIMITS, "typed_cost"), 5, at_most=True, unit="%"),
+            Mark("no more", it.of(LIMITS, "typed_cost"), 0, at_most=True, unit="%"),
+        ),
+        Row(
             "worker memory",
             _show(it.of(OURS, "memory"), "MB"),
             Mark("≤ 80 MB", it.of(OURS, "memory"), 80, at_most=True, unit="MB"),

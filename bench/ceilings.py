@@ -19,6 +19,7 @@ import psycopg
 
 from bench.figures import percentile
 from bench.lab import Lab
+from bench.typed import typed_sends
 from commandbus.testing.postgres import create_database, drop_database
 
 TEXT = "x" * 100
@@ -239,6 +240,7 @@ CEILINGS: dict[str, Callable[[Lab, float], Any]] = {
     "notify": notify,
     "python": python,
     "sqlite": sqlite,
+    "typed": typed_sends,
 }
 
 if __name__ == "__main__":

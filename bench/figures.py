@@ -98,6 +98,9 @@ LIMITS: dict[str, Metric] = {
         Metric("thread_calls", "calls through a pool of ten threads", "/s", "one process"),
         Metric("sqlite_commits", "SQLite, one row a commit", "/s", "WAL, synchronous=FULL"),
         Metric("sqlite_rows", "SQLite, 100 rows a commit", "rows/s", "WAL, synchronous=FULL"),
+        Metric("send_named", "our send by names, in memory", "/s", "one thread, one command a call"),
+        Metric("send_typed", "our typed send, in memory", "/s", "the same payload, with a contract"),
+        Metric("typed_cost", "cost of a contract", "%", "of a send by names, in pairs", False),
     )
 }
 
