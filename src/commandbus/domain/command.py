@@ -73,7 +73,7 @@ class SendOptions(TypedDict, total=False):
     expires: Duration | None
 
 
-class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=True):
+class SendRequest(msgspec.Struct, Generic[R], frozen=True, gc=False, repr_omit_defaults=True):
     """A command that is to be sent, as a value; the fields are the arguments of `send`. R is the type
     of its result. Calling a typed command makes one."""
 
@@ -113,7 +113,7 @@ class SendRequest(msgspec.Struct, Generic[R], frozen=True, repr_omit_defaults=Tr
         return msgspec.structs.replace(self, **options)
 
 
-class TypedRequest(SendRequest[R], frozen=True, kw_only=True):
+class TypedRequest(SendRequest[R], frozen=True, gc=False, kw_only=True):
     """A request of a typed command. Its payload was checked and encoded when it was made."""
 
     contract: CommandType[..., R]

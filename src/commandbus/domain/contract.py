@@ -9,6 +9,7 @@ call, not of another process.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -49,8 +50,10 @@ class CommandType(Generic[P, R]):
         self.command_type = as_command_type(command_type)
         self.payload = payload
         self.result = result
+        self.__signature__: inspect.Signature | None = None
         self._make = make
         """Makes the payload of the arguments."""
+        self._encode = payload.encode
         self._what = f"The arguments of {self} do not fit"
         self.defaults: Defaults | None = None
         """Options of all its requests, which a send may replace."""
@@ -62,10 +65,22 @@ class CommandType(Generic[P, R]):
         return f"<command {self}: call it to make a request>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> SendRequest[R]:
-        data = self._make(*args, **kwargs)
-        text = self.payload.encode(data, self._what)
+        try:
+            data = self._make(*args, **kwargs)
+        except TypeError as error:
+            raise self._explained(error, args, kwargs) from None
+        text = self._encode(data, self._what)
         request = TypedRequest(self.domain, self.command_type, data, contract=self, text=text)
         return request if self.defaults is None else self.defaults.apply(request)
+
+    def _explained(self, error: TypeError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError:
+        """The error of a function with the same parameters, if they are what is wrong."""
+        if self.__signature__ is not None:
+            try:
+                self.__signature__.bind(*args, **kwargs)
+            except TypeError as wrong:
+                return TypeError(f"{self.command_type}() {wrong}")
+        return error
 
     def check(self, text: str) -> None:
         """Raise PayloadError when a payload (JSON text) does not fit."""

@@ -8,7 +8,6 @@ nesting deeper than 64 and documents larger than the limit.
 from __future__ import annotations
 
 import math
-import re
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -37,7 +36,8 @@ it is built for every value and read only for the wrong one."""
 
 _encoder = msgspec.json.Encoder()
 _decode = msgspec.json.Decoder().decode
-_LONG_NUMBER = re.compile(r"\d{19}").search
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_NINETEEN = b"0" * 19
 
 
 def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
@@ -72,16 +72,19 @@ def check_size(text: str, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_
     return text
 
 
-def check_written(text: str, what: str) -> None:
-    """Raise PayloadError for JSON text that holds what databases cannot keep. Only text that leaves
-    room for doubt is decoded."""
-    if _leaves_doubt(text) or "\\u0000" in text:
-        _check(_decode(text), what, DEPTH_MAX)
+def check_written(written: bytes, what: str) -> None:
+    """Raise PayloadError for JSON that holds what databases cannot keep."""
+    _check(_decode(written), what, DEPTH_MAX)
 
 
-def _leaves_doubt(text: str) -> bool:
-    """Whether depth or numbers of JSON text may be beyond the limits."""
-    return text.count("[") + text.count("{") > DEPTH_MAX or _LONG_NUMBER(text) is not None
+def leaves_doubt(written: bytes) -> bool:
+    """Whether depth or numbers of JSON may be beyond the limits."""
+    return written.count(b"[") + written.count(b"{") > DEPTH_MAX or has_long_number(written)
+
+
+def has_long_number(written: bytes) -> bool:
+    """Whether JSON holds digits that may be a number beyond 64 bits."""
+    return _NINETEEN in written.translate(_DIGITS)
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -96,8 +99,7 @@ def read(text: str | bytes) -> Any:
     looked at only where the text leaves room for doubt."""
     try:
         value = _decode(text)
-        written = text if isinstance(text, str) else text.decode()
-        if _leaves_doubt(written):
+        if leaves_doubt(text.encode() if isinstance(text, str) else text):
             _check(value, "it", DEPTH_MAX)
     except RecursionError:
         return Unreadable(f"it is nested deeper than {DEPTH_MAX} levels")

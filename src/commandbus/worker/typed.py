@@ -123,12 +123,12 @@ def command_of(
         make, payload, arguments = _fields(function, called)
     kind = AsyncCommandType if is_async(function) else SyncCommandType
     command: FunctionCommandType[..., Any] = kind(
-        domain, name or function.__name__, _explained(make, called, function), payload, result
+        domain, name or function.__name__, make, payload, result
     )
     command.function, command.takes_context = function, takes_context
     command.handler = _handler(function, takes_context, arguments)
     command.__doc__, command.__module__ = function.__doc__, function.__module__
-    command.__signature__ = called  # type: ignore[attr-defined]
+    command.__signature__ = called
     return command
 
 
@@ -225,10 +225,12 @@ def _one_model(function: Callable[..., Any], parameter: inspect.Parameter) -> _P
 
 def _fields(function: Callable[..., Any], signature: inspect.Signature) -> _Parts:
     fields: list[Any] = []
+    named: list[Any] = []
     for parameter in signature.parameters.values():
         codec = _codec(function, parameter.annotation, repr(parameter.name))
+        of_kind = named if parameter.kind is parameter.KEYWORD_ONLY else fields
         if parameter.default is parameter.empty:
-            fields.append((parameter.name, parameter.annotation))
+            of_kind.append((parameter.name, parameter.annotation))
             continue
         try:
             codec.encode(parameter.default, "its value")
@@ -236,45 +238,20 @@ def _fields(function: Callable[..., Any], signature: inspect.Signature) -> _Part
             raise _refused(
                 function, f"gives {parameter.name!r} a default that does not fit {codec.name}: {error}"
             ) from None
-        fields.append((parameter.name, parameter.annotation, parameter.default))
+        of_kind.append((parameter.name, parameter.annotation, parameter.default))
     try:
-        struct = msgspec.defstruct(
-            function.__name__, fields, kw_only=True, frozen=True, module=function.__module__
-        )
+        struct = _struct(function, fields)
+        if named:
+            struct = _struct(function, named, bases=(struct,), kw_only=True)
     except (TypeError, ValueError) as error:
         raise _refused(function, f"cannot be a contract: {error}") from None
-    positional = tuple(
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    return struct, _codec(function, struct, "its parameters"), msgspec.structs.asdict
+
+
+def _struct(function: Callable[..., Any], fields: list[Any], **options: Any) -> type[msgspec.Struct]:
+    return msgspec.defstruct(
+        function.__name__, fields, frozen=True, gc=False, module=function.__module__, **options
     )
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        if args:
-            if len(args) > len(positional) or not kwargs.keys().isdisjoint(positional[: len(args)]):
-                raise TypeError
-            kwargs.update(zip(positional, args, strict=False))
-        return struct(**kwargs)
-
-    return make, _codec(function, struct, "its parameters"), msgspec.structs.asdict
-
-
-def _explained(
-    make: Callable[..., Any], signature: inspect.Signature, function: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The same, whose TypeErrors are those of a function with this signature."""
-
-    def explain(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return make(*args, **kwargs)
-        except TypeError:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
-            raise
-
-    return explain
 
 
 def _handler(
