@@ -20,7 +20,10 @@ from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.harness import DOMAIN, Harness, RunningWorker
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.execution import command_of_claimed
-from commandbus.worker.handlers import Handler, HandlerOptions, HandlerRegistry
+from commandbus.worker.handlers import Handler, HandlerRegistry
+
+OPTIONS = ("retry", "timeout", "total_timeout", "breaker", "transactional", "errors")
+"""Of a handler, what a typed command is declared with."""
 
 
 class Value(msgspec.Struct):
@@ -96,7 +99,7 @@ def _commands(registry: HandlerRegistry) -> HandlerRegistry:
     for handler in registry:
         own = HandlerRegistry(handler.domain)
         own.layers = registry.layers
-        options: Any = {name: getattr(handler, name) for name in HandlerOptions.__annotations__}
+        options: Any = {name: getattr(handler, name) for name in OPTIONS}
         own.command(handler.command_type, **options)(_plain(handler))
         made.append(own)
     return HandlerRegistry.union(made)
