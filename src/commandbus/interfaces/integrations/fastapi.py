@@ -58,7 +58,8 @@ def bus_lifespan(
             await stack.enter_async_context(opened)
             if registry is not None:
                 served = domains or dict.fromkeys(one for one, _ in registry.registered_handlers())
-                hired = Worker(opened, served, registry, **(worker or {}))
+                options: dict[str, Any] = dict(worker or {})
+                hired = Worker(opened, served, registry, **options)
                 await stack.enter_async_context(_working(hired))
             own = None if lifespan is None else await stack.enter_async_context(lifespan(app))
             yield {**(own or {}), STATE: opened}
