@@ -50,7 +50,7 @@ class PoolExhausted(StoreUnavailable):
 
 
 class StatementTimeout(StoreUnavailable):
-    """The server cancelled a statement, because it took longer than the statement timeout."""
+    """The server canceled a statement, because it took longer than the statement timeout."""
 
 
 class SchemaOutdated(CommandBusError):  # noqa: N818 - public name
@@ -260,7 +260,7 @@ class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
 
 
 class CommandCanceled(CommandBusError):  # noqa: N818 - an end, not a mistake
-    """Raised by a handler to end its command as CANCELED; by `context.raise_if_cancelled()` when
+    """Raised by a handler to end its command as CANCELED; by `context.raise_if_canceled()` when
     somebody asked for that."""
 
     def __init__(self, reason: str = "canceled by its handler") -> None:

@@ -140,7 +140,7 @@ class WorkerSettings:
     """How long stop() lets running handlers finish."""
     statement_timeout: float | None = None
     """After this long a server cancels a statement of the worker or of a transactional handler; None
-    means 25 seconds, or less where leases are short. Shorter than a lease: what is cancelled is still
+    means 25 seconds, or less where leases are short. Shorter than a lease: what is canceled is still
     ours to record."""
     silence_timeout: float = 60.0
     """A claim or settle without an answer for this long makes the worker CRITICAL."""

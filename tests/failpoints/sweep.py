@@ -91,7 +91,7 @@ class Awaited:
 
 
 async def life_of_awaiting(url: str, journal: Journal, awaited: Awaited) -> None:
-    """The same for asyncio, where callers may be cancelled in the middle."""
+    """The same for asyncio, where callers may be canceled in the middle."""
     registry = HandlerRegistry()
 
     @registry.handler(DOMAIN, "work")
@@ -108,7 +108,7 @@ async def life_of_awaiting(url: str, journal: Journal, awaited: Awaited) -> None
             sent = not awaited.task.cancelled() and awaited.task.exception() is None
             journal.write("acknowledged" if sent else "unknown", ids=ids)
             awaited.task = None
-        # Connections that were cancelled in the middle must be as good as new.
+        # Connections that were canceled in the middle must be as good as new.
         for _ in range(12):
             await bus.stats(DOMAIN)
         if running.done():

@@ -34,7 +34,7 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
     harness.close()
 
 
-def test_an_async_handler_over_its_time_is_cancelled(bus: Harness) -> None:
+def test_an_async_handler_over_its_time_is_canceled(bus: Harness) -> None:
     registry, ends = HandlerRegistry(), []
 
     @registry.handler("orders", "ship", timeout=0.2)
@@ -43,15 +43,15 @@ def test_an_async_handler_over_its_time_is_cancelled(bus: Harness) -> None:
             try:
                 await asyncio.sleep(60)
             finally:
-                ends.append("cancelled")
+                ends.append("canceled")
         return "done"
 
     with bus.run_worker(registry, concurrency=1, retry_policy=AT_ONCE):
         record = bus.wait(bus.send())
-    assert (record.result, record.attempts, ends) == ("done", 2, ["cancelled"])
+    assert (record.result, record.attempts, ends) == ("done", 2, ["canceled"])
 
 
-def test_an_async_handler_is_cancelled_when_its_slot_is_given_up(bus: Harness) -> None:
+def test_an_async_handler_is_canceled_when_its_slot_is_given_up(bus: Harness) -> None:
     """The lease is gone: whatever the handler does is for nothing."""
     registry, ends, runs = HandlerRegistry(), [], []
 
@@ -64,12 +64,12 @@ def test_an_async_handler_is_cancelled_when_its_slot_is_given_up(bus: Harness) -
             try:
                 await asyncio.sleep(60)
             finally:
-                ends.append("cancelled")
+                ends.append("canceled")
         return "done"
 
     with bus.run_worker(registry, concurrency=1, visibility_timeout=0.6) as running:
         bus.send()
-        eventually(lambda: ends == ["cancelled"])
+        eventually(lambda: ends == ["canceled"])
         second = bus.send()
         assert bus.wait(second).status is CommandStatus.COMPLETED
         assert running.worker.in_flight_count == 0

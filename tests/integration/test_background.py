@@ -116,7 +116,7 @@ def test_the_error_of_the_block_of_threads_is_the_one_that_is_raised(
         assert "ended before its block raised" in caplog.text
 
 
-async def test_a_cancelled_block_stops_its_worker() -> None:
+async def test_a_canceled_block_stops_its_worker() -> None:
     async with CommandBus("memory://") as bus:
         worker, inside = Worker(bus, "shop", registry), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A worker among other coroutines: it leaves them their turn, and may be cancelled like any task."""
+"""A worker among other coroutines: it leaves them their turn, and may be canceled like any task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_draining_worker_leaves_other_coroutines_their_turn() -> None:
     assert len(set(seen)) > 5
 
 
-def test_a_worker_whose_task_is_cancelled_loses_nothing() -> None:
+def test_a_worker_whose_task_is_canceled_loses_nothing() -> None:
     registry = HandlerRegistry()
     runs: list[int] = []
 

@@ -78,7 +78,7 @@ def test_a_statement_must_end_before_its_lease(url: str) -> None:
         assert SyncWorker(bus, "orders", visibility_timeout=6).settings.statement_seconds == 5
 
 
-def test_a_slow_statement_of_a_handler_is_cancelled_and_transient(bus: Harness) -> None:
+def test_a_slow_statement_of_a_handler_is_canceled_and_transient(bus: Harness) -> None:
     runs: list[int] = []
 
     def ship(command: Any, context: Any) -> str:

@@ -236,7 +236,7 @@ def _commits(url: str) -> int:
         return int(found[0])
 
 
-async def test_a_cancelled_send_leaves_its_connection_clean(url: str) -> None:
+async def test_a_canceled_send_leaves_its_connection_clean(url: str) -> None:
     async with CommandBus(url + "&pool_size=2") as bus:
         for _ in range(20):
             task = asyncio.create_task(bus.stats("orders"))

@@ -108,8 +108,8 @@ def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner:
     @registry.handler("bank", "pay")
     def pay(command: Any, context: Any) -> None:
         begun.set()
-        assert eventually(lambda: context.cancelled)
-        context.raise_if_cancelled()
+        assert eventually(lambda: context.canceled)
+        context.raise_if_canceled()
 
     with SyncCommandBus(acting_as(owner, "admin")) as desk:
         sent = desk.send("bank", "pay").command_id

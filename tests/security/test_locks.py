@@ -32,7 +32,7 @@ NAMES = (
 )
 """Of every advisory lock that the bus has ever waited for or tried."""
 SOON = 3.0
-"""A statement that waits for a lock is cancelled after 25 s."""
+"""A statement that waits for a lock is canceled after 25 s."""
 
 
 @pytest.fixture

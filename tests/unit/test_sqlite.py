@@ -398,7 +398,7 @@ def test_closing_a_lane_finishes_what_was_submitted_and_refuses_the_rest(held: H
         held.lane.submit(insert(9))
 
 
-def test_an_order_that_is_cancelled_before_its_turn_is_not_carried_out(held: Held) -> None:
+def test_an_order_that_is_canceled_before_its_turn_is_not_carried_out(held: Held) -> None:
     with held.gate:
         first = held.lane.submit(insert(0))
         while not first.running():

@@ -322,7 +322,7 @@ async def test_run_calls_the_plain_function(payments: HandlerRegistry) -> None:
 
     @payments.command
     def refund(context: SyncHandlerContext, order: int) -> int:
-        context.raise_if_cancelled()
+        context.raise_if_canceled()
         context.send(charge(order), delay=5)
         return order + context.attempt
 

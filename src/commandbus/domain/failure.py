@@ -24,9 +24,9 @@ ERROR_CHARACTERS_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2_000
 STATEMENT_TIMEOUT = "STATEMENT_TIMEOUT"
 POOL_TIMEOUT = "POOL_TIMEOUT"
-CANCELLED = (
+CANCELED = (
     "The handler was ended by a cancellation, not by the worker: the handler, a task that it awaited "
-    "or a library that it calls cancelled it. Catch CancelledError there if the handler is to go on."
+    "or a library that it calls canceled it. Catch CancelledError there if the handler is to go on."
 )
 """What an unexpected CancelledError says, which has no text of its own."""
 _OURS = re.compile(r"commandbus\.(runtimes|worker)\.")
@@ -73,7 +73,7 @@ def classify(error: BaseException) -> Failure:
     elif isinstance(error, PoolExhausted) or type(error).__name__ == "PoolTimeout":
         code = POOL_TIMEOUT
     elif type(error).__name__ == "CancelledError":
-        message = message or CANCELLED
+        message = message or CANCELED
     return Failure(
         kind=kind,
         code=code,
@@ -87,7 +87,7 @@ def classify(error: BaseException) -> Failure:
 
 def _state_of(error: BaseException) -> object:
     """The SQLSTATE of a database error, of whichever driver; a handler may use a connection of its
-    own, and a statement that was cancelled there is the same to it."""
+    own, and a statement that was canceled there is the same to it."""
     try:
         return getattr(error, "sqlstate", None)
     except Exception:  # the exception's own code, whatever it does

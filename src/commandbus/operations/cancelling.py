@@ -51,7 +51,7 @@ def cancel(
 ) -> Op[Cancellation]:
     """Cancel a command in whatever state it is, and say what that did. One that waits or is parked
     ends as CANCELED at once. One that runs is asked to stop: an `async def` handler is cancelled, a
-    `def` handler sees `context.cancelled`; when it gives way the command ends as CANCELED, when it
+    `def` handler sees `context.canceled`; when it gives way the command ends as CANCELED, when it
     completes nevertheless that stands, and it is not tried again.
 
     Raises CommandNotFoundError, and InvalidOperationError when it has ended, or when several domains

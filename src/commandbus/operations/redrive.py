@@ -190,7 +190,7 @@ def _builder(
             )
         case "cancel":
             if not reason:
-                raise InvalidArgumentError("Cancelling needs a reason, for the audit.")
+                raise InvalidArgumentError("Canceling needs a reason, for the audit.")
             return lambda scope, record: operator_cancel(
                 scope, record.domain, record.command_id, reason
             )

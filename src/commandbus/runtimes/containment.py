@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 CANCEL_SECONDS = 0.6
-"""How long a cancelled handler may tidy up before it is left behind: less than the time that a stop
+"""How long a canceled handler may tidy up before it is left behind: less than the time that a stop
 waits for its end (GRACE of the core), so that its command is given back before the worker ends."""
 
 
@@ -26,7 +26,7 @@ class Escaped(msgspec.Struct, frozen=True):
 
 
 class OverTime(Exception):  # noqa: N818 - a signal between a runtime and this module
-    """The handler did not end in its time; it was cancelled, and perhaps left behind."""
+    """The handler did not end in its time; it was canceled, and perhaps left behind."""
 
 
 def task_at_work() -> asyncio.Task[Any]:

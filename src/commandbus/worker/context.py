@@ -134,11 +134,11 @@ class _Context:
         return self._claimed.lease_id
 
     @property
-    def cancelled(self) -> bool:
-        """Whether somebody wants this command canceled: end soon, with `raise_if_cancelled()`."""
+    def canceled(self) -> bool:
+        """Whether somebody wants this command canceled: end soon, with `raise_if_canceled()`."""
         return self._claimed.seq in self._desk.requests
 
-    def raise_if_cancelled(self) -> None:
+    def raise_if_canceled(self) -> None:
         """Raise CommandCanceled when somebody wants this command canceled. Left uncaught it ends the
         command as CANCELED, with the reason that was given."""
         request = self._desk.requests.get(self._claimed.seq)

@@ -214,7 +214,7 @@ class AsyncLine(_Line):
             if not self._is_clean(connection):
                 await connection.close()
             self._broken = False
-            self.source.putconn(connection)  # nothing is awaited, so nothing can be cancelled
+            self.source.putconn(connection)  # nothing is awaited, so nothing can be canceled
 
 
 def newest(source: Any) -> Any:

@@ -105,7 +105,7 @@ def translate(error: Exception) -> CommandBusError:
         return InvalidOperationError(f"A function of the database refuses this: {text}.")
     if state == "57014":
         return StatementTimeout(
-            f"PostgreSQL cancelled a statement ({text}); nothing was changed. Trying again is safe; if "
+            f"PostgreSQL canceled a statement ({text}); nothing was changed. Trying again is safe; if "
             "it happens often, see what holds locks, or raise statement_timeout."
         )
     for prefix, meaning in _MESSAGES.items():

@@ -136,7 +136,7 @@ class AsyncSharedLane:
             try:
                 return await self._execute(statement)
             finally:
-                if self._waiting:  # those whose senders were cancelled need no task
+                if self._waiting:  # those whose senders were canceled need no task
                     self._waiting = [one for one in self._waiting if not one[1].done()]
                 self._moving = bool(self._waiting)
                 if self._waiting:

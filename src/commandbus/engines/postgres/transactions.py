@@ -203,7 +203,7 @@ class AwaitingTransaction(_Transaction):
             raise TransactionEnded
 
     async def _end(self, state: Rows, left: bool = False) -> bool:
-        # A cancelled handler must not leave its connection behind.
+        # A canceled handler must not leave its connection behind.
         ended = self._restore(self.connection, state, left)
         await self._line.release()
         return ended

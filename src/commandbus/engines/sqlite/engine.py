@@ -166,7 +166,7 @@ class AsyncSqliteSession:
         future = self._engine.lane(read).submit(op)
         try:
             async with asyncio.timeout(LOCK_SECONDS_MAX):
-                # An op that has begun is not undone by a cancelled caller: it may be committed.
+                # An op that has begun is not undone by a canceled caller: it may be committed.
                 return await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
             if future.cancel():

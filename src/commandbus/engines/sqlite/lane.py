@@ -123,9 +123,9 @@ class Lane:
                             break
                         group.append(following)
                 running = [o for o in group if o.future.set_running_or_notify_cancel()]
-                for cancelled in group:
-                    if cancelled not in running:
-                        cancelled.op.close()
+                for canceled in group:
+                    if canceled not in running:
+                        canceled.op.close()
                 self._due = True
                 with self._turn:
                     self._due = False

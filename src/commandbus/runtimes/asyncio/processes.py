@@ -84,7 +84,7 @@ class ProcessReplyRouter(Background, RouterBase):
         self._bells = [asyncio.Event() for _ in range(self.settings.concurrency)]
 
     async def run(self) -> None:
-        """Route until `stop()` is called or this is cancelled; each loop is a coroutine of its own."""
+        """Route until `stop()` is called or this is canceled; each loop is a coroutine of its own."""
         self._prepare()
         self._has_begun()
         try:

@@ -95,7 +95,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._timer_at: float | None = None
 
     async def run(self, *, signals: bool = False) -> None:
-        """Work until `stop()` is called or this task is cancelled, which also stops gracefully.
+        """Work until `stop()` is called or this task is canceled, which also stops gracefully.
 
         With `signals`, for the main thread of a program of your own, SIGINT and SIGTERM stop it as
         well: the first one gracefully, the second cancels what runs, a third does what it did before.
@@ -147,7 +147,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
-        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
+        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are canceled
         and threads that are still busy are left behind; their commands go back without using an
         attempt. Returns when the worker has stopped; at once if a handler of this worker calls it."""
         patience = self._stop_seconds(timeout)
@@ -160,14 +160,14 @@ class Worker(Background, RuntimeWorker[CommandBus]):
     # The pump: everything that happens comes through here, one event after another.
 
     async def _pump(self) -> None:
-        cancelled: asyncio.CancelledError | None = None
+        canceled: asyncio.CancelledError | None = None
         while True:
             try:
                 while True:
                     self._handle_all()
                     if self._core.done(time.monotonic()):
-                        if cancelled is not None:
-                            raise cancelled
+                        if canceled is not None:
+                            raise canceled
                         return
                     self._set_timer()
                     await self._news.wait()
@@ -176,7 +176,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 # Whoever cancels run() wants it to end; what runs must still be recorded first.
                 if self._core.stopping:
                     raise
-                cancelled = error
+                canceled = error
                 self._post(StopRequested(self.settings.shutdown_timeout))
 
     def _handle_all(self) -> None:
@@ -196,7 +196,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._engine.meet(self._demand_of(event.concurrency))
         self._fit_slots()
 
-    def _run_cancelled(self) -> bool:
+    def _run_canceled(self) -> bool:
         return self._runner.cancelling() > self._cancels
 
     def _post(self, event: Event) -> None:
@@ -329,7 +329,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         """Wake so many idle slots, if there are as many."""
         while count > 0 and self._idle_slots:
             idle = self._idle_slots.popleft()
-            if not idle.done():  # a handler may have left a timer behind that cancelled its slot
+            if not idle.done():  # a handler may have left a timer behind that canceled its slot
                 idle.set_result(None)
                 count -= 1
 
@@ -401,7 +401,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             if slot in self._canceling:
                 return self._execution.canceled(call.claimed, _since(began))
             if slot not in self._interrupting:
-                if self._run_cancelled():  # by a loop that ends: it cancels every task
+                if self._run_canceled():  # by a loop that ends: it cancels every task
                     return self._execution.interrupted(call, _since(began))
                 return self._execution.failed(call, error, _since(began))
             if not handler.is_async:  # its thread goes on
@@ -455,16 +455,16 @@ class Worker(Background, RuntimeWorker[CommandBus]):
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await something that must not be left half done, though its awaiter is cancelled meanwhile."""
-    task, cancelled = asyncio.ensure_future(work), None
+    """Await something that must not be left half done, though its awaiter is canceled meanwhile."""
+    task, canceled = asyncio.ensure_future(work), None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            cancelled = error
+            canceled = error
     task.result()
-    if cancelled is not None:
-        raise cancelled
+    if canceled is not None:
+        raise canceled
 
 
 def _since(began: float) -> int:

@@ -126,7 +126,7 @@ class Slots:
         return chosen
 
     def interrupt(self) -> None:
-        """The worker stops: handlers on the loop are cancelled and may tidy up for a moment; those in
+        """The worker stops: handlers on the loop are canceled and may tidy up for a moment; those in
         threads, which cannot be stopped, are over their time at once."""
         self._interrupted = True
         for slot, call in list(self._running.items()):

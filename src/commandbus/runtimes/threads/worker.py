@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import CancelledError as FutureCanceled
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -149,7 +149,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
 
     def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
-        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are cancelled
+        may take `timeout` seconds (default: shutdown_timeout). Then `async def` handlers are canceled
         and threads that are still busy are left behind; their commands go back without using an
         attempt. Returns when the worker has stopped; at once if a handler of this worker calls it, or
         the thread of `run()`, as a signal handler does."""
@@ -291,7 +291,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
                 outcome = own.run(self._await, outcome, call.timeout, slot)
         except _AsyncTimeout:
             return self._execution.timed_out(call, _since(began))
-        except FutureCancelled as error:
+        except FutureCanceled as error:
             if self._wanted_canceled(call):
                 return self._execution.canceled(call.claimed, _since(began))
             if slot.interrupted:
@@ -343,7 +343,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
 
 
 class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
-    """An `async def` handler was over its timeout and has been cancelled."""
+    """An `async def` handler was over its timeout and has been canceled."""
 
 
 class _Errands:

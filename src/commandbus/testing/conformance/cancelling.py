@@ -1,4 +1,4 @@
-"""Cancelling: what waits is called off, what runs is asked to stop, what has ended stays."""
+"""Canceling: what waits is called off, what runs is asked to stop, what has ended stays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CancellingSuite:
         assert bus.get(command_id).status is CommandStatus.COMPLETED
 
     @pytest.mark.parametrize("timeout", [None, 30])
-    def test_a_running_async_handler_is_cancelled(self, bus: Harness, timeout: float | None) -> None:
+    def test_a_running_async_handler_is_canceled(self, bus: Harness, timeout: float | None) -> None:
         began, ended, registry = threading.Event(), threading.Event(), HandlerRegistry()
 
         @registry.handler("orders", "ship", timeout=timeout)
@@ -71,7 +71,7 @@ class CancellingSuite:
             try:
                 await asyncio.sleep(60)
             finally:
-                assert context.cancelled
+                assert context.canceled
                 ended.set()
 
         with bus.run_worker(registry):
@@ -91,8 +91,8 @@ class CancellingSuite:
         @registry.handler("orders", "ship")
         def ship(command: Any, context: Any) -> None:
             began.set()
-            eventually(lambda: context.cancelled)
-            context.raise_if_cancelled()
+            eventually(lambda: context.canceled)
+            context.raise_if_canceled()
 
         with bus.run_worker(registry):
             command_id = bus.send()
@@ -133,7 +133,7 @@ class CancellingSuite:
         @registry.handler("orders", "ship")
         def ship(command: Any, context: Any) -> None:
             began.set()
-            eventually(lambda: context.cancelled)
+            eventually(lambda: context.canceled)
             raise ValueError("busy")
 
         with bus.run_worker(registry, retry_policy=AT_ONCE):
@@ -150,7 +150,7 @@ class CancellingSuite:
             if command.data == "mended":
                 return "done"
             began.set()
-            eventually(lambda: context.cancelled)
+            eventually(lambda: context.canceled)
             raise PermanentCommandError("BROKEN")
 
         with bus.run_worker(registry):

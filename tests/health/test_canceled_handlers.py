@@ -1,4 +1,4 @@
-"""A handler whose own task is cancelled ends its command, and leaves nothing to the next one."""
+"""A handler whose own task is canceled ends its command, and leaves nothing to the next one."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             return "swallowed"
-        return "not cancelled"
+        return "not canceled"
 
     async def leave_pending(command: Any, context: Any) -> str:
         """Returns before the cancellation is delivered."""
         task().cancel()
         return "pending"
 
-    async def await_cancelled_child(command: Any, context: Any) -> str:
+    async def await_canceled_child(command: Any, context: Any) -> str:
         child = asyncio.create_task(asyncio.sleep(60))
         child.cancel()
         try:
             await child
         except asyncio.CancelledError:
-            return f"child, cancelling {task().cancelling()}"
-        return "not cancelled"
+            return f"child, canceling {task().cancelling()}"
+        return "not canceled"
 
     async def group(command: Any, context: Any) -> str:
         async def fail() -> None:
@@ -82,15 +82,15 @@ def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
         except* ValueError:
             pass
         await asyncio.sleep(0)
-        return f"group, cancelling {task().cancelling()}"
+        return f"group, canceling {task().cancelling()}"
 
-    for function in (give_up, raise_it, swallow, leave_pending, await_cancelled_child, group):
+    for function in (give_up, raise_it, swallow, leave_pending, await_canceled_child, group):
         registry.register("orders", function.__name__, function, timeout=request.param)
     return registry
 
 
 @pytest.mark.parametrize("kind", ["give_up", "raise_it"])
-def test_a_handler_that_is_cancelled_from_inside_fails_with_a_clear_error(
+def test_a_handler_that_is_canceled_from_inside_fails_with_a_clear_error(
     bus: Harness, registry: HandlerRegistry, kind: str
 ) -> None:
     with bus.run_worker(registry, concurrency=1, retry_policy=ONCE) as running:
@@ -125,7 +125,7 @@ def test_every_slot_works_on_after_such_a_command(bus: Harness, registry: Handle
 @pytest.mark.parametrize("first", ["swallow", "leave_pending", "give_up"])
 @pytest.mark.parametrize(
     ("second", "result"),
-    [("await_cancelled_child", "child, cancelling 0"), ("group", "group, cancelling 0")],
+    [("await_canceled_child", "child, canceling 0"), ("group", "group, canceling 0")],
 )
 def test_the_next_command_of_the_slot_sees_nothing_of_it(
     bus: Harness, registry: HandlerRegistry, first: str, second: str, result: str
@@ -139,24 +139,24 @@ def test_the_next_command_of_the_slot_sees_nothing_of_it(
 def test_commands_claimed_together_see_nothing_of_each_other(
     bus: Harness, registry: HandlerRegistry
 ) -> None:
-    kinds = ["swallow", "group", "leave_pending", "await_cancelled_child", "give_up", "group"]
+    kinds = ["swallow", "group", "leave_pending", "await_canceled_child", "give_up", "group"]
     with bus.run_worker(registry, concurrency=1, prefetch=10, retry_policy=ONCE):
         bus.pause("orders")
         sent = [bus.send("orders", kind) for kind in kinds]
         bus.resume("orders")
         ended = [bus.wait(one) for one in sent]
     assert [record.result for record in ended] == [
-        "swallowed", "group, cancelling 0", "pending", "child, cancelling 0", None,
-        "group, cancelling 0",
+        "swallowed", "group, canceling 0", "pending", "child, canceling 0", None,
+        "group, canceling 0",
     ]  # fmt: skip
 
 
-def test_a_slot_that_is_cancelled_while_it_is_idle_is_replaced() -> None:
+def test_a_slot_that_is_canceled_while_it_is_idle_is_replaced() -> None:
     """A handler may leave a timer behind that cancels the task it ran in."""
     registry, runs = HandlerRegistry(), []
 
     async def main() -> None:
-        cancelled = asyncio.Event()
+        canceled = asyncio.Event()
 
         @registry.handler("orders", "ship")
         async def ship(command: Any, context: Any) -> None:
@@ -166,7 +166,7 @@ def test_a_slot_that_is_cancelled_while_it_is_idle_is_replaced() -> None:
 
             def cancel() -> None:
                 task.cancel()
-                loop.call_soon(loop.call_soon, cancelled.set)
+                loop.call_soon(loop.call_soon, canceled.set)
 
             if command.data == 1:
                 loop.call_later(0.05, cancel)
@@ -177,7 +177,7 @@ def test_a_slot_that_is_cancelled_while_it_is_idle_is_replaced() -> None:
             try:
                 await bus.wait((await bus.send("orders", "ship", 1)).command_id, timeout=10)
                 async with asyncio.timeout(10):
-                    await cancelled.wait()
+                    await canceled.wait()
                 second = await bus.send("orders", "ship", 2)
                 record = await bus.wait(second.command_id, timeout=10)
                 assert record.status is CommandStatus.COMPLETED
@@ -196,7 +196,7 @@ def test_all_of_it_holds_on_the_event_loop_of_the_command_line(registry: Handler
             worker = Worker(bus, "orders", registry, concurrency=2, retry_policy=ONCE)
             running = asyncio.create_task(worker.run())
             try:
-                kinds = ["give_up", "swallow", "leave_pending", "group", "await_cancelled_child"] * 3
+                kinds = ["give_up", "swallow", "leave_pending", "group", "await_canceled_child"] * 3
                 sent = [await bus.send("orders", kind) for kind in kinds]
                 return [(await bus.wait(one.command_id, timeout=10)).status for one in sent]
             finally:
