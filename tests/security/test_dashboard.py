@@ -328,11 +328,20 @@ def running(tmp_path: Path) -> Iterator[Running]:
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
-def test_three_hundred_slow_requests_do_not_keep_a_person_out(running: Running) -> None:
+SLOW_BODY = (
+    b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 5000\r\n\r\nname="
+)
+
+
+@pytest.mark.parametrize("request_begun", [HALF, SLOW_BODY], ids=["head", "body"])
+def test_a_thousand_slow_requests_do_not_keep_a_person_out(
+    running: Running, request_begun: bytes
+) -> None:
     with ExitStack() as stack:
-        for _ in range(300):
+        for _ in range(1_000):
             slow = stack.enter_context(running.connect("127.0.0.2"))
-            slow.sendall(HALF)
+            slow.sendall(request_begun)
         for path in ("/sign-in", "/static/style.css", "/sign-in"):
             status, seconds = running.get(path)
             assert status in (200, 401), (path, running.log.read_text())

@@ -1,8 +1,8 @@
 """The dashboard by itself, on a port. Without accounts it binds to this machine and nothing else.
 
 Clients are bounded before they have said who they are: a connection has a few seconds for the head of
-its request, and when there are as many connections as descriptors allow, the one that has been silent
-the longest is closed for the new one.
+its request, and when there are as many connections as descriptors allow, the one whose request has been
+incomplete for the longest time is closed for the new one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import time
 from typing import Any
 
+import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -78,6 +79,15 @@ class BoundedProtocol(H11Protocol):
         if self.cycle is not before:
             self._stop_timer()
             self._silent_since = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._note_body()
+
+    def _note_body(self) -> None:
+        """A request whose body is not complete is silent, too: sign-ins read theirs from strangers."""
+        if self.conn.their_state is not h11.SEND_BODY:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
