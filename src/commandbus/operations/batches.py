@@ -54,7 +54,7 @@ class CreateBatchResult(msgspec.Struct, frozen=True):
 def create_batch(
     scope: Scope,
     domain: str,
-    commands: Iterable[BatchCommand],
+    commands: Iterable[BatchCommand | SendRequest[Any]],
     *,
     batch_id: UUID | str | None = None,
     name: str | None = None,
@@ -87,9 +87,24 @@ def create_batch(
     return _create(scope, domain, key, body, members)
 
 
-def _member(command: BatchCommand, domain: str) -> SendRequest:
+def _member(command: BatchCommand | SendRequest[Any], domain: str) -> SendRequest[Any]:
+    if isinstance(command, SendRequest):
+        if command.domain != domain:
+            raise InvalidArgumentError(
+                f"{command.domain}.{command.command_type} cannot join a batch of {domain!r}: the "
+                "commands of a batch are of one domain."
+            )
+        if command.unique_key is not None or command.unique is not None or command.sender is not None:
+            raise InvalidArgumentError(
+                "A command of a batch has no unique_key, unique or sender: a batch counts every one of "
+                "its commands. Send it alone instead."
+            )
+        return command
     if not isinstance(command, BatchCommand):
-        raise InvalidArgumentError(f"create_batch takes BatchCommand objects, not {command!r}.")
+        raise InvalidArgumentError(
+            f"A batch takes requests, such as calls of typed commands, or BatchCommand objects, not "
+            f"{command!r}."
+        )
     return command.in_domain(domain)
 
 
@@ -126,7 +141,7 @@ def _open(scope: Scope, domain: str, batch_id: UUID, body: BatchBody) -> Op[None
 
 
 def add_to_batch(
-    scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand]
+    scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand | SendRequest[Any]]
 ) -> Op[list[UUID]]:
     """Send more commands of an open batch. Raises BatchNotFoundError, or InvalidOperationError when
     the batch is complete."""

@@ -17,9 +17,16 @@ import pytest
 from commandbus.domain.command import Command
 from commandbus.domain.contract import command_type
 from commandbus.domain.lifecycle import PARKED, CommandStatus
-from commandbus.errors import BusinessRuleException, CommandCanceled, ConfigurationError, PayloadError
+from commandbus.errors import (
+    BusinessRuleException,
+    CommandCanceled,
+    ConfigurationError,
+    InvalidArgumentError,
+    PayloadError,
+)
 from commandbus.testing.conformance.helpers import AT_ONCE
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
 
@@ -374,3 +381,38 @@ class TypedSuite:
             bus.call(worker.complete, taken, "no number")
         bus.call(worker.complete, taken, Decimal("7.50"))
         assert bus.wait(sent).result == Decimal("7.50")
+
+    def test_a_batch_takes_typed_requests_and_completes_with_one(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        seen: list[Any] = []
+
+        @orders.command
+        def ship(article: int) -> Decimal:
+            seen.append(article)
+            return Decimal(article)
+
+        @orders.command
+        def close(note: str) -> None:
+            seen.append(note)
+
+        batch = bus.call(
+            bus.bus.create_batch, DOMAIN, [ship(1), ship(2).options(delay=0)], on_complete=close("all")
+        )
+        bus.call(bus.bus.add_to_batch, DOMAIN, batch.batch_id, [ship(3)])
+        with bus.run_worker(orders):
+            eventually(lambda: len(seen) == 4)
+        assert (sorted(seen[:3]), seen[3]) == ([1, 2, 3], "all")
+
+    def test_a_batch_takes_requests_of_its_domain_only(self, bus: Harness) -> None:
+        mail = HandlerRegistry("mail")
+
+        @mail.command
+        def post(to: str) -> None: ...
+
+        with pytest.raises(InvalidArgumentError, match=r"mail\.post cannot join a batch"):
+            bus.call(bus.bus.create_batch, DOMAIN, [post("ada")])
+        with pytest.raises(InvalidArgumentError, match="takes requests"):
+            bus.call(bus.bus.create_batch, DOMAIN, [post])
+        with pytest.raises(InvalidArgumentError, match="no unique_key, unique or sender"):
+            bus.call(bus.bus.create_batch, "mail", [post("ada").options(unique_key="one")])
