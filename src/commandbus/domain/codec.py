@@ -69,8 +69,11 @@ class Codec(Generic[T]):
             altered = _altered(value, decoded, "$")
             if altered is not None:
                 raise PayloadError(f"{what}: {bounded(altered)}.")
-        doubt = payload.leaves_doubt if self._is_open else payload.has_long_number
-        if b"\\u0000" in written or doubt(written):
+        if (
+            payload.NINETEEN in written.translate(payload.DIGITS)
+            or b"\\u0000" in written
+            or (self._is_open and payload.leaves_doubt(written))
+        ):
             try:
                 payload.check_written(written, "$")
             except PayloadError as error:

@@ -36,8 +36,9 @@ it is built for every value and read only for the wrong one."""
 
 _encoder = msgspec.json.Encoder()
 _decode = msgspec.json.Decoder().decode
-_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
-_NINETEEN = b"0" * 19
+DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+NINETEEN = b"0" * 19
+"""So many digits, all written as 0, may be a number beyond 64 bits."""
 
 
 def encode(value: object, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
@@ -64,7 +65,7 @@ def _too_large(size: int, what: str, bytes_max: int) -> PayloadError:
     )
 
 
-def check_size(text: str, *, what: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
+def check_size(text: str, bytes_max: int = PAYLOAD_BYTES_MAX, what: str = "data") -> str:
     """JSON text that was encoded before, or PayloadError when it is larger than the limit."""
     # A character takes up to four bytes, so a short text need not be encoded to know.
     if len(text) > bytes_max // 4 and (size := len(text.encode())) > bytes_max:
@@ -79,12 +80,8 @@ def check_written(written: bytes, what: str) -> None:
 
 def leaves_doubt(written: bytes) -> bool:
     """Whether depth or numbers of JSON may be beyond the limits."""
-    return written.count(b"[") + written.count(b"{") > DEPTH_MAX or has_long_number(written)
-
-
-def has_long_number(written: bytes) -> bool:
-    """Whether JSON holds digits that may be a number beyond 64 bits."""
-    return _NINETEEN in written.translate(_DIGITS)
+    nested = written.count(b"[") + written.count(b"{")
+    return nested > DEPTH_MAX or NINETEEN in written.translate(DIGITS)
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -247,7 +247,7 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
         as_name(request.domain, "domain"),
         as_command_type(request.command_type),
         command_id,
-        payload.check_size(request.text, bytes_max=settings.payload_bytes_max)
+        payload.check_size(request.text, settings.payload_bytes_max)
         if isinstance(request, TypedRequest)
         else payload.encode(request.data, bytes_max=settings.payload_bytes_max),
         command_id if correlation_id is None else as_id(correlation_id, "correlation_id"),
