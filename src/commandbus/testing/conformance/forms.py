@@ -78,8 +78,8 @@ class BothForms:
 
 
 def _request(domain: Any, name: Any = None, data: Any = None) -> SendRequest[Any]:
-    contract = command_type(domain, name, Value, Any)
-    return contract(value=data)
+    anything: Any = Any
+    return command_type(domain, name, Value, anything)(value=data)
 
 
 def _typed(request: Any) -> Any:
