@@ -20,6 +20,7 @@ from commandbus.interfaces.web.auth import (
     Authenticator,
     LocalAuthenticator,
 )
+from commandbus.interfaces.web.fleet import Fleet
 from commandbus.interfaces.web.forgery import FormTokens
 from commandbus.interfaces.web.forms import Forms
 from commandbus.interfaces.web.gate import SecureHeaders
@@ -62,8 +63,10 @@ def create_dashboard(
     Raises ConfigurationError when nothing says who may use it, and for accounts that cannot be used.
     """
     keys = Keys(secret)
-    authenticator = _authenticator(keys, accounts, authenticate, links, open_to_this_machine)
     stores, tokens = Stores(bus), FormTokens(keys)
+    authenticator = _authenticator(
+        keys, Fleet(stores), accounts, authenticate, links, open_to_this_machine
+    )
     desk = Desk(stores, Redaction(redact))
     desk.payloads = Payloads(registry)
     pages = Pages(desk, authenticator, tokens, title)
@@ -92,6 +95,7 @@ def create_dashboard(
 
 def _authenticator(
     keys: Keys,
+    fleet: Fleet,
     accounts: Iterable[Account] | Path,
     authenticate: Authenticate | None,
     links: OneTimeLinks | None,
@@ -113,7 +117,6 @@ def _authenticator(
     if authenticate is not None:
         return AppAuthenticator(keys, authenticate)
     if known:
-        return AccountAuthenticator(
-            keys, AccountsFile(known) if isinstance(known, Path) else fixed(known)
-        )
+        source = AccountsFile(known) if isinstance(known, Path) else fixed(known)
+        return AccountAuthenticator(keys, source, fleet=fleet)
     return LocalAuthenticator(keys, links)

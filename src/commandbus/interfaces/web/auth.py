@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from starlette.requests import HTTPConnection
 
 from commandbus.interfaces.web.accounts import Source
+from commandbus.interfaces.web.fleet import Fleet
 from commandbus.interfaces.web.hashing import SECRET_CHARACTERS_MAX, Hasher, dummy, scheme_of
 from commandbus.interfaces.web.identity import LOCAL, Account, Authenticate
 from commandbus.interfaces.web.local import OneTimeLinks, check_local
@@ -89,8 +90,11 @@ class AccountAuthenticator:
 
     kind: SignInKind = "password"
 
-    def __init__(self, keys: Keys, accounts: Source, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, keys: Keys, accounts: Source, throttle: Throttle | None = None, fleet: Fleet | None = None
+    ) -> None:
         self.sessions = Sessions(keys)
+        self.fleet = fleet
         self.counts: Counter[str] = Counter()
         self._keys = keys
         self._accounts = accounts
@@ -108,6 +112,8 @@ class AccountAuthenticator:
             account = self.sessions.find(request, accounts.get)
             if account is None:
                 raise Refused(401, "Sign in, or send Authorization: Bearer NAME.TOKEN.")
+            if self.fleet is not None and (known_as := self.sessions.session_of(request)):
+                await self.fleet.check_session(known_as[0])
             return account
         # Hashes are slow on purpose, so a token that was proven is remembered by its digest; and it
         # counts only as long as its account is the same.
@@ -132,17 +138,23 @@ class AccountAuthenticator:
         account = self._accounts().get(name)
         try:
             with self._throttle.attempt(address, name):
+                if self.fleet is not None:
+                    await self.fleet.check(address, name)
                 kept = account.secret if account else dummy(self._some_scheme(name))
                 is_proven = len(secret) <= SECRET_CHARACTERS_MAX and await self._hasher.proves(
                     secret, kept
                 )
                 if account is None or not is_proven:
                     self._throttle.failed(address, name)
+                    if self.fleet is not None:
+                        await self.fleet.failed(address, name)
                     raise Refused(401, f"Name and {what} do not match.")
         except Refused as refused:
             self._note(refused.status, address, account)
             raise
         self._throttle.succeeded(address, name)
+        if self.fleet is not None:
+            await self.fleet.succeeded(address, name)
         self.counts["succeeded"] += 1
         return account
 

@@ -91,6 +91,11 @@ class Sessions:
         # The cookies of an app around the dashboard are not ours to clear.
         response.headers["clear-site-data"] = '"cache"'
 
+    def session_of(self, request: HTTPConnection) -> tuple[str, float] | None:
+        """The id of a request's session, and for how many seconds more it would be valid."""
+        session = self._read(request)
+        return None if session is None else (session.session_id, session.expires_at - self._clock())
+
     def _read(self, request: HTTPConnection) -> _Session | None:
         cookie = request.cookies.get(cookie_name(request), "")
         body, _, signature = cookie.partition(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from urllib.parse import parse_qs, urlsplit
 
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -86,12 +87,16 @@ class SigningIn:
                 address_of(request), name, form.get("password", "")
             )
         except Refused as refused:
-            if refused.status == 401:
-                await self._record("dashboard", "sign_in_failed", name, request)
             if self._authenticator.kind != "password":
                 return self._pages.problem(request, refused)
             place = _inside(form.get("next", "/"))
-            return self._pages.sign_in(request, refused, place=place, name=name, was_tried=True)
+            response = self._pages.sign_in(request, refused, place=place, name=name, was_tried=True)
+            if refused.status == 401:
+                # After the answer: only accounts are recorded, and its time must not tell them.
+                response.background = BackgroundTask(
+                    self._record, "dashboard", "sign_in_failed", name, request
+                )
+            return response
         await self._record(account.name, "sign_in", "dashboard", request)
         return await self._enter(request, account, form.get("next", "/"))
 
@@ -103,8 +108,16 @@ class SigningIn:
         except HANDLED as error:
             return self._pages.problem(request, error)
         response = RedirectResponse(_addresses(request)("/sign-in"), 303)
+        await self._end_elsewhere(request)
         self._authenticator.sessions.end(request, response, _addresses(request)("/"))
         return response
+
+    async def _end_elsewhere(self, request: Request) -> None:
+        """The other processes of the app refuse the session, too."""
+        authenticator = self._authenticator
+        session = authenticator.sessions.session_of(request)
+        if isinstance(authenticator, AccountAuthenticator) and authenticator.fleet and session:
+            await authenticator.fleet.end(*session)
 
     async def _enter(self, request: Request, account: Account, place: str) -> Response:
         response = RedirectResponse(_addresses(request)(_inside(place)), 303)

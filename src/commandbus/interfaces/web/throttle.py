@@ -34,16 +34,14 @@ class Throttle:
     @contextmanager
     def attempt(self, address: str, name: str) -> Iterator[None]:
         """Around one check of a secret. Raises Refused while the address or the account has to wait."""
-        source, name = _network(address), name[:NAME_CHARACTERS_MAX]
+        source, name = network_of(address), name[:NAME_CHARACTERS_MAX]
         wait = self._wait(f"address {source}")
         if (source, name) not in self._trusted:
             wait = max(wait, self._wait(f"account {name}"))
         if self._running.get(source, 0) >= AT_ONCE_MAX:
             wait = max(wait, DELAY_FIRST_SECONDS)
         if wait > 0:
-            raise Refused(
-                429, f"Too many sign-ins failed. Try again in {wait:.0f} s.", retry_after=wait
-            )
+            raise too_many(wait)
         self._running[source] = self._running.get(source, 0) + 1
         try:
             yield
@@ -53,7 +51,7 @@ class Throttle:
                 del self._running[source]
 
     def failed(self, address: str, name: str) -> None:
-        for key in (f"address {_network(address)}", f"account {name[:NAME_CHARACTERS_MAX]}"):
+        for key in (f"address {network_of(address)}", f"account {name[:NAME_CHARACTERS_MAX]}"):
             count = self._failed(key)
             self._failures[key] = (count + 1, self._clock())
             self._failures.move_to_end(key)
@@ -63,8 +61,8 @@ class Throttle:
     def succeeded(self, address: str, name: str) -> None:
         """The address keeps its failures: a guesser may have an account of its own."""
         self._failures.pop(f"account {name}", None)
-        self._trusted[_network(address), name] = None
-        self._trusted.move_to_end((_network(address), name))
+        self._trusted[network_of(address), name] = None
+        self._trusted.move_to_end((network_of(address), name))
         while len(self._trusted) > KEYS_MAX:
             self._trusted.popitem(last=False)
 
@@ -73,14 +71,22 @@ class Throttle:
         return count if self._clock() - at < FORGET_SECONDS else 0
 
     def _wait(self, key: str) -> float:
-        count = self._failed(key)
-        if count < FAILURES_FREE:
-            return 0.0
-        delay = min(DELAY_MAX_SECONDS, DELAY_FIRST_SECONDS * 2.0 ** min(count - FAILURES_FREE, 20))
-        return max(0.0, self._failures[key][1] + delay - self._clock())
+        delay = delay_after(self._failed(key))
+        return max(0.0, self._failures[key][1] + delay - self._clock()) if delay else 0.0
 
 
-def _network(address: str) -> str:
+def delay_after(count: int) -> float:
+    """Seconds from the last of so many failures to the next try."""
+    if count < FAILURES_FREE:
+        return 0.0
+    return min(DELAY_MAX_SECONDS, DELAY_FIRST_SECONDS * 2.0 ** min(count - FAILURES_FREE, 20))
+
+
+def too_many(wait: float) -> Refused:
+    return Refused(429, f"Too many sign-ins failed. Try again in {wait:.0f} s.", retry_after=wait)
+
+
+def network_of(address: str) -> str:
     """The address; of IPv6 the network of 64 bits, which one machine may have to itself."""
     try:
         found = ipaddress.ip_address(address)
