@@ -193,7 +193,7 @@ def test_a_running_command_is_asked_to_stop(cli: Cli, bus: SyncCommandBus) -> No
     assert "to stop" in cli("cancel", "shop", str(sent.command_id)).err
     waiting = bus.send("shop", "Buy")
     told = cli("cancel", "shop", str(waiting.command_id), "--json").document
-    assert (told["command_id"], told["status"]) == (str(waiting.command_id), "CANCELED")
+    assert (told["command_id"], told["did"]) == (str(waiting.command_id), "CANCELED")
 
 
 def test_restarts_of_workers_are_shown(cli: Cli, bus: SyncCommandBus) -> None:

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 from commandbus.domain.moment import Duration
+from commandbus.runtimes.background import BackgroundBase, raise_first
 
-logger = logging.getLogger("commandbus.worker")
 
-
-class Background:
+class Background(BackgroundBase, ABC):
     """`async with worker:` runs it until the block ends, and stops it then. An error of its start is
     raised at the beginning of the block; one that ended it meanwhile at the end, unless the block
     raised one itself."""
 
-    _begun: asyncio.Event | None = None
     _task: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Work until `stop()`."""
-        raise NotImplementedError
+    @abstractmethod
+    async def run(self) -> None: ...
 
-    async def stop(self, timeout: Duration | None = None) -> None:
-        """End in order."""
-        raise NotImplementedError
-
-    def _has_begun(self) -> None:
-        """The start has succeeded: from now on only the end is waited for."""
-        if self._begun is not None:
-            self._begun.set()
+    @abstractmethod
+    async def stop(self, timeout: Duration | None = None) -> None: ...
 
     async def __aenter__(self) -> Self:
         self._begun = begun = asyncio.Event()
@@ -61,7 +52,6 @@ class Background:
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if error is None:
-            task.result()
-        elif not task.cancelled() and task.exception() is not None:
-            logger.error("ended before its block raised", exc_info=task.exception())
+        if task.cancelled() and error is None:
+            raise asyncio.CancelledError
+        raise_first(error, None if task.cancelled() else task.exception())

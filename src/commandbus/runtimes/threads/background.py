@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
 from commandbus.domain.moment import Duration
+from commandbus.runtimes.background import BackgroundBase, raise_first
 
-logger = logging.getLogger("commandbus.worker")
 
-
-class Background:
+class Background(BackgroundBase, ABC):
     """`with worker:` runs it until the block ends, and stops it then. An error of its start is raised
     at the beginning of the block; one that ended it meanwhile at the end, unless the block raised one
     itself."""
 
-    _begun: threading.Event | None = None
     _end: Future[None] | None = None
 
-    def run(self) -> None:
-        """Work until `stop()`."""
-        raise NotImplementedError
+    @abstractmethod
+    def run(self) -> None: ...
 
-    def stop(self, timeout: Duration | None = None) -> None:
-        """End in order."""
-        raise NotImplementedError
-
-    def _has_begun(self) -> None:
-        """The start has succeeded: from now on only the end is waited for."""
-        if self._begun is not None:
-            self._begun.set()
+    @abstractmethod
+    def stop(self, timeout: Duration | None = None) -> None: ...
 
     def __enter__(self) -> Self:
         self._begun, self._end = begun, end = threading.Event(), Future[None]()
@@ -64,8 +55,4 @@ class Background:
         assert end is not None
         if not end.done():
             self.stop()
-        failure = end.exception()
-        if error is None and failure is not None:
-            raise failure
-        if failure is not None:
-            logger.error("ended before its block raised", exc_info=failure)
+        raise_first(error, end.exception())
