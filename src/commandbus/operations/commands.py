@@ -81,12 +81,9 @@ def send(
     request = as_request(domain, command_type, data, options)
     is_plain = request.unique is None and request.sender is None and request.batch_id is None
     if is_plain and scope.actor is None:
-        return _insert_one(scope, encode_request(scope, request, running.get()), _contract(request))
+        contract = request.contract if isinstance(request, TypedRequest) else None
+        return _insert_one(scope, encode_request(scope, request, running.get()), contract)
     return _first(send_many(scope, [request]))
-
-
-def _contract(request: SendRequest[R]) -> CommandType[..., R] | None:
-    return request.contract if isinstance(request, TypedRequest) else None
 
 
 def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendResult[R]]]:
@@ -101,7 +98,7 @@ def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendR
     cause = running.get()
     for request in as_items(requests, "requests"):
         commands.append(encode_request(scope, request, cause))
-        contracts.append(_contract(request))
+        contracts.append(request.contract if isinstance(request, TypedRequest) else None)
         if request.unique is not None or request.sender is not None:
             special[len(commands) - 1] = request
     if special:
@@ -256,7 +253,7 @@ def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | Non
         _priority(scope, request),
         0 if delay is None else int(as_seconds(delay, "delay") * SECOND),
         None if request.due_at is None else as_microseconds(request.due_at, "due_at"),
-        _expiry(scope, request),
+        None if request.expires is None and request.expires_at is None else _expiry(scope, request),
         None if max_attempts is None else check_max_attempts(max_attempts),
         None if request.unique_key is None else as_text(request.unique_key, "unique_key"),
         payload.encode(list(as_tags(tags)), what="tags") if tags else None,

@@ -13,16 +13,16 @@ defined, and only when a session runs them directly.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import wraps
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from inspect import isgeneratorfunction
+from types import CodeType
+from typing import Any, TypeVar
 
 import msgspec
 
 from commandbus.errors import StoreUnavailable
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 Row = Any
 """One row; engines index it by position."""
@@ -77,48 +77,26 @@ Step = Statement | Wake | Log
 Op = Generator[Step, Rows, T]
 
 
-class Autocommit(Generator[Step, Rows, T]):
-    """An op that commits by itself when a session runs it. `yield from` sees only the op inside, so
-    that in another op it is part of that op's transaction."""
-
-    __slots__ = ("op",)
-
-    def __init__(self, op: Op[T]) -> None:
-        self.op = op
-
-    def __iter__(self) -> Op[T]:
-        return self.op
-
-    def send(self, value: Rows) -> Step:
-        return self.op.send(value)
-
-    def throw(
-        self,
-        kind: Any,
-        value: BaseException | object = None,
-        trace: TracebackType | None = None,
-    ) -> Step:
-        return self.op.throw(kind, value, trace) if value is not None else self.op.throw(kind)
-
-    def close(self) -> None:
-        self.op.close()
+_autocommit: set[CodeType] = set()
 
 
-def autocommit(build: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
-    """Mark a function that makes an op: run directly by a session, the op needs no transaction around
-    it, because each of its statements is complete by itself, or because it says where it commits. It
-    must be correct when it ends after any of its commits."""
+def autocommit(build: Build) -> Build:
+    """Mark a generator function that is an op: run directly by a session, it needs no transaction.
+    Each of its statements is complete by itself, or it says where it commits. It must be correct when
+    it ends after any of its commits.
 
-    @wraps(build)
-    def mark(*args: P.args, **kwargs: P.kwargs) -> Op[T]:
-        return Autocommit(build(*args, **kwargs))
+    The mark is the function's code, so that it costs an op nothing, and does not count inside another
+    op, of which a session sees only the outermost generator.
+    """
+    if not isgeneratorfunction(build):
+        raise TypeError(f"{build} is no generator function; mark the one whose op it returns")
+    _autocommit.add(build.__code__)
+    return build
 
-    return mark
 
-
-def unmarked(op: Op[T]) -> Op[T]:
-    """The op itself: driving it through its mark would cost a call for every statement."""
-    return cast("Op[T]", op.op) if isinstance(op, Autocommit) else op
+def commits_by_itself(op: Op[Any]) -> bool:
+    """Whether the function that made an op is marked with `autocommit`."""
+    return getattr(op, "gi_code", None) in _autocommit
 
 
 def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Log]) -> T:
@@ -126,7 +104,6 @@ def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Lo
 
     An error of `execute` is thrown into the op, which may catch it or let it pass.
     """
-    op = unmarked(op)
     try:
         step = next(op)
         while True:

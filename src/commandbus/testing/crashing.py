@@ -23,7 +23,7 @@ from types import CodeType, FrameType, coroutine
 from typing import Any
 
 import commandbus
-from commandbus.store.op import Op, unmarked
+from commandbus.store.op import Op
 from commandbus.worker.context import Desk
 from commandbus.worker.handlers import Handler
 
@@ -174,7 +174,7 @@ class _Session:
 
     def _at(self, op: Op[Any]) -> None:
         try:
-            name = getattr(unmarked(op), "__name__", "op").strip("_")
+            name = getattr(op, "__name__", "op").strip("_")
             self._plan.point(f"before context.{name}")
         except Crash:
             op.close()

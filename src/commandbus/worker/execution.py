@@ -199,7 +199,7 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
-        if not self._holds(claimed.lease_id):
+        if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
             # It may be somebody else's by now; the store decides whether this is even recorded.
             return self._settlement(claimed, Released(LEASE_GONE))
         try:
@@ -239,7 +239,7 @@ class Execution:
             if left <= 0:
                 return self._settlement(claimed, self._judge(claimed, handler, _overdue(handler)))
             timeout = left if timeout is None else min(timeout, left)
-        if handler.transactional or self._middleware or handler.layers:
+        if handler.transactional or self._middleware or (handler.registry and handler.registry.layers):
             handler = self._dress(handler)
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:

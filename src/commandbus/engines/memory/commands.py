@@ -141,7 +141,8 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
     def _enqueue(self, seq: int, entry: Entry, now: int) -> None:
         command = self._state.commands[seq].command
         domain = self._state.domain(command.domain)
-        self._state.journal.entry(domain.waiting, seq)
+        if self._state.journal.active:
+            self._state.journal.entry(domain.waiting, seq)
         domain.waiting[seq] = entry
         if entry.due_at <= now:
             self._route(domain, self._state.commands[seq], entry, now)
@@ -201,9 +202,11 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
             lease_id, until = self._state.last_lease, now + int(request.lease_seconds * SECOND)
             self.journal.entry(self._state.leases, lease_id)
             self._state.leases[lease_id] = Lease(name, request.worker, now, until, members)
+            noting = self.journal.active
             for member in members.values():
                 stored = self._state.commands[member.seq]
-                self.journal.fields(stored, "lease_id")
+                if noting:
+                    self.journal.fields(stored, "lease_id")
                 stored.lease_id = lease_id
                 claimed.append(_claimed(stored, member, lease_id, now))
         if any(command.batch_id is not None for command in expired):
@@ -338,7 +341,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
 
     def _end(self, stored: Stored, outcome: OutcomeRow, now: int) -> bool:
         """Record an outcome; whether that let others pass a gate."""
-        domain, journal = self._state.domain(stored.command.domain), self.journal
+        domain, journal = self._state.domain(stored.command.domain), self._state.journal
         if journal.active:
             journal.fields(stored, "outcome", "finished_at", "lease_id")
             journal.entry(domain.tally, outcome.status)

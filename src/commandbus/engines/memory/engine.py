@@ -11,7 +11,7 @@ from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.memory.journal import Journal
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
-from commandbus.store.op import Autocommit, Log, Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Log, Op, Rows, Statement, Wake, commits_by_itself, drive
 from commandbus.store.serverless import Serverless
 from commandbus.store.wakeup import WakeHub
 
@@ -53,7 +53,7 @@ class MemorySession:
     def _change(self, op: Op[T], wakes: list[Wake | Log]) -> T:
         """All of an op, or nothing. One that commits by itself changes nothing before it fails."""
         journal = self._journal
-        if isinstance(op, Autocommit) or journal.active:
+        if commits_by_itself(op) or journal.active:
             return drive(op, _refuse, wakes)
         journal.begin()
         try:

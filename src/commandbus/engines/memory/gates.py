@@ -168,8 +168,10 @@ class MemoryGates:
     def _leave_gates(self, stored: Stored, now: int) -> bool:
         """A command does not run any more: others may pass. Whether it had passed any gate."""
         domain, journal = self._state.domain(stored.command.domain), self._state.journal
+        if stored.seq not in domain.passed:
+            return False
         journal.entry(domain.passed, stored.seq)
-        passed = domain.passed.pop(stored.seq, ())
+        passed = domain.passed.pop(stored.seq)
         for gate in passed:
             journal.contents(domain.slots[gate])
             journal.entry(domain.slots, gate)
@@ -178,7 +180,7 @@ class MemoryGates:
             if not domain.slots[gate]:
                 del domain.slots[gate]
             domain.touched[gate] = now
-        return bool(passed)
+        return True
 
     def _leaders(
         self, domain: Domain, members: Mapping[int, Member], followers: int, chain: int

@@ -15,7 +15,6 @@ from commandbus.engines.postgres.failures import Conflict
 from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
 from commandbus.store.op import (
     AFTER_COMMIT,
-    Autocommit,
     Log,
     Op,
     Read,
@@ -23,7 +22,7 @@ from commandbus.store.op import (
     Statement,
     Undone,
     Wake,
-    unmarked,
+    commits_by_itself,
 )
 
 T = TypeVar("T")
@@ -38,8 +37,7 @@ Steps = Generator[Statement, Rows, T]
 def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True, read: bool = False) -> Steps[T]:
     """Run an op in a transaction of its own, or with `own=False` inside that of a caller; wake-ups are
     collected, to be sent after the commit. A read changes nothing, so it needs no transaction."""
-    transaction = _Transaction(own, whole=not (read or isinstance(op, Autocommit)))
-    op = unmarked(op)
+    transaction = _Transaction(own, whole=not (read or commits_by_itself(op)))
     try:
         step = next(op)
         while True:

@@ -36,12 +36,12 @@ CHUNK = 10_000
 
 
 class PostgresSending(PostgresGates):
-    @autocommit
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         if len(commands) == 1 and commands[0].unique_key is None and capacity.pending_max is None:
             return self._insert_plain(commands)
         return self._insert(commands, capacity)
 
+    @autocommit
     def _insert_plain(self, commands: Sequence[NewCommand]) -> Op[list[Inserted]]:
         """One command that nothing can refuse but its id: the same in fewer steps, for most sends."""
         try:
@@ -57,6 +57,7 @@ class PostgresSending(PostgresGates):
         )
         return [Inserted(command.command_id, duplicate=False)]
 
+    @autocommit
     def _insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         pending: dict[str, int] = {}
         results: list[Inserted] = []

@@ -13,12 +13,11 @@ from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import Copy, Shared
 from commandbus.errors import InvalidOperationError, SchemaOutdated
-from commandbus.store.op import Op, Statement, autocommit
+from commandbus.store.op import Op, Statement
 from commandbus.store.records import Capacity, Inserted, NewCommand
 
 
 class PgmqSending(PgmqBase, PostgresSending):
-    @autocommit
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         for command in commands:
             if command.group_key is not None or command.requires is not None:
