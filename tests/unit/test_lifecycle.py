@@ -16,7 +16,7 @@ EXPECTED = """
 PENDING: claim IN_PROGRESS, cancel CANCELED, expire CANCELED, park IN_TROUBLESHOOTING_QUEUE
 IN_PROGRESS: complete COMPLETED, reject FAILED, retry PENDING, release PENDING, lose PENDING,
   park IN_TROUBLESHOOTING_QUEUE, cancel CANCELED
-IN_TROUBLESHOOTING_QUEUE: operator_retry PENDING, operator_cancel CANCELED,
+IN_TROUBLESHOOTING_QUEUE: cancel CANCELED, operator_retry PENDING, operator_cancel CANCELED,
   operator_complete COMPLETED
 """
 
@@ -55,7 +55,7 @@ def test_nothing_follows_a_final_status_and_everything_leads_to_one() -> None:
 
 
 def test_a_refusal_names_what_is_possible() -> None:
-    with pytest.raises(InvalidOperationError, match="possible now: operator_cancel, operator_complete"):
+    with pytest.raises(InvalidOperationError, match="possible now: cancel, operator_cancel, op"):
         lifecycle.after(PARKED, Transition.CLAIM)
     with pytest.raises(InvalidOperationError, match=r"^Cannot retry .* its outcome is final"):
         lifecycle.after(CommandStatus.COMPLETED, Transition.OPERATOR_RETRY)

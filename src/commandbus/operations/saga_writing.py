@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import PARKED, ReplyOutcome
+from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process, StartProcess, require_declaration
@@ -28,11 +26,10 @@ from commandbus.domain.process.values import (
 from commandbus.domain.process.work import DecisionError
 from commandbus.errors import CommandBusError, CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import encode_request, reply_to_sender
-from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
-from commandbus.store.records import Capacity, NewCommand, OperatorAction
+from commandbus.store.records import Capacity, NewCommand
 from commandbus.store.replies import follow_up, reply_command
 
 logger = logging.getLogger("commandbus.processes")
@@ -235,16 +232,7 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
 def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
     """Call off a command, if that is still possible: it waits, or it is parked."""
     try:
-        yield from scope.store.cancel(run.target, run.id, reason, None)
-    except CommandNotFoundError:
+        yield from scope.store.revoke(run.target, run.id, reason)
+    except (CommandNotFoundError, InvalidOperationError):
         return
-    except InvalidOperationError:
-        records = yield from scope.store.find(run.id, run.target)
-        if not records or records[0].status is not PARKED:
-            return
-        action = OperatorAction("cancel", "process", reason)
-        yield from scope.store.resolve(run.target, run.id, action)
-        # A router's transaction has many processes in its hands: nobody is to wait for it.
-        beside = replace(scope, in_callers_transaction=True)
-        yield from link_event(beside, run.target, run.id, AuditEventType.OPERATOR_CANCEL)
     yield from reply_to_sender(scope, run.target, run.id)

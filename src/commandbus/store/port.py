@@ -99,6 +99,11 @@ class CommandStore(Protocol):
         be another. Raises CommandNotFoundError, or InvalidOperationError when it does not wait."""
         ...
 
+    def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
+        """Call off a command that waits or is parked, for the process that sent it. Raises
+        CommandNotFoundError, or InvalidOperationError when it runs or has ended."""
+        ...
+
     def announce(self, topic: str) -> Op[None]:
         """Wake the subscribers of a topic, in all processes that hear of commits; others learn of it
         when they look."""

@@ -59,6 +59,24 @@ class MemoryStore(MemoryCommands):
         self._enqueue(stored.seq, moved, now)
         yield Wake(domain, (due_at - now) / SECOND or None, stored.command.requires is not None)
 
+    def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
+        stored, now = self._require(domain, command_id), self._clock()
+        parked, canceled = stored.outcome, CommandStatus.CANCELED
+        if parked is None or parked.status is not PARKED:
+            yield from self.cancel(domain, command_id, reason, None)
+            return
+        counted = self._state.domain(domain).tally
+        self.journal.entry(counted, PARKED)
+        counted[PARKED] -= 1
+        self._count(stored, PARKED, -1)
+        self._keep(stored, Kept(AuditEventType.CANCELED, now, {"reason": reason}))
+        counts = (parked.attempts, parked.crashes)
+        outcome = OutcomeRow(
+            stored.seq, canceled, *counts, None, None, 0, error=parked.error, reason=reason
+        )
+        if self._end(stored, outcome, now):
+            yield Wake(domain)
+
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)
 

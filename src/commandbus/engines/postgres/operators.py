@@ -66,6 +66,18 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         known = Known({seq: priority}, {seq}, {seq: row[12]})
         yield from self._write(domain, None, Writes(requeues=[moved]), known)
 
+    def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        if status_of(row) is not PARKED:
+            yield from self.cancel(domain, command_id, reason, None)
+            return
+        seq, batch_id = row[0], row[12]
+        yield Statement(self._sql.revoke_parked, (seq, reason))
+        for status, sign in ((PARKED, -1), (CommandStatus.CANCELED, 1)):
+            yield from self.add_batch_counts(tally([(batch_id, status)], sign), "")
+        note = AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})
+        yield from self._write(domain, None, Writes(audits=[note]), Known({}, {seq}, {}))
+
     def announce(self, topic: str) -> Op[None]:
         if self._notify:
             channel = channel_of(self._schema)

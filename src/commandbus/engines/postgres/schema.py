@@ -28,6 +28,7 @@ MIGRATIONS = (
     "0008_sql_door.sql",
     "0009_ledger.sql",
     "0010_bounded_senders.sql",
+    "0011_revoking.sql",
 )
 
 _REGISTER = """

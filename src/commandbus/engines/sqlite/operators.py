@@ -71,6 +71,20 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         yield from self._leave_gates([seq], now)
         yield Wake(domain, (due_at - now) / SECOND or None)
 
+    def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
+        row = yield from self._standing(domain, command_id)
+        if _status_of(row) is not PARKED:
+            yield from self.cancel(domain, command_id, reason, None)
+            return
+        seq, now, canceled = row[0], self._clock(), CommandStatus.CANCELED
+        yield Statement(SQL.delete_outcome, (seq,))
+        yield Statement(SQL.add_tally, (domain, PARKED, -1))
+        yield from self._count_ends([(seq, PARKED)], -1)
+        yield from self._audit([AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})], now)
+        error = read_failure(row[6])
+        outcome = OutcomeRow(seq, canceled, row[4], row[5], None, None, 0, error=error, reason=reason)
+        yield from self._end_one(domain, outcome, now)
+
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)
 

@@ -14,7 +14,7 @@ from commandbus.domain.batch import BatchCommand
 from commandbus.domain.command import SendRequest
 from commandbus.domain.schedule import Schedule
 from commandbus.domain.unique import Unique
-from commandbus.errors import BusinessRuleException, InvalidOperationError
+from commandbus.errors import BusinessRuleException, InvalidOperationError, PermanentCommandError
 from commandbus.operations import cases, erasure, ledger, retention, routing, schedules
 from commandbus.operations.batches import close_open_batches
 from commandbus.operations.membership import kind_of
@@ -213,6 +213,16 @@ class AtomicitySuite:
             claimed = bus.run(bus.store.claim(ClaimRequest(queues, 100, "router", 30.0))).claimed
             act = partial(_route, bus, sagas, claimed)
             assert fails_at_every_step(bus, act) >= 3
+
+    def test_a_parked_step_is_called_off_all_or_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.done("book_hotel", PermanentCommandError("BROKEN", "no"))
+        bus.call(bus.bus.cancel_process, process_id, "ill")
+        queues = tuple({one.reply_to for one in sagas.declarations.values()})
+        claimed = bus.run(bus.store.claim(ClaimRequest(queues, 100, "router", 30.0))).claimed
+        assert fails_at_every_step(bus, partial(_route, bus, sagas, claimed)) >= 3
+        assert [record.status for record in bus.query(domain=TRAVEL)] == ["CANCELED"]
 
     def test_signals_deadlines_and_ends_of_processes_are_all_or_nothing(self, bus: Harness) -> None:
         sagas = Sagas(bus, Approved, Timed)

@@ -26,7 +26,7 @@ select c.seq, c.priority, c.data, c.unique_key is not null, o.status, o.attempts
     coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
     coalesce(q.seq, h.seq) is not null, s.seq is not null, c.batch_id
 from commandbus.command c
-left join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1 for update) o on true
+left join lateral commandbus.lock_outcome(c.seq) o on true
 left join lateral (select * from commandbus.queue q
     where q.domain = commandbus.place_of(c.domain, c.requires) and q.priority = c.priority and q.seq = c.seq limit 1 for update) q on true
 left join lateral (select * from commandbus.scheduled s where s.seq = c.seq limit 1 for update) s on true
@@ -50,6 +50,9 @@ union all select held.*, commandbus.now_us() from held
 update commandbus.command set priority = coalesce($2::integer, priority),
     due_at = coalesce($3::bigint, due_at)
 where seq = $1::bigint returning priority, command_type
+
+-- name: revoke_parked
+select commandbus.revoke_parked($1::bigint, $2::text)
 
 -- name: take_up
 -- A command is parked no more, and what an operator did about it is counted.
