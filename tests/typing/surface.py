@@ -19,6 +19,7 @@ from commandbus import (
     HandlerContext,
     HandlerRegistry,
     RetryPolicy,
+    Schedule,
     SendRequest,
     SendResult,
     Worker,
@@ -112,6 +113,8 @@ def requests() -> None:
     elsewhere(order="x")  # error
     elsewhere(Receipt(Decimal(1)))  # error
     charge(7).options(dely=5)  # error
+    Schedule(name="nightly", request=charge(7), cron="0 2 * * *")
+    Schedule(name="nightly", request=charge, cron="0 2 * * *")  # error
     any_command: CommandType[..., Any] = charge
     one_command: CommandType[[Refund], None] = refund
     other: CommandType[[int], None] = refund  # error

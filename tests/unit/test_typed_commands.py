@@ -18,6 +18,7 @@ from commandbus import (
     CommandType,
     HandlerContext,
     HandlerRegistry,
+    Schedule,
     SendRequest,
     Worker,
     command_type,
@@ -393,3 +394,29 @@ def test_schemas_say_what_a_command_takes(charge: CommandType[..., Any]) -> None
     (found,) = schema["$defs"].values()
     assert found["required"] == ["order"]
     assert set(found["properties"]) == {"order", "amount", "note", "tags"}
+
+
+def test_a_schedule_has_a_request_or_a_domain_and_a_type(charge: CommandType[..., Any]) -> None:
+    when: dict[str, Any] = {"name": "nightly", "every": 60}
+    with pytest.raises(ConfigurationError, match="needs either request or domain and command_type"):
+        Schedule(**when)
+    with pytest.raises(ConfigurationError, match="leave these out"):
+        Schedule(request=charge(7), domain="payments", **when)
+    with pytest.raises(ConfigurationError, match="leave these out"):
+        Schedule(request=charge(7), data={"order": 7}, **when)
+    with pytest.raises(ConfigurationError, match=r"must be a request, such as charge\(order=7\)"):
+        Schedule(request=charge, **when)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="not delay, tags; remove them"):
+        Schedule(request=charge(7).options(delay=5, tags=["vip"]), **when)
+
+
+def test_a_schedule_keeps_the_payload_as_it_was_when_the_request_was_made() -> None:
+    refund = command_type("payments", "refund", Refund)
+    data = Refund(7)
+    request = refund(data).options(priority="low")
+    data.order = 8
+    schedule = Schedule(name="nightly", request=request, every=60)
+    assert (schedule.data, schedule.priority) == ({"order": 7, "amount": "1"}, "low")
+    assert Schedule(name="nightly", request=request, every=60, priority=1).priority == 1
+    plain = Schedule(name="nightly", request=SendRequest("payments", "refund", {"order": 7}), every=60)
+    assert (plain.domain, plain.command_type, plain.data) == ("payments", "refund", {"order": 7})

@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid5
 
 import msgspec
 
+from commandbus.domain import payload
+from commandbus.domain.command import SendOptions, SendRequest, TypedRequest
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.names import as_name, as_text
 from commandbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    _Request = SendRequest[Any]
+else:
+    _Request = Any  # no document has one, and msgspec could not decode it
 
 _NAMESPACE = UUID("6f1f7c52-6a43-5d0e-9a53-0d1a3c7f5b21")
 _LOOKBACKS = (timedelta(minutes=5), timedelta(days=1), timedelta(days=366), timedelta(days=3660))
@@ -36,11 +43,17 @@ class Misfire(StrEnum):
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Send a command at every slot: `cron` (five fields, in `timezone`, daylight saving as Debian's
-    cron does) or `every` so many seconds, counted from a fixed beginning."""
+    cron does) or `every` so many seconds, counted from a fixed beginning.
+
+    The command is a `request`, such as a call of a typed command makes, or a `domain` and a
+    `command_type` with `data`. The schedule takes these fields and the priority from the request;
+    `request` itself is None afterwards. Raises ConfigurationError for both, for neither, and for a
+    request with other options.
+    """
 
     name: str
-    domain: str
-    command_type: str
+    domain: str = ""
+    command_type: str = ""
     data: Any = None
     cron: str | None = None
     every: float | None = None
@@ -50,6 +63,43 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool = True
     overlap: Literal["allow", "skip"] = "allow"
     """With "skip" an occurrence is left out while the command of an earlier one has not ended."""
+    request: _Request | None = None
+
+    def __post_init__(self) -> None:
+        request: Any = self.request
+        if request is None:
+            if not (self.domain and self.command_type):
+                raise ConfigurationError(
+                    f"Schedule {self.name!r} needs either request or domain and command_type."
+                )
+            return
+        if not isinstance(request, SendRequest):
+            raise ConfigurationError(
+                f"request of schedule {self.name!r} must be a request, such as charge(order=7), not "
+                f"{request!r}."
+            )
+        if self.domain or self.command_type or self.data is not None:
+            raise ConfigurationError(
+                f"Schedule {self.name!r} has a request, which has its domain, command_type and data; "
+                "leave these out."
+            )
+        others = [n for n in SendOptions.__annotations__ if n != "priority" and getattr(request, n)]
+        if others:
+            raise ConfigurationError(
+                "A schedule keeps the payload and the priority of its request, not "
+                f"{', '.join(others)}; remove them from the request of schedule {self.name!r} with "
+                ".options(…)."
+            )
+        typed = request if isinstance(request, TypedRequest) else None
+        taken = {
+            "domain": request.domain,
+            "command_type": request.command_type,
+            "data": payload.decode(typed.text) if typed else request.data,
+            "priority": request.priority if self.priority is None else self.priority,
+            "request": None,
+        }
+        for field, value in taken.items():
+            msgspec.structs.force_setattr(self, field, value)
 
     def checked(self) -> Schedule:
         """Itself, or ConfigurationError that says what is wrong with it."""

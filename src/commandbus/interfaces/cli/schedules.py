@@ -78,8 +78,8 @@ def _plain(record: ScheduleRecord) -> dict[str, Any]:
     """Every key always, also where a schedule keeps to the default."""
     from msgspec.structs import asdict
 
-    times = {key: value for key, value in asdict(record).items() if key != "schedule"}
-    return asdict(record.schedule) | times
+    fields = asdict(record.schedule) | asdict(record)
+    return {key: value for key, value in fields.items() if key not in ("schedule", "request")}
 
 
 def show(name: Name, url: options.Url = None, json: options.Json = False) -> None:

@@ -36,6 +36,9 @@ def document(prefix: str = "") -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         [*types, Problem], ref_template="#/components/schemas/{name}"
     )
+    # The request of a schedule is for programs: its fields are always there.
+    del components["Schedule"]["properties"]["request"]
+    components["Schedule"]["required"] += ["domain", "command_type"]
     by_type = dict(zip([*types, Problem], schemas, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:

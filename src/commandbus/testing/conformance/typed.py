@@ -17,6 +17,7 @@ import pytest
 from commandbus.domain.command import Command
 from commandbus.domain.contract import command_type
 from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.schedule import Schedule
 from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
@@ -24,6 +25,7 @@ from commandbus.errors import (
     InvalidArgumentError,
     PayloadError,
 )
+from commandbus.operations.schedules import tick
 from commandbus.testing.conformance.helpers import AT_ONCE
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
@@ -416,3 +418,28 @@ class TypedSuite:
             bus.call(bus.bus.create_batch, DOMAIN, [post])
         with pytest.raises(InvalidArgumentError, match="no unique_key, unique or sender"):
             bus.call(bus.bus.create_batch, "mail", [post("ada").options(unique_key="one")])
+
+    def test_a_schedule_sends_a_typed_request(self, bus: Harness, orders: HandlerRegistry) -> None:
+        seen: list[Decimal] = []
+
+        @orders.command(priority="high")
+        def ship(article: int, price: Decimal) -> None:
+            seen.append(article * price)
+
+        daily = Schedule(name="daily", request=ship(7, price=Decimal("1.50")), every=3600)
+        bus.call(bus.bus.put_schedule, daily)
+        (record,) = bus.call(bus.bus.list_schedules)
+        assert record.schedule == Schedule(
+            name="daily",
+            domain=DOMAIN,
+            command_type="ship",
+            data={"article": 7, "price": "1.50"},
+            every=3600,
+            priority="high",
+        )
+        bus.advance(3600)
+        assert bus.run(tick(bus.bus.scope)).sent == 1
+        bus.call(bus.bus.trigger_schedule, "daily")
+        assert [command.priority for command in bus.query(domain=DOMAIN)] == [0, 0]
+        with bus.run_worker(orders):
+            eventually(lambda: seen == [Decimal("10.50")] * 2)
