@@ -63,3 +63,18 @@ class CheckingSuite:
             bus.call(bus.bus.check_payloads, HandlerRegistry())
         with pytest.raises(InvalidArgumentError, match="sample"):
             check(bus, sample=0)
+
+    def test_typed_commands_are_checked_by_their_contract(self, bus: Harness) -> None:
+        orders = HandlerRegistry(DOMAIN)
+
+        @orders.command
+        def ship(article: int, note: str = "") -> None:
+            raise AssertionError("nothing is carried out by a check")
+
+        bus.send_result(ship(7))
+        bus.send(DOMAIN, "ship", {"article": 7})
+        wrong = bus.send(DOMAIN, "ship", {"article": "seven"})
+        report = bus.call(bus.bus.check_payloads, orders)
+        (misfit,) = report.misfits
+        assert (report.checked, misfit.waiting, misfit.examples) == (3, 1, [wrong])
+        assert "$.article" in misfit.problem
