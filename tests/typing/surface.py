@@ -91,6 +91,10 @@ elsewhere = command_type("payments", "charge", Refund, Receipt)
 unanswered = command_type("payments", "refund", Refund)
 
 
+def results(reply: Reply) -> None:
+    assert_type(charge.result_of(reply), Receipt)
+
+
 def requests() -> None:
     assert_type(charge(7), SendRequest[Receipt])
     assert_type(charge(order=7, amount=Decimal(2)), SendRequest[Receipt])
@@ -133,6 +137,9 @@ async def asynchronously(bus: CommandBus) -> None:
     assert_type(await bus.send_many([charge(1), charge(2)]), list[SendResult[Receipt]])
     assert_type(await bus.send("payments", "charge", {"order": 7}), SendResult[Any])
     assert_type(await bus.wait(sent.command_id), CommandRecord[Any])
+    assert_type(await bus.get_command(sent), CommandRecord[Receipt] | None)
+    assert_type(await bus.get_command(sent.command_id), CommandRecord[Any] | None)
+    await bus.get_command(charge(7))  # error
     assert_type(await bus.request("payments", "charge", timeout=5), Reply)
     assert_type(await bus.send(SendRequest("payments", "charge")), SendResult[Any])
     assert_type(await charge.run(order=7), Receipt)
@@ -158,6 +165,7 @@ def blocking(bus: SyncCommandBus) -> None:
     assert_type(bus.send_many([charge(1)]), list[SendResult[Receipt]])
     assert_type(bus.send("payments", "charge"), SendResult[Any])
     assert_type(bus.wait(sent.command_id), CommandRecord[Any])
+    assert_type(bus.get_command(sent), CommandRecord[Receipt] | None)
     assert_type(bus.request("payments", "charge", timeout=5), Reply)
     assert_type(refund.run(Refund(7)), None)
     assert_type(count.run({"order": 7}), list[int])

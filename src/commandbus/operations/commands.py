@@ -296,14 +296,21 @@ def _priority(scope: Scope, request: SendRequest) -> int:
 
 
 def get_command(
-    scope: Scope, command_id: UUID | str, *, domain: str | None = None
-) -> Op[CommandRecord | None]:
+    scope: Scope, command_id: SendResult[R] | UUID | str, *, domain: str | None = None
+) -> Op[CommandRecord[R] | None]:
     """Everything known about a command, or None when there is none with this id. `domain` is needed
-    only where several domains have a command with it; else InvalidOperationError names them."""
+    only where several domains have a command with it; else InvalidOperationError names them. Given
+    what `send` of a typed command returned, the result is decoded; see `wait`."""
+    contract = None
+    if isinstance(command_id, SendResult):
+        contract, domain = command_id.contract, command_id.domain
+        command_id = command_id.command_id
     wanted = as_id(command_id, "command_id")
     where = None if domain is None else as_name(domain, "domain")
     records = yield from scope.store.find(wanted, where)
-    return complete_record(scope, only_one(records, wanted, where)) if records else None
+    if not records:
+        return None
+    return decoded_record(contract, complete_record(scope, only_one(records, wanted, where)))
 
 
 def query_commands(
@@ -446,3 +453,12 @@ def complete_record(scope: Scope, record: CommandRecord[R]) -> CommandRecord[R]:
     if record.max_attempts is not None:
         return record
     return msgspec.structs.replace(record, max_attempts=scope.settings.max_attempts)
+
+
+def decoded_record(
+    contract: CommandType[..., R] | None, record: CommandRecord[Any]
+) -> CommandRecord[R]:
+    """The record with its result as the contract says."""
+    if contract is None or record.status is not CommandStatus.COMPLETED:
+        return record
+    return msgspec.structs.replace(record, result=contract.decode_result(record.result))

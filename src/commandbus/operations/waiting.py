@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
-import msgspec
-
 from commandbus.domain.command import CommandRecord, SendOptions, SendRequest, SendResult
-from commandbus.domain.contract import CommandType
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.moment import Duration, as_seconds
@@ -17,7 +14,7 @@ from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
 )
-from commandbus.operations.commands import complete_record, only_one, send
+from commandbus.operations.commands import complete_record, decoded_record, only_one, send
 from commandbus.operations.scope import Await, Flow, Scope, Send
 
 R = TypeVar("R")
@@ -84,14 +81,7 @@ def _result(sent: SendResult[R], record: CommandRecord[Any]) -> R | None:
     if record.error is not None:
         error = record.error
         raise BusinessRuleException(error.code, error.message, error.details)
-    return _decoded(sent.contract, record).result
-
-
-def _decoded(contract: CommandType[..., R] | None, record: CommandRecord[Any]) -> CommandRecord[R]:
-    """The record with its result as the contract says."""
-    if contract is None or record.status is not CommandStatus.COMPLETED:
-        return record
-    return msgspec.structs.replace(record, result=contract.decode_result(record.result))
+    return decoded_record(sent.contract, record).result
 
 
 def wait(
@@ -119,7 +109,7 @@ def wait(
     while True:
         record = only_one((yield scope.store.find(wanted, domain)), wanted, domain)
         if record.status in FINAL or record.status is PARKED:
-            return _decoded(contract, complete_record(scope, record))
+            return decoded_record(contract, complete_record(scope, record))
         left = 1.0 if deadline is None else min(1.0, deadline - now)
         if left <= 0:
             raise TimeoutError(

@@ -109,3 +109,25 @@ class BlockingWait(Protocol):
         *,
         domain: str | None = None,
     ) -> CommandRecord[Any]: ...
+
+
+class AwaitedGet(Protocol):
+    """See `commandbus.operations.commands.get_command`."""
+
+    @overload
+    def __call__(self, sent: SendResult[R], /) -> Awaited[CommandRecord[R] | None]: ...
+    @overload
+    def __call__(
+        self, command_id: UUID | str, *, domain: str | None = None
+    ) -> Awaited[CommandRecord[Any] | None]: ...
+
+
+class BlockingGet(Protocol):
+    """See `commandbus.operations.commands.get_command`."""
+
+    @overload
+    def __call__(self, sent: SendResult[R], /) -> CommandRecord[R] | None: ...
+    @overload
+    def __call__(
+        self, command_id: UUID | str, *, domain: str | None = None
+    ) -> CommandRecord[Any] | None: ...

@@ -48,11 +48,12 @@ class _Sending(Acting):
 
     if TYPE_CHECKING:
         send: calls.AwaitedSend
+        get_command: calls.AwaitedGet
     else:
         send = awaiting(commands.send)
+        get_command = awaiting(commands.get_command, read=True)
     send_many = awaiting(commands.send_many)
     chain = awaiting(chaining.chain)
-    get_command = awaiting(commands.get_command, read=True)
     cancel = awaiting(cancelling.cancel)
     get_process = awaiting(processes.get_process, read=True)
     signal_process = awaiting(processes.signal_process)

@@ -48,11 +48,12 @@ class _Sending(Acting):
 
     if TYPE_CHECKING:
         send: calls.BlockingSend
+        get_command: calls.BlockingGet
     else:
         send = blocking(commands.send)
+        get_command = blocking(commands.get_command, read=True)
     send_many = blocking(commands.send_many)
     chain = blocking(chaining.chain)
-    get_command = blocking(commands.get_command, read=True)
     cancel = blocking(cancelling.cancel)
     get_process = blocking(processes.get_process, read=True)
     signal_process = blocking(processes.signal_process)

@@ -14,9 +14,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from commandbus.domain.command import Command
+from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.contract import command_type
 from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.process.declaration import Process, step
+from commandbus.domain.process.values import ProcessStatus
+from commandbus.domain.reply import Reply
 from commandbus.domain.schedule import Schedule
 from commandbus.errors import (
     BusinessRuleException,
@@ -116,6 +119,11 @@ PARCEL = Parcel(
 class Receipt:
     article: int
     total: Decimal
+
+
+class Purchase(msgspec.Struct):
+    article: int
+    total: Decimal = Decimal(0)
 
 
 class TypedSuite:
@@ -443,3 +451,63 @@ class TypedSuite:
         assert [command.priority for command in bus.query(domain=DOMAIN)] == [0, 0]
         with bus.run_worker(orders):
             eventually(lambda: seen == [Decimal("10.50")] * 2)
+
+    def test_the_steps_of_a_process_are_typed_requests(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        seen: list[Any] = []
+
+        @orders.command
+        def reserve(article: int) -> Receipt:
+            return Receipt(article, Decimal("1.50"))
+
+        @orders.command
+        def release(total: Decimal) -> None:
+            seen.append(total)
+
+        @orders.command
+        def pay(total: Decimal) -> None:
+            raise BusinessRuleException("NO_MONEY", f"{total} is too much")
+
+        @orders.process
+        class Buy(Process[Purchase]):
+            @step
+            def take(self, state: Purchase) -> SendRequest[Receipt]:
+                return reserve(state.article)
+
+            @take.reply
+            def taken(self, state: Purchase, reply: Reply) -> None:
+                seen.append(reply.result)
+                state.total = reserve.result_of(reply).total
+
+            @take.compensation
+            def put_back(self, state: Purchase) -> SendRequest[None]:
+                return release(state.total)
+
+            @step
+            def settle(self, state: Purchase) -> SendRequest[None]:
+                return pay(state.total)
+
+        manager = bus.manager_class(bus.bus, Buy)
+        process_id = bus.call(manager.start, Purchase(7))
+        with bus.run_worker(orders):
+            record = bus.call(manager.wait, process_id, timeout=10)
+        assert record.status is ProcessStatus.COMPENSATED
+        assert record.error.message == "1.50 is too much"
+        assert seen == [{"article": 7, "total": "1.50"}, Decimal("1.50")]
+
+    def test_a_command_is_got_with_its_result_decoded(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        @orders.command
+        def ship(article: int) -> Receipt:
+            return Receipt(article, Decimal("1.50"))
+
+        sent = bus.send_result(ship(7))
+        get = bus.bus.get_command
+        assert (bus.call(get, sent).status, bus.call(get, sent).result) == ("PENDING", None)
+        with bus.run_worker(orders):
+            bus.wait(sent)
+        assert bus.call(get, sent).result == Receipt(7, Decimal("1.50"))
+        assert bus.call(get, sent.command_id).result == {"article": 7, "total": "1.50"}
+        assert bus.call(get, msgspec.structs.replace(sent, command_id=UUID(int=7))) is None
