@@ -95,7 +95,7 @@ class Operator:
         if record is not None:
             self._journal.write("retry_invoked", id=str(record.command_id))
             try:
-                self._queue.acting(NAME).operator_retry(domain, record.command_id)
+                self._queue.acting(NAME).operator_retry(record.command_id, domain=domain)
             except InvalidOperationError:
                 return  # another life of ours did it
 

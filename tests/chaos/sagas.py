@@ -204,12 +204,11 @@ def act(bus: SyncCommandBus, plan: Plan, fleet: Fleet) -> None:
         if not page:
             break
         for record in page:
-            place = (record.domain, record.command_id)
             try:
                 if record.reason == "WORKER_LOST" or record.domain == PlaceOrder.reply_to:
-                    queue.acting("ann").operator_retry(*place)
+                    queue.acting("ann").operator_retry(record.command_id)
                 else:
-                    queue.acting("ann").operator_complete(*place, "by hand")
+                    queue.acting("ann").operator_complete(record.command_id, "by hand")
             except CommandBusError as error:
                 raise AssertionError(f"an operator could not act on {record}") from error
         if page.next is None:

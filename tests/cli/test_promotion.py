@@ -118,7 +118,7 @@ def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     old: SyncCommandBus, new: SyncCommandBus, monkeypatch: pytest.MonkeyPatch, step: str, done: bool
 ) -> None:
     found = fill(old)
-    SyncTroubleshootingQueue(old).acting("ann").comment("shop", found["parked"], "hm")
+    SyncTroubleshootingQueue(old).acting("ann").comment(found["parked"], "hm")
     ids = set(found.values())
     monkeypatch.setattr(promotion, "PIECE", 2)
     crash_on(monkeypatch, step, 2, done)
@@ -143,12 +143,12 @@ def test_what_operators_did_arrives_linked_and_what_they_arranged_with_it(
     new.acting("cal").pause("elsewhere")
     ids = fill(old)
     parked = ids["parked"]
-    desk.acting("ann").comment("shop", parked, "hm")
-    desk.acting("ann").operator_retry("shop", parked)
+    desk.acting("ann").comment(parked, "hm")
+    desk.acting("ann").operator_retry(parked)
     (taken,) = SyncWorker(old, "shop").receive(1)
     SyncWorker(old, "shop").fail(taken, PermanentCommandError("BROKEN", "still"))
-    desk.acting("ann").comment("shop", taken.command.command_id, "again")
-    desk.acting("ann").assign("shop", taken.command.command_id, "ben")
+    desk.acting("ann").comment(taken.command.command_id, "again")
+    desk.acting("ann").assign(taken.command.command_id, "ben")
     before = desk.list_cases(desk.list_troubleshooting())
     move(old, new, ORIGIN, WHERE)
     assert there.list_cases(there.list_troubleshooting()) == before

@@ -171,7 +171,7 @@ def _live_with(door: Door, domain: str, command_id: Any) -> None:
     record = door.bus.get_command(command_id, domain=domain)
     assert record is not None
     if record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE:
-        door.queue.acting("ann").operator_retry(domain, command_id)
+        door.queue.acting("ann").operator_retry(command_id, domain=domain)
         read_everything(door, domain, command_id)
         door.worker.receive(10)
         door.queue.acting("ann").bulk("cancel", domain=domain, reason="hostile")

@@ -35,7 +35,7 @@ def test_archived_messages_of_what_is_erased_are_gone() -> None:
             bus.send("shop", "buy", {"name": name})
             (taken,) = worker.receive(1)
             worker.fail(taken, PermanentCommandError("BROKEN", "no such article"))
-            SyncTroubleshootingQueue(bus).operator_cancel("shop", taken.command.command_id, "no use")
+            SyncTroubleshootingQueue(bus).operator_cancel(taken.command.command_id, reason="no use")
         assert "Ada" in messages(url)
         assert bus.acting("ann").erase(data={"name": "Ada"}, reason="asked").erased == 1
         left = messages(url)

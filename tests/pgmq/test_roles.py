@@ -177,7 +177,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         worker = SyncWorker(bus, "orders")
         (received,) = worker.receive(1)
         worker.fail(received, PermanentCommandError("NO"))
-        SyncTroubleshootingQueue(bus).operator_retry("orders", parked)
+        SyncTroubleshootingQueue(bus).operator_retry(parked)
         bus.cancel(parked)
         record = bus.get_command(parked)
         assert record is not None

@@ -175,7 +175,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         worker = SyncWorker(bus, DOMAIN)
         (received,) = worker.receive(1)
         worker.fail(received, PermanentCommandError("NO"))
-        SyncTroubleshootingQueue(bus).operator_retry(DOMAIN, parked)
+        SyncTroubleshootingQueue(bus).operator_retry(parked)
         record = bus.get_command(parked, domain=DOMAIN)
         assert record is not None
         assert record.status is CommandStatus.PENDING

@@ -330,5 +330,5 @@ def test_operators_of_the_troubleshooting_queue_need_no_more_than_admin(owner: s
         worker = SyncWorker(bus, "bank")
         worker.fail(worker.receive()[0], "no funds", is_transient=False)
         queue = SyncTroubleshootingQueue(bus)
-        queue.acting("ann").operator_cancel("bank", sent, "gone")
+        queue.acting("ann").operator_cancel(sent, reason="gone")
         assert bus.verify_audit().sound

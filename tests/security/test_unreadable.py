@@ -165,13 +165,13 @@ def test_every_read_and_every_action_goes_on(shop: Shop, damage: dict[str, Any])
     registry.register(DOMAIN, "Buy", lambda command, context: None)
     assert shop.bus.check_payloads(registry).checked == 3
     shop.bus.session.run(escalate(shop.bus.scope, 0.0, "alarms", 60.0))
-    shop.desk.acting("ann").comment(DOMAIN, bad.command_id, "looked at it")
-    shop.desk.assign(DOMAIN, bad.command_id, "ann")
+    shop.desk.acting("ann").comment(bad.command_id, "looked at it")
+    shop.desk.assign(bad.command_id, "ann")
     assert [r.command_id for r in shop.desk.list_assigned("ann")] == [bad.command_id]
 
-    shop.desk.acting("ann").operator_cancel(DOMAIN, bad.command_id, "cannot be read")
+    shop.desk.acting("ann").operator_cancel(bad.command_id, reason="cannot be read")
     assert shop.get(bad.command_id).status is CommandStatus.CANCELED
-    shop.desk.operator_complete(DOMAIN, good.command_id, {"by": "hand"})
+    shop.desk.operator_complete(good.command_id, {"by": "hand"})
     report = shop.bus.acting("ann").erase(reason="asked", data={"n": "3"}, cancel_waiting=True)
     assert (report.erased, report.complete) == (1, True)
     shop.bus.prune({"CANCELED": 1, "COMPLETED": 1})
@@ -190,10 +190,10 @@ class TestData:
     def test_a_retry_is_refused_until_the_data_is_replaced(self, shop: Shop, text: str) -> None:
         record = shop.damage(shop.park(), command_data=text)
         with pytest.raises(InvalidOperationError, match="data cannot be read"):
-            shop.desk.operator_retry(DOMAIN, record.command_id)
+            shop.desk.operator_retry(record.command_id)
         report = shop.desk.bulk("retry", domain=DOMAIN)
         assert (report.done, report.refused) == (0, 1)
-        shop.desk.acting("ann").operator_retry(DOMAIN, record.command_id, data={"n": 1})
+        shop.desk.acting("ann").operator_retry(record.command_id, data={"n": 1})
         mended = shop.get(record.command_id)
         assert (mended.data, mended.status, mended.unreadable) == ({"n": 1}, "PENDING", ())
         (retried,) = [
@@ -210,7 +210,7 @@ class TestData:
 
     def test_an_erasure_replaces_it(self, shop: Shop, text: str) -> None:
         record = shop.damage(shop.park({"n": 1}, tags=["ann"]), command_data=text, outcome_error=text)
-        shop.desk.operator_cancel(DOMAIN, record.command_id, "asked for")
+        shop.desk.operator_cancel(record.command_id, reason="asked for")
         shop.damage(record, outcome_result=text, audit_details=text)
         report = shop.bus.acting("dpo").erase(reason="asked", tag="ann")
         assert report.erased == 1
@@ -369,6 +369,6 @@ def test_on_every_engine_a_worker_parks_it_and_an_operator_ends_it(bus: Harness,
     page = bus.call(bus.troubleshooting.list_troubleshooting)
     assert [record.command_id for record in page] == [command.command_id]
     with pytest.raises(InvalidOperationError, match="cannot be read"):
-        bus.call(bus.troubleshooting.operator_retry, "orders", command.command_id)
-    bus.call(bus.troubleshooting.operator_cancel, "orders", command.command_id, "cannot be read")
+        bus.call(bus.troubleshooting.operator_retry, command.command_id)
+    bus.call(bus.troubleshooting.operator_cancel, command.command_id, reason="cannot be read")
     assert bus.get(command.command_id).status == "CANCELED"

@@ -267,11 +267,11 @@ class World:
         kind = ("retry", "retry", "cancel", "complete")[int(self.rng.random() * 4)]
         op: Op[None]
         if kind == "retry":
-            op = troubleshooting.operator_retry(self.scope, command.domain, command.command_id)
+            op = troubleshooting.operator_retry(self.scope, command.command_id)
         elif kind == "cancel":
-            op = troubleshooting.operator_cancel(self.scope, command.domain, command.command_id, "no")
+            op = troubleshooting.operator_cancel(self.scope, command.command_id, reason="no")
         else:
-            op = troubleshooting.operator_complete(self.scope, command.domain, command.command_id)
+            op = troubleshooting.operator_complete(self.scope, command.command_id)
         try:
             self.run(op)
             accepted = True
@@ -284,7 +284,7 @@ class World:
         """After the troubles an operator sends everything back that waits for one."""
         parked = [c for c in self.oracle.commands.values() if c.status is PARKED]
         for command in parked:
-            op = troubleshooting.operator_retry(self.scope, command.domain, command.command_id)
+            op = troubleshooting.operator_retry(self.scope, command.command_id)
             self.run(op)
             self.log("operator", "retry", command.number)
             self.oracle.resolved(command, "retry", accepted=True, now=self.now)

@@ -237,13 +237,19 @@ class Engines(RuleBasedStateMachine):
         def op(scope):
             match kind:
                 case "retry":
-                    return troubleshooting.operator_retry(scope, domain, command_id)
+                    return troubleshooting.operator_retry(scope, command_id, domain=domain)
                 case "edit":
-                    return troubleshooting.operator_retry(scope, domain, command_id, data={"n": 2})
+                    return troubleshooting.operator_retry(
+                        scope, command_id, domain=domain, data={"n": 2}
+                    )
                 case "cancel":
-                    return troubleshooting.operator_cancel(scope, domain, command_id, "no use")
+                    return troubleshooting.operator_cancel(
+                        scope, command_id, domain=domain, reason="no use"
+                    )
                 case _:
-                    return troubleshooting.operator_complete(scope, domain, command_id, {"by": "hand"})
+                    return troubleshooting.operator_complete(
+                        scope, command_id, {"by": "hand"}, domain=domain
+                    )
 
         with suppress(InvalidOperationError):
             self.both.run(op)

@@ -71,7 +71,7 @@ async def exposed() -> str:
         await saga.drive(bus)
         queue = TroubleshootingQueue(bus)
         parked = await queue.list_troubleshooting("orders")
-        await queue.operator_cancel("orders", parked[0].command_id, "not needed")
+        await queue.operator_cancel(parked[0].command_id, reason="not needed")
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )

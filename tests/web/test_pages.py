@@ -56,8 +56,8 @@ async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
         await scene.fill(bus)
         parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
         desk = TroubleshootingQueue(bus)
-        await desk.acting("ana").comment(parked.domain, parked.command_id, "asked the customer")
-        await desk.acting("ana").assign(parked.domain, parked.command_id, "ben")
+        await desk.acting("ana").comment(parked.command_id, "asked the customer")
+        await desk.acting("ana").assign(parked.command_id, "ben")
         page = (await client.get("/audit")).text
         assert '<td data-label="Details">asked the customer</td>' in page
         assert '<td data-label="Details">to ben</td>' in page

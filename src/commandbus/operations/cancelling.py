@@ -20,7 +20,7 @@ from commandbus.domain.names import as_reason
 from commandbus.errors import InvalidOperationError
 from commandbus.operations import commands
 from commandbus.operations.actions import record_action
-from commandbus.operations.commands import only_one, place_of
+from commandbus.operations.commands import find_one
 from commandbus.operations.ledger import CANCEL, link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -57,12 +57,11 @@ def cancel(
     Raises CommandNotFoundError, and InvalidOperationError when it has ended, or when several domains
     have a command with this id and `domain` is not given.
     """
-    wanted, name = place_of(command_id, domain)
     checked = as_reason(reason) or f"canceled by {scope.by}"
     tries = 0
     while True:
         tries += 1
-        record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+        record = yield from find_one(scope, command_id, domain)
         try:
             if record.status is PARKED:
                 yield from end_parked(scope, record, OperatorAction("cancel", scope.by, checked))

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord
+from commandbus.domain.command import CommandRecord, SendResult
 from commandbus.domain.counts import as_count, as_items
-from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_name, as_text
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
-from commandbus.operations.commands import LIMIT_MAX
+from commandbus.operations.commands import LIMIT_MAX, find_one
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -52,44 +52,53 @@ class Case(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Case)
 
 
-def comment(scope: Scope, domain: str, command_id: UUID | str, text: str) -> Op[None]:
-    """Say something about a command, in its trail. Raises CommandNotFoundError."""
-    said, wanted = as_text(text, "comment", longest=2_000), as_id(command_id, "command_id")
-    domain = as_name(domain, "domain")
+def comment(
+    scope: Scope,
+    command_id: UUID | str | SendResult[Any],
+    text: str,
+    *,
+    domain: str | None = None,
+) -> Op[None]:
+    """Add a comment to the trail of a command. Raises CommandNotFoundError, and InvalidOperationError
+    when several domains have a command with this id and `domain` is not given."""
+    said = as_text(text, "comment", longest=2_000)
+    record = yield from find_one(scope, command_id, domain)
+    name, wanted = record.domain, record.command_id
     details = {"operator": scope.by, "text": said}
-    if not (yield from scope.store.note(domain, wanted, AuditEventType.COMMENTED, details)):
-        raise CommandNotFoundError(domain, wanted)
+    if not (yield from scope.store.note(name, wanted, AuditEventType.COMMENTED, details)):
+        raise CommandNotFoundError(name, wanted)  # purged since it was read
     yield from _change(
         scope,
-        domain,
+        name,
         wanted,
         lambda case: msgspec.structs.replace(
             case, comments=case.comments + 1, comment=said, commented_by=scope.by
         ),
     )
-    yield from link_event(scope, domain, wanted, AuditEventType.COMMENTED, details)
+    yield from link_event(scope, name, wanted, AuditEventType.COMMENTED, details)
 
 
 def assign(
     scope: Scope,
-    domain: str,
-    command_id: UUID | str,
+    command_id: UUID | str | SendResult[Any],
     assignee: str | None,
+    *,
+    domain: str | None = None,
 ) -> Op[None]:
-    """Say who takes care of a parked command; None for nobody. Raises CommandNotFoundError, or
-    InvalidOperationError when it is not parked (any more)."""
+    """Assign a parked command to a person, or to none with None. Raises CommandNotFoundError, and
+    InvalidOperationError when it is not parked (any more), or when several domains have a command with
+    this id and `domain` is not given."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
-    domain, wanted = as_name(domain, "domain"), as_id(command_id, "command_id")
+    record = yield from find_one(scope, command_id, domain)
+    name, wanted = record.domain, record.command_id
     details = {"operator": scope.by, "assignee": who}
-    if not (yield from scope.store.note(domain, wanted, AuditEventType.ASSIGNED, details, parked=True)):
-        records = yield from scope.store.find(wanted, domain)
-        if not records:
-            raise CommandNotFoundError(domain, wanted)
+    if not (yield from scope.store.note(name, wanted, AuditEventType.ASSIGNED, details, parked=True)):
+        record = yield from find_one(scope, wanted, name)  # its state may have changed since
         raise InvalidOperationError(
-            f"Only a parked command is assigned to somebody; this one is {records[0].status}."
+            f"Only a parked command is assigned to somebody; this one is {record.status}."
         )
-    yield from _change(scope, domain, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
-    yield from link_event(scope, domain, wanted, AuditEventType.ASSIGNED, details)
+    yield from _change(scope, name, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
+    yield from link_event(scope, name, wanted, AuditEventType.ASSIGNED, details)
 
 
 def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]]:

@@ -436,6 +436,15 @@ def place_of(command_id: UUID | str | SendResult[Any], domain: str | None) -> tu
     return as_id(command_id, "command_id"), None if domain is None else as_name(domain, "domain")
 
 
+def find_one(
+    scope: Scope, command_id: UUID | str | SendResult[Any], domain: str | None
+) -> Op[CommandRecord]:
+    """The command with this id; `domain` only narrows. Raises CommandNotFoundError, and
+    InvalidOperationError when several domains have one."""
+    wanted, name = place_of(command_id, domain)
+    return only_one((yield from scope.store.find(wanted, name)), wanted, name)
+
+
 def only_one(records: Sequence[CommandRecord], command_id: UUID, domain: str | None) -> CommandRecord:
     """The one command that an id without a domain means."""
     if not records:

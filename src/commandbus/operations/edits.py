@@ -25,7 +25,7 @@ from commandbus.domain.names import as_reason
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.commands import as_status, only_one, place_of, query_commands, send
+from commandbus.operations.commands import as_status, find_one, query_commands, send
 from commandbus.operations.ledger import link_event
 from commandbus.operations.redrive import BULK_MAX, PAGE
 from commandbus.operations.scope import Flow, Scope, Send
@@ -83,14 +83,13 @@ def reschedule(
     not wait, or would expire before it is due.
     """
     edit, because = _edit_of_time(due_at, delay), as_reason(reason)
-    wanted, name = place_of(command_id, domain)
-    record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+    record = yield from find_one(scope, command_id, domain)
     now = yield from scope.store.now()
     moment = as_datetime(edit.moment(now, now))
     if record.expires_at is not None and record.expires_at <= moment:
         raise InvalidOperationError(
-            f"Command {wanted} expires at {record.expires_at.isoformat()}, before it would be due "
-            f"({moment.isoformat()}); choose an earlier time, or resend it without an expiry."
+            f"Command {record.command_id} expires at {record.expires_at.isoformat()}, before it would "
+            f"be due ({moment.isoformat()}); choose an earlier time, or resend it without an expiry."
         )
     changed = {"due_at": moment.isoformat(), "due_at_before": record.due_at.isoformat()}
     yield from _edit(scope, record, edit, changed, because)
@@ -112,8 +111,7 @@ def reprioritise(
     not wait.
     """
     number, because = as_priority(priority, scope.settings.priorities), as_reason(reason)
-    wanted, name = place_of(command_id, domain)
-    record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+    record = yield from find_one(scope, command_id, domain)
     if record.status is CommandStatus.PENDING and record.priority == number:
         return
     changed = {"priority": number, "priority_before": record.priority}
@@ -138,8 +136,8 @@ def resend(
     nothing is sent, and the result names that command. Raises CommandNotFoundError, PayloadError, or
     InvalidOperationError when the command has not ended, or its data cannot be read or was erased.
     """
-    because, (wanted, name) = as_reason(reason), place_of(original, domain)
-    record = only_one((yield from scope.store.find(wanted, name)), wanted, name)
+    because = as_reason(reason)
+    record = yield from find_one(scope, original, domain)
     _require_ended(record)
     if data is UNCHANGED:
         yield from _require_data(scope, record)

@@ -186,17 +186,17 @@ def _builder(
     match action:
         case "retry":
             return lambda scope, record: operator_retry(
-                scope, record.domain, record.command_id, reason=reason
+                scope, record.command_id, domain=record.domain, reason=reason
             )
         case "cancel":
             if not reason:
                 raise InvalidArgumentError("Canceling needs a reason, for the audit.")
             return lambda scope, record: operator_cancel(
-                scope, record.domain, record.command_id, reason
+                scope, record.command_id, domain=record.domain, reason=reason
             )
         case "complete":
             return lambda scope, record: operator_complete(
-                scope, record.domain, record.command_id, result, reason=reason
+                scope, record.command_id, result, domain=record.domain, reason=reason
             )
         case _:
             raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")

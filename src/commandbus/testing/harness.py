@@ -258,13 +258,13 @@ class Harness(ABC):
         return self.queue_class(self.bus)
 
     def operator_retry(self, command_id: UUID, **kwargs: Any) -> None:
-        self.call(self.troubleshooting.operator_retry, DOMAIN, command_id, **kwargs)
+        self.call(self.troubleshooting.operator_retry, command_id, **kwargs)
 
     def operator_cancel(self, command_id: UUID, reason: str = "no use", **kwargs: Any) -> None:
-        self.call(self.troubleshooting.operator_cancel, DOMAIN, command_id, reason, **kwargs)
+        self.call(self.troubleshooting.operator_cancel, command_id, reason=reason, **kwargs)
 
     def operator_complete(self, command_id: UUID, result: Any = None, **kwargs: Any) -> None:
-        self.call(self.troubleshooting.operator_complete, DOMAIN, command_id, result, **kwargs)
+        self.call(self.troubleshooting.operator_complete, command_id, result, **kwargs)
 
     # Processing by hand.
 

@@ -48,7 +48,7 @@ def comment(
     with target.acting(url, operator) as bus:
         record = commands.find(bus, command_id, domain)
         queue = SyncTroubleshootingQueue(bus)
-        queue.comment(record.domain, record.command_id, words)
+        queue.comment(record.command_id, words, domain=record.domain)
     output.done("the comment is in the command's trail")
 
 
@@ -68,5 +68,5 @@ def assign(
     with target.acting(url, operator) as bus:
         record = commands.find(bus, command_id, domain)
         queue = SyncTroubleshootingQueue(bus)
-        queue.assign(record.domain, record.command_id, assignee or None)
+        queue.assign(record.command_id, assignee or None, domain=record.domain)
     output.done(f"{assignee or 'nobody'} takes care of it")

@@ -289,7 +289,7 @@ class Action:
 
     def one(self, queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
         act = getattr(queue, f"operator_{self.verb}")
-        act(record.domain, record.command_id, reason=self.reason, **self.fields)
+        act(record.command_id, domain=record.domain, reason=self.reason, **self.fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Desk(Reads):
         """A parked command; with data, corrected. Masks that were left in it mean what they hid."""
         data = await self._edited(domain, command_id, body)
         queue = TroubleshootingQueue(await self._acting(who))
-        await queue.operator_retry(domain, command_id, data=data, reason=body.reason or None)
+        await queue.operator_retry(command_id, data=data, domain=domain, reason=body.reason or None)
         return self._done("sent back to work")
 
     async def complete(
@@ -106,21 +106,21 @@ class Desk(Reads):
     ) -> v.Done:
         queue = TroubleshootingQueue(await self._acting(who))
         await queue.operator_complete(
-            domain,
             command_id,
             without_masks(body.result, "result"),
+            domain=domain,
             reason=body.reason or None,
         )
         return self._done("completed")
 
     async def comment(self, domain: str, command_id: UUID, body: v.CommentBody, who: Account) -> v.Done:
         queue = TroubleshootingQueue(await self._acting(who))
-        await queue.comment(domain, command_id, body.text)
+        await queue.comment(command_id, body.text, domain=domain)
         return self._done("commented on")
 
     async def assign(self, domain: str, command_id: UUID, body: v.AssignBody, who: Account) -> v.Done:
         queue = TroubleshootingQueue(await self._acting(who))
-        await queue.assign(domain, command_id, body.assignee or None)
+        await queue.assign(command_id, body.assignee or None, domain=domain)
         return self._done(f"assigned to {body.assignee or 'nobody'}")
 
     async def bulk(self, body: v.BulkBody, who: Account) -> v.BulkAnswer:

@@ -98,7 +98,7 @@ def stuck(error: Exception) -> Callable[[Harness], Any]:
 
 def queue(method: str, *args: Any, **kwargs: Any) -> Callable[[Harness, Any], Any]:
     def act(bus: Harness, command_id: Any) -> Any:
-        return bus.call(getattr(bus.troubleshooting, method), DOMAIN, command_id, *args, **kwargs)
+        return bus.call(getattr(bus.troubleshooting, method), command_id, *args, **kwargs)
 
     return act
 
@@ -115,7 +115,7 @@ def of_bus(method: str, *args: Any, **kwargs: Any) -> Callable[[Harness, Any], A
 
 ACTIONS: dict[str, Case] = {
     "operator_retry": Case(parked, queue("operator_retry", reason=WHY), "raise"),
-    "operator_cancel": Case(parked, queue("operator_cancel", WHY), "raise"),
+    "operator_cancel": Case(parked, queue("operator_cancel", reason=WHY), "raise"),
     "operator_complete": Case(parked, queue("operator_complete", reason=WHY), "raise"),
     "comment": Case(parked, queue("comment", WHY), None),
     "assign": Case(parked, queue("assign", "ben"), None),

@@ -166,11 +166,11 @@ def _operating(bus: Harness) -> dict[str, Act]:
         Schedule(name="nightly", domain=DOMAIN, command_type="x", cron="0 0 * * *"),
     )
     return {
-        "retry": lambda: bus.call(desk.operator_retry, DOMAIN, parked[0], data={"n": 9}),
-        "cancel parked": lambda: bus.call(desk.operator_cancel, DOMAIN, parked[1], "no"),
-        "complete": lambda: bus.call(desk.operator_complete, DOMAIN, parked[2], {"ok": 1}),
-        "comment": lambda: bus.call(desk.comment, DOMAIN, parked[3], "hm"),
-        "assign": lambda: bus.call(desk.assign, DOMAIN, parked[3], "ben"),
+        "retry": lambda: bus.call(desk.operator_retry, parked[0], data={"n": 9}),
+        "cancel parked": lambda: bus.call(desk.operator_cancel, parked[1], reason="no"),
+        "complete": lambda: bus.call(desk.operator_complete, parked[2], {"ok": 1}),
+        "comment": lambda: bus.call(desk.comment, parked[3], "hm"),
+        "assign": lambda: bus.call(desk.assign, parked[3], "ben"),
         "reschedule": lambda: bus.call(bus.bus.reschedule, waiting, delay=90),
         "reprioritise": lambda: bus.call(bus.bus.reprioritise, waiting, "low"),
         "cancel waiting": lambda: bus.call(bus.bus.cancel, waiting, reason="no"),

@@ -158,7 +158,7 @@ class CancellingSuite:
             assert began.wait(10)
             bus.cancel(command_id)
             assert bus.wait(command_id).status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
-            bus.call(bus.troubleshooting.operator_retry, "orders", command_id, data="mended")
+            bus.call(bus.troubleshooting.operator_retry, command_id, data="mended")
             assert bus.wait(command_id).result == "done"
         assert bus.run(bus.store.list_documents("cancellation")) == []
 

@@ -27,8 +27,8 @@ def look(bus: Harness, send_to: str | None = None) -> int:
 class CasesSuite:
     def test_comments_are_kept_in_the_trail_and_the_last_one_in_the_list(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
-        bus.call(desk.acting("ann").comment, DOMAIN, command_id, "asked the bank")
-        bus.call(desk.acting("ben").comment, DOMAIN, command_id, "they call back")
+        bus.call(desk.acting("ann").comment, command_id, "asked the bank")
+        bus.call(desk.acting("ben").comment, command_id, "they call back")
         said = [e.details for e in bus.trail(command_id) if e.event_type == "COMMENTED"]
         assert said == [
             {"operator": "ann", "text": "asked the bank"},
@@ -39,7 +39,7 @@ class CasesSuite:
 
     def test_of_many_comments_at_once_none_is_lost(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
-        results = together(5, lambda n: bus.call(desk.comment, DOMAIN, command_id, f"number {n}"))
+        results = together(5, lambda n: bus.call(desk.comment, command_id, f"number {n}"))
         assert results == [None] * 5
         (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert case.comments == bus.kinds(command_id).count("COMMENTED") == 5
@@ -47,30 +47,30 @@ class CasesSuite:
     def test_a_parked_command_is_assigned_and_found_by_its_assignee(self, bus: Harness) -> None:
         first, second = park(bus), park(bus)
         desk = bus.troubleshooting
-        bus.call(desk.acting("ben").assign, DOMAIN, first, "ann")
-        bus.call(desk.acting("ben").assign, DOMAIN, second, "ben")
+        bus.call(desk.acting("ben").assign, first, "ann")
+        bus.call(desk.acting("ben").assign, second, "ben")
         assert [r.command_id for r in bus.call(desk.list_assigned, "ann")] == [first]
         cases = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert [case.assignee for case in cases] == ["ben", "ann"]
-        bus.call(desk.acting("ann").assign, DOMAIN, first, None)
+        bus.call(desk.acting("ann").assign, first, None)
         assert bus.call(desk.list_assigned, "ann") == []
 
     def test_what_is_decided_is_nobodys_any_more(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
-        bus.call(desk.assign, DOMAIN, command_id, "ann")
+        bus.call(desk.assign, command_id, "ann")
         bus.operator_cancel(command_id)
         assert bus.call(desk.list_assigned, "ann") == []
         with pytest.raises(InvalidOperationError, match="CANCELED"):
-            bus.call(desk.assign, DOMAIN, command_id, "ben")
+            bus.call(desk.assign, command_id, "ben")
         assert bus.kinds(command_id).count("ASSIGNED") == 1
 
     def test_an_unknown_command_has_no_case(self, bus: Harness) -> None:
         desk = bus.troubleshooting
         for step in (desk.comment, desk.assign):
             with pytest.raises(CommandNotFoundError):
-                bus.call(step, DOMAIN, uuid4(), "ann")
+                bus.call(step, uuid4(), "ann")
         with pytest.raises(InvalidArgumentError):
-            bus.call(desk.comment, DOMAIN, park(bus), "")
+            bus.call(desk.comment, park(bus), "")
 
     def test_what_nobody_resolved_in_time_is_escalated_once(self, bus: Harness) -> None:
         command_id = park(bus)
@@ -135,7 +135,7 @@ class CasesSuite:
         over, open_ = park(bus), park(bus)
         desk = bus.troubleshooting
         for command_id in (over, open_):
-            bus.call(desk.assign, DOMAIN, command_id, "ann")
+            bus.call(desk.assign, command_id, "ann")
         bus.operator_cancel(over)
         bus.advance(29 * 86_400)
         assert bus.run(forget_cases(bus.bus.scope)) == 0

@@ -72,7 +72,7 @@ class ErasureSuite:
 
     def test_errors_and_edits_are_erased_from_the_trail(self, bus: Harness) -> None:
         command_id = park(bus, MINE)
-        bus.call(bus.troubleshooting.acting("ben").comment, DOMAIN, command_id, f"called {SECRET}")
+        bus.call(bus.troubleshooting.acting("ben").comment, command_id, f"called {SECRET}")
         bus.acting("ben").operator_retry(command_id, data=MINE | {"zip": 1}, reason=f"for {SECRET}")
         worker = bus.worker()
         refusal = BusinessRuleException("NO", f"{SECRET} is unknown", details={"name": SECRET})

@@ -118,8 +118,8 @@ class LedgerSuite:
     def test_everything_that_operators_do_is_linked(self, bus: Harness) -> None:
         desk = bus.troubleshooting
         first, second, third = park(bus), park(bus), park(bus)
-        bus.call(desk.acting("ann").comment, DOMAIN, first, "hm")
-        bus.call(desk.acting("ann").assign, DOMAIN, first, "ben")
+        bus.call(desk.acting("ann").comment, first, "hm")
+        bus.call(desk.acting("ann").assign, first, "ben")
         bus.acting("ann").operator_retry(first)
         bus.acting("ann").operator_cancel(second)
         bus.acting("ann").operator_complete(third)
@@ -293,7 +293,7 @@ class LedgerSuite:
 
         def act() -> None:
             bus.call(bus.bus.acting("ann").pause, DOMAIN, f"look {next(moment)}")
-            bus.call(bus.troubleshooting.acting("ben").comment, DOMAIN, command_id, "hm")
+            bus.call(bus.troubleshooting.acting("ben").comment, command_id, "hm")
 
         command_id = park(bus)
         act()

@@ -72,7 +72,7 @@ class CompensationSuite:
     def test_an_operator_may_do_without_a_parked_compensation(self, bus: Harness) -> None:
         sagas, process_id = failing(bus)
         command_id = sagas.done("cancel_car", BROKEN)
-        bus.call(bus.troubleshooting.operator_cancel, DOMAIN, command_id, "done by phone")
+        bus.call(bus.troubleshooting.operator_cancel, command_id, reason="done by phone")
         sagas.route()
         assert sagas.waiting() == ["cancel_hotel"]
         assert "COMPENSATION_SKIPPED cancel_car" in sagas.happened(process_id)

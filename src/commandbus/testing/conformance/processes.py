@@ -333,7 +333,7 @@ class ProcessSuite:
         process_id = sagas.start()
         command_id = sagas.done("book_hotel", PermanentCommandError("BROKEN"))
         act = getattr(bus.troubleshooting.acting("ann"), decide)
-        bus.call(act, DOMAIN, command_id, "by hand")
+        bus.call(act, command_id, reason="by hand")
         sagas.route()
         assert sagas.status(process_id) == status
 

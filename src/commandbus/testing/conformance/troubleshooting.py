@@ -10,7 +10,12 @@ import pytest
 
 from commandbus.domain.command import Command
 from commandbus.domain.lifecycle import PARKED, CommandStatus
-from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadError
+from commandbus.errors import (
+    CommandNotFoundError,
+    InvalidOperationError,
+    PayloadError,
+    PermanentCommandError,
+)
 from commandbus.testing.conformance.helpers import crash, park, registry_of, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
@@ -18,6 +23,16 @@ from commandbus.testing.harness import DOMAIN, Harness
 Resolve = Callable[[Harness, UUID], None]
 every_decision = pytest.mark.parametrize(
     "resolve", [Harness.operator_retry, Harness.operator_cancel, Harness.operator_complete]
+)
+every_action = pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("operator_retry", ()),
+        ("operator_cancel", ()),
+        ("operator_complete", ()),
+        ("comment", ("hm",)),
+        ("assign", ("ann",)),
+    ],
 )
 
 
@@ -137,6 +152,29 @@ class TroubleshootingSuite:
         missing = uuid4()
         with pytest.raises(CommandNotFoundError, match=str(missing)):
             resolve(bus, missing)
+
+    @every_action
+    def test_an_id_alone_or_what_a_send_returned_finds_the_command(
+        self, bus: Harness, name: str, args: tuple[Any, ...]
+    ) -> None:
+        act = getattr(bus.troubleshooting, name)
+        parked = [park(bus) for _ in range(3)]
+        sent = bus.send_result("elsewhere", "ship")
+        worker = bus.worker("elsewhere")
+        bus.call(worker.fail, bus.take(worker), PermanentCommandError("BROKEN"))
+        for one in (parked[0], str(parked[1]), sent):
+            bus.call(act, one, *args)
+        bus.send("elsewhere", command_id=parked[2])
+        with pytest.raises(InvalidOperationError, match="Several domains"):
+            bus.call(act, parked[2], *args)
+        bus.call(act, parked[2], *args, domain=DOMAIN)
+        with pytest.raises(CommandNotFoundError):
+            bus.call(act, parked[2], *args, domain="nowhere")
+
+    def test_a_cancel_without_a_reason_names_the_operator(self, bus: Harness) -> None:
+        command_id = park(bus)
+        bus.call(bus.troubleshooting.acting("ada").operator_cancel, command_id)
+        assert bus.get(command_id).reason == "canceled by ada"
 
     @every_decision
     def test_of_many_operators_at_once_one_decides(self, bus: Harness, resolve: Resolve) -> None:

@@ -168,9 +168,9 @@ class VerdictsSuite:
         with bus.run_worker(registry):
             assert bus.wait(command_id).error_code == "UNDECODABLE"
             with pytest.raises(PayloadError, match=r"does not fit.*ship"):
-                bus.call(queue.operator_retry, DOMAIN, command_id, data={"n": "eight"})
+                bus.call(queue.operator_retry, command_id, data={"n": "eight"})
             assert bus.get(command_id).status is PARKED
-            bus.call(queue.acting("ann").operator_retry, DOMAIN, command_id, data={"n": 8})
+            bus.call(queue.acting("ann").operator_retry, command_id, data={"n": 8})
             assert bus.wait(command_id).status is CommandStatus.COMPLETED
         assert shipped == [{"n": 8}]
         edit = next(e for e in bus.trail(command_id) if e.event_type == "OPERATOR_RETRY")
