@@ -100,7 +100,7 @@ def test_delete_forgets_only_when_told_twice(cli: Cli, bus: SyncCommandBus) -> N
     assert "--yes" in cli("schedule", "delete", "nightly", code=2).err
     assert bus.get_schedule("nightly") is not None
     cli("schedule", "delete", "nightly", "--yes")
-    assert bus.list_schedules() == []
+    assert not bus.list_schedules()
 
 
 @pytest.mark.parametrize("verb", ["show", "enable", "disable", "trigger", "delete"])
@@ -126,4 +126,4 @@ def test_what_is_no_schedule_is_a_usage_error(
     cli: Cli, bus: SyncCommandBus, arguments: list[str], complaint: str
 ) -> None:
     assert complaint in cli("schedule", "add", "x", "mail", "Ping", *arguments, code=2).err
-    assert bus.list_schedules() == []
+    assert not bus.list_schedules()

@@ -42,7 +42,7 @@ def test_one_of_many_is_refused_with_all(bus: Harness, options: dict[str, Any]) 
 def test_limits_of_what_runs_are_refused(bus: Harness, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError, match="only sends can be limited"):
         bus.call(bus.bus.set_limit, "orders", **options)
-    assert bus.call(bus.bus.list_limits) == []
+    assert not bus.call(bus.bus.list_limits)
 
 
 def test_sends_can_be_limited(bus: Harness) -> None:

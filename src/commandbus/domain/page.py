@@ -11,8 +11,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Page(Sequence[T_co]):
-    """A part of a list, newest first: a sequence of its items. `next` is the cursor of the following
-    page, to be given as `after=`, or None at the end; a page may be short and still have a next one."""
+    """A part of a list: a sequence of its items, newest first, or by name if they have one. `next` is
+    the cursor of the following page, to be given as `after=`, or None at the end; a page may be short
+    and still have a next one."""
 
     items: Sequence[T_co]
     next: str | None = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.gates import Change, Gates
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name, as_reason
+from commandbus.domain.page import Page
 from commandbus.operations.actions import record_action
+from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
@@ -27,15 +31,16 @@ class _Body(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Body)
 
 
-def list_breakers(scope: Scope) -> Op[list[BreakerSnapshot]]:
-    """Every breaker that ever opened, by target."""
+def list_breakers(
+    scope: Scope, *, after: str | None = None, limit: int | None = None
+) -> Op[Page[BreakerSnapshot]]:
+    """Every breaker that ever opened, by target: all, or with `limit` a page at a time."""
     now = yield from scope.store.now()
-    found: list[BreakerSnapshot] = []
-    after: str | None = None
-    while page := (yield from scope.store.list_documents(KIND, after=after)):
-        found += readable(page, lambda document: _snapshot(document, now))
-        after = page[-1].key
-    return found
+
+    def read(documents: Sequence[Document]) -> list[BreakerSnapshot]:
+        return readable(documents, lambda document: _snapshot(document, now))
+
+    return (yield from list_named(scope, KIND, read, after, limit))
 
 
 def get_breaker(scope: Scope, target: str) -> Op[BreakerSnapshot | None]:

@@ -20,6 +20,7 @@ from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_name, as_text
+from commandbus.domain.page import Page
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, find_one
 from commandbus.operations.ledger import link_event
@@ -101,29 +102,31 @@ def assign(
     yield from link_event(scope, name, wanted, AuditEventType.ASSIGNED, details)
 
 
-def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[list[Case]]:
-    """What people said and arranged about these commands, in their order."""
+def list_cases(scope: Scope, commands: Iterable[CommandRecord]) -> Op[Page[Case]]:
+    """The cases of these commands, in their order, in one page."""
     keys = [case_key(record.domain, record.command_id) for record in as_items(commands, "commands")]
     found = (yield from scope.store.get_documents(KIND, keys)) if keys else []
     cases = dict(readable(found, lambda d: (d.key, _decoder.decode(d.body))))
-    return [cases.get(key) or Case() for key in keys]
+    return Page([cases.get(key) or Case() for key in keys])
 
 
-def list_assigned(scope: Scope, assignee: str, *, limit: int = 100) -> Op[list[CommandRecord]]:
-    """The parked commands that somebody takes care of."""
+def list_assigned(
+    scope: Scope, assignee: str, *, after: str | None = None, limit: int = 100
+) -> Op[Page[CommandRecord]]:
+    """The parked commands that are assigned to a person, by domain and id, a page at a time."""
     as_count(limit, "limit", highest=LIMIT_MAX)
     who = as_text(assignee, "assignee", longest=200)
+    cursor = None if after is None else as_text(after, "after")
     found: list[CommandRecord] = []
-    after: str | None = None
-    while len(found) < limit:
-        page = yield from scope.store.list_documents(KIND, status=who, after=after)
-        for domain, command_id in readable(page, _command_of):
-            records = yield from scope.store.find(command_id, domain)
-            found += [record for record in records if record.status is PARKED]
-        if not page:
-            break
-        after = page[-1].key
-    return found[:limit]
+    while page := (yield from scope.store.list_documents(KIND, status=who, after=cursor)):
+        for document in page:
+            cursor = document.key
+            for domain, command_id in readable([document], _command_of):
+                records = yield from scope.store.find(command_id, domain)
+                found += [record for record in records if record.status is PARKED]
+            if len(found) == limit:
+                return Page(found, cursor)
+    return Page(found)
 
 
 def escalate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.page import Page
 from commandbus.domain.presence import Reason, Why, WorkerInfo
 from commandbus.domain.process.values import ENDED as PROCESS_ENDED
 from commandbus.domain.process.values import (
@@ -25,6 +27,7 @@ from commandbus.domain.process.values import (
 )
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one
+from commandbus.operations.pages import list_named
 from commandbus.operations.processes import get_process
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -66,16 +69,18 @@ def forget_dead_workers(scope: Scope) -> Op[int]:
     return len(dead)
 
 
-def list_workers(scope: Scope) -> Op[list[WorkerInfo]]:
-    """The workers and process routers that reported themselves lately, by name."""
+def list_workers(
+    scope: Scope, *, after: str | None = None, limit: int | None = None
+) -> Op[Page[WorkerInfo]]:
+    """The workers and process routers that reported themselves lately, by name: all, or with `limit` a
+    page at a time."""
     now = yield from scope.store.now()
-    found: list[WorkerInfo] = []
-    after: str | None = None
-    while page := (yield from scope.store.list_documents(KIND, after=after)):
-        live = [d for d in page if d.due_at is not None and d.due_at > now]
-        found += readable(live, lambda document: _decoder.decode(document.body))
-        after = page[-1].key
-    return found
+
+    def read(documents: Sequence[Document]) -> list[WorkerInfo]:
+        live = [d for d in documents if d.due_at is not None and d.due_at > now]
+        return readable(live, lambda document: _decoder.decode(document.body))
+
+    return (yield from list_named(scope, KIND, read, after, limit))
 
 
 def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> Op[Why]:

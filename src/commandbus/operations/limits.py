@@ -5,6 +5,7 @@ from __future__ import annotations
 from commandbus.domain.limits import Limit, make_limit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name, as_reason
+from commandbus.domain.page import Page
 from commandbus.errors import InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
@@ -41,9 +42,10 @@ def set_limit(
     return limit
 
 
-def list_limits(scope: Scope, domain: str | None = None) -> Op[list[Limit]]:
-    """The limits of a domain, or of all."""
-    return (yield from scope.store.limits(None if domain is None else as_name(domain, "domain")))
+def list_limits(scope: Scope, domain: str | None = None) -> Op[Page[Limit]]:
+    """The limits of a domain, or of all, in one page."""
+    name = None if domain is None else as_name(domain, "domain")
+    return Page((yield from scope.store.limits(name)))
 
 
 def clear_limit(

@@ -8,6 +8,7 @@ slot to the next who looks.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -16,10 +17,12 @@ import msgspec
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.domain.names import as_name, as_reason
+from commandbus.domain.page import Page
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.commands import encode_request
+from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op, Wake
@@ -96,16 +99,15 @@ def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
     return None if document is None else _record(_decoder.decode(document.body), document.due_at)
 
 
-def list_schedules(scope: Scope) -> Op[list[ScheduleRecord]]:
-    """All schedules by name, with their next and last runs."""
-    records: list[ScheduleRecord] = []
-    after: str | None = None
-    while True:
-        page = yield from scope.store.list_documents(KIND, after=after)
-        records += readable(page, lambda d: _record(_decoder.decode(d.body), d.due_at))
-        if not page:
-            return records
-        after = page[-1].key
+def list_schedules(
+    scope: Scope, *, after: str | None = None, limit: int | None = None
+) -> Op[Page[ScheduleRecord]]:
+    """The schedules by name, with their next and last runs: all, or with `limit` a page at a time."""
+
+    def read(documents: Sequence[Document]) -> list[ScheduleRecord]:
+        return readable(documents, lambda d: _record(_decoder.decode(d.body), d.due_at))
+
+    return (yield from list_named(scope, KIND, read, after, limit))
 
 
 def enable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[None]:

@@ -55,7 +55,7 @@ def list_(url: options.Url = None, json: options.Json = False) -> None:
     with target.opened(url) as bus:
         found = bus.list_breakers()
     if json:
-        output.json_document({"breakers": found})
+        output.json_document({"breakers": list(found)})
         return
     output.table(found, COLUMNS, empty="no breaker has ever opened")
 

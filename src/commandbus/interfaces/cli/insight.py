@@ -65,6 +65,6 @@ def workers(url: options.Url = None, json: options.Json = False) -> None:
     with target.opened(url) as bus:
         found = bus.list_workers()
     if json:
-        output.json_document({"workers": found})
+        output.json_document({"workers": list(found)})
         return
     output.table(found, COLUMNS, empty="no worker has reported itself lately")

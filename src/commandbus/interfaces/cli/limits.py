@@ -49,7 +49,7 @@ def list_(
     with target.opened(url) as bus:
         found = bus.list_limits(domain)
     if json:
-        output.json_document({"limits": found})
+        output.json_document({"limits": list(found)})
         return
     output.table(found, COLUMNS, empty="no limit is set")
 

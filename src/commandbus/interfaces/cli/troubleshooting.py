@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["assign", "cancel", "comment", "complete", "count", "list_", "retry", "show"]
 
 PAGE = 500
-LIMIT_MAX = 1_000
 
 COLUMNS = (
     Column("id", field_of("command_id"), keep=True),
@@ -92,8 +91,14 @@ class Choice:
         )
 
     def assigned(self, queue: SyncTroubleshootingQueue, assignee: str) -> Iterator[CommandRecord]:
-        """What of it somebody takes care of."""
-        return filter(self.fits, queue.list_assigned(assignee, limit=LIMIT_MAX))
+        """What of it is assigned to a person, read as far as it is asked for."""
+        after = None
+        while True:
+            page = queue.list_assigned(assignee, after=after, limit=PAGE)
+            yield from filter(self.fits, page)
+            if page.next is None:
+                return
+            after = page.next
 
     def records(self, queue: SyncTroubleshootingQueue) -> Iterator[CommandRecord]:
         """What is meant, newest first, read as far as it is asked for."""
@@ -139,7 +144,7 @@ def list_(
             records, following = list(page), page.next
         known = queue.list_cases(records)
     if json:
-        output.json_document({"commands": records, "cases": known, "next": following})
+        output.json_document({"commands": records, "cases": list(known), "next": following})
         return
     output.table(records, COLUMNS + cases.columns(records, known), empty=EMPTY)
     if following is not None:

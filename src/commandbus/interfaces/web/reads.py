@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -79,7 +79,7 @@ class Reads:
         samples = await self.figures.now()
         return sorted(samples, key=lambda name: _calm(samples[name]))[:DOMAINS_MAX]
 
-    async def _view(self, name: str, workers: list[WorkerInfo]) -> v.DomainView:
+    async def _view(self, name: str, workers: Sequence[WorkerInfo]) -> v.DomainView:
         bus = await self.stores.reading()
         rate = self.figures.rate(name)
         return domain_view(await bus.stats(name, cap=COUNT_MAX), workers, rate)
@@ -180,7 +180,7 @@ class Reads:
         )
         count = await self._parked(query.domain)
         cases = await queue.list_cases(page)
-        return v.Trouble(self._listed(page), cases, page.next, count)
+        return v.Trouble(self._listed(page), list(cases), page.next, count)
 
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""
@@ -260,10 +260,10 @@ class Reads:
         return v.Schedules(found)
 
     async def workers(self) -> v.Workers:
-        return v.Workers(await (await self.stores.reading()).list_workers())
+        return v.Workers(list(await (await self.stores.reading()).list_workers()))
 
     async def breakers(self) -> v.Breakers:
-        return v.Breakers(await (await self.stores.reading()).list_breakers())
+        return v.Breakers(list(await (await self.stores.reading()).list_breakers()))
 
     async def audit(self, query: v.AuditQuery) -> v.Audit:
         bus = await self.stores.reading()

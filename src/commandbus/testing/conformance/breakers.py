@@ -105,6 +105,14 @@ class BreakerSuite:
         (listed,) = bus.call(bus.bus.list_breakers)
         assert (listed.target, listed.changed_by) == ("bank", "bob")
 
+    def test_breakers_come_in_pages_by_target(self, bus: Harness) -> None:
+        for target in ("mail", "bank", "post"):
+            bus.call(bus.bus.open_breaker, target, 600)
+        first = bus.call(bus.bus.list_breakers, limit=2)
+        assert [known.target for known in first] == ["bank", "mail"]
+        rest = bus.call(bus.bus.list_breakers, after=first.next, limit=2)
+        assert ([known.target for known in rest], rest.next) == (["post"], None)
+
     def test_workers_follow_what_the_fleet_knows(self, bus: Harness) -> None:
         rule = CircuitBreaker("bank", threshold=1000)
         done = guarded(lambda command, context: "done", rule)

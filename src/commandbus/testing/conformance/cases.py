@@ -53,16 +53,26 @@ class CasesSuite:
         cases = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert [case.assignee for case in cases] == ["ben", "ann"]
         bus.call(desk.acting("ann").assign, first, None)
-        assert bus.call(desk.list_assigned, "ann") == []
+        assert not bus.call(desk.list_assigned, "ann")
 
     def test_what_is_decided_is_nobodys_any_more(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
         bus.call(desk.assign, command_id, "ann")
         bus.operator_cancel(command_id)
-        assert bus.call(desk.list_assigned, "ann") == []
+        assert not bus.call(desk.list_assigned, "ann")
         with pytest.raises(InvalidOperationError, match="CANCELED"):
             bus.call(desk.assign, command_id, "ben")
         assert bus.kinds(command_id).count("ASSIGNED") == 1
+
+    def test_the_commands_of_an_assignee_come_in_pages(self, bus: Harness) -> None:
+        desk, parked = bus.troubleshooting, [park(bus) for _ in range(4)]
+        for command_id in parked:
+            bus.call(desk.assign, command_id, "ann")
+        bus.operator_cancel(parked.pop())
+        first = bus.call(desk.list_assigned, "ann", limit=2)
+        rest = bus.call(desk.list_assigned, "ann", after=first.next, limit=2)
+        assert (len(first), len(rest), rest.next) == (2, 1, None)
+        assert {record.command_id for record in (*first, *rest)} == set(parked)
 
     def test_an_unknown_command_has_no_case(self, bus: Harness) -> None:
         desk = bus.troubleshooting

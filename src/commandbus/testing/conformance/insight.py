@@ -20,7 +20,7 @@ from commandbus.errors import (
     PermanentCommandError,
     TransientCommandError,
 )
-from commandbus.operations.insight import FORGOTTEN_AFTER
+from commandbus.operations.insight import FORGOTTEN_AFTER, report_worker
 from commandbus.services.presence import Presence
 from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of, require
 from commandbus.testing.handlers import Gate
@@ -184,7 +184,16 @@ class WorkersSuite:
             assert info.command_types == ((DOMAIN, "ship"),)
             assert info.runtime == bus.runtime
             check_place(info)
-        assert bus.call(bus.bus.list_workers) == []
+        assert not bus.call(bus.bus.list_workers)
+
+    def test_workers_come_in_pages_by_name(self, bus: Harness) -> None:
+        infos = [bus.worker()._presence(bus.runtime) for _ in range(3)]
+        for info in infos:
+            bus.run(report_worker(bus.bus.scope, info, 0))
+        first = bus.call(bus.bus.list_workers, limit=2)
+        rest = bus.call(bus.bus.list_workers, after=first.next)
+        assert [info.name for info in (*first, *rest)] == sorted(info.name for info in infos)
+        assert (len(first), rest.next) == (2, None)
 
     def test_a_worker_reports_itself_again_and_again(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=lambda command, context: None)):
@@ -209,7 +218,7 @@ class WorkersSuite:
             assert (info.concurrency, info.command_types) == (2, ())
             reply = bus.send(BookTrip.reply_to, "reply", None, delay=60)
             assert codes(bus, reply) == ["SCHEDULED"]
-        assert bus.call(bus.bus.list_workers) == []
+        assert not bus.call(bus.bus.list_workers)
 
 
 class RedriveSuite:

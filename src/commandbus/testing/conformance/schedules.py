@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commandbus.domain.schedule import Misfire, Schedule
-from commandbus.errors import ConfigurationError, InvalidOperationError
+from commandbus.errors import ConfigurationError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.schedules import KIND, disable_schedule, put_schedule, tick
 from commandbus.testing.conformance.helpers import ReadBefore, registry_of, together
 from commandbus.testing.handlers import Recorder
@@ -115,6 +115,16 @@ class ScheduleSuite:
         assert put(bus, hourly(data=2)).next_run == planned
         assert put(bus, hourly(every=7)).next_run != planned
 
+    def test_schedules_come_in_pages(self, bus: Harness) -> None:
+        for name in ("c", "a", "b"):
+            put(bus, hourly(name=name))
+        first = bus.call(bus.bus.list_schedules, limit=2)
+        assert [record.schedule.name for record in first] == ["a", "b"]
+        rest = bus.call(bus.bus.list_schedules, after=first.next)
+        assert ([record.schedule.name for record in rest], rest.next) == (["c"], None)
+        with pytest.raises(InvalidArgumentError, match="limit"):
+            bus.call(bus.bus.list_schedules, limit=0)
+
     def test_schedules_are_listed_by_name_and_deleted(self, bus: Harness) -> None:
         for name in ("b", "a"):
             put(bus, hourly(name=name))
@@ -151,7 +161,7 @@ class ScheduleSuite:
     ) -> None:
         with pytest.raises(ValueError, match=named):
             put(bus, hourly(**change))
-        assert bus.call(bus.bus.list_schedules) == []
+        assert not bus.call(bus.bus.list_schedules)
 
     def test_an_unknown_schedule_cannot_be_triggered(self, bus: Harness) -> None:
         with pytest.raises(InvalidOperationError, match="nosuch"):
