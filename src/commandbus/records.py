@@ -18,11 +18,13 @@ from commandbus.domain.reply import Reply as Reply
 from commandbus.domain.schedule import ScheduleRecord as ScheduleRecord
 from commandbus.engines.memory.queue import QueueItem as QueueItem
 from commandbus.operations.actions import ActionRecord as ActionRecord
+from commandbus.operations.batches import AddToBatchResult as AddToBatchResult
 from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
 from commandbus.operations.cases import Case as Case
 from commandbus.operations.checking import CheckReport as CheckReport
 from commandbus.operations.edits import EditReport as EditReport
 from commandbus.operations.erasure import EraseReport as EraseReport
+from commandbus.operations.queues import PurgeReport as PurgeReport
 from commandbus.operations.redrive import BulkReport as BulkReport
 from commandbus.operations.retention import PruneReport as PruneReport
 from commandbus.operations.verification import LedgerReport as LedgerReport

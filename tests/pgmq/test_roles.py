@@ -184,7 +184,7 @@ def test_an_admin_operates(as_role: dict[str, str]) -> None:
         assert record.status is CommandStatus.CANCELED
         bus.pause("orders")
         bus.resume("orders")
-        assert bus.purge("orders") == 1
+        assert bus.purge("orders").gone == 1
 
 
 @pytest.fixture

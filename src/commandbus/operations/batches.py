@@ -51,6 +51,12 @@ class CreateBatchResult(msgspec.Struct, frozen=True):
     command_ids: list[UUID]
 
 
+class AddToBatchResult(msgspec.Struct, frozen=True):
+    batch_id: UUID
+    command_ids: list[UUID]
+    """In the order of the commands."""
+
+
 def create_batch(
     scope: Scope,
     domain: str,
@@ -142,20 +148,22 @@ def _open(scope: Scope, domain: str, batch_id: UUID, body: BatchBody) -> Op[None
 
 def add_to_batch(
     scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand | SendRequest[Any]]
-) -> Op[list[UUID]]:
+) -> Op[AddToBatchResult]:
     """Send more commands of an open batch. Raises BatchNotFoundError, or InvalidOperationError when
     the batch is complete."""
+    key = as_id(batch_id, "batch_id")
     requests = [
-        msgspec.structs.replace(_member(command, domain), batch_id=as_id(batch_id, "batch_id"))
+        msgspec.structs.replace(_member(command, domain), batch_id=key)
         for command in as_items(commands, "commands")
     ]
     if not requests:
         raise InvalidArgumentError("Give at least one command to add.")
-    return _ids(send_many(scope, requests))
+    return _add(scope, key, requests)
 
 
-def _ids(op: Op[Any]) -> Op[list[UUID]]:
-    return [result.command_id for result in (yield from op)]
+def _add(scope: Scope, batch_id: UUID, requests: list[SendRequest[Any]]) -> Op[AddToBatchResult]:
+    results = yield from send_many(scope, requests)
+    return AddToBatchResult(batch_id, [result.command_id for result in results])
 
 
 def get_batch(scope: Scope, domain: str, batch_id: UUID | str) -> Op[BatchRecord | None]:

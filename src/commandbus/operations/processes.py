@@ -80,6 +80,12 @@ class ProcessStart(msgspec.Struct, frozen=True):
     process_id: UUID | str | None = None
 
 
+class CreateProcessBatchResult(msgspec.Struct, frozen=True):
+    batch_id: UUID
+    process_ids: list[UUID]
+    """In the order of the states."""
+
+
 def start_processes(
     scope: Scope,
     declaration: type[Process[Any]],
@@ -156,7 +162,7 @@ def create_process_batch(
     name: str | None = None,
     custom_data: Any = None,
     on_complete: SendRequest | None = None,
-) -> Op[UUID]:
+) -> Op[CreateProcessBatchResult]:
     """Start processes as a batch, which is complete when the last of them has ended."""
     key = as_optional_id(batch_id, "batch_id") or scope.new_id()
     work, ids = _begin_all(scope, declaration, starts, key)
@@ -168,9 +174,9 @@ def create_process_batch(
 
 def _create_batch(
     scope: Scope, reply_to: str, work: Work, ids: list[UUID], key: UUID, opening: Op[None]
-) -> Op[UUID]:
+) -> Op[CreateProcessBatchResult]:
     yield from _start(scope, reply_to, work, ids, key, opening)
-    return key
+    return CreateProcessBatchResult(key, ids)
 
 
 def get_process(scope: Scope, process_id: UUID | str) -> Op[ProcessRecord | None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
+
 from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.priority import Priority, as_priority
@@ -14,6 +16,12 @@ from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.port import AdoptingStore
 from commandbus.store.records import QueueStats
+
+
+class PurgeReport(msgspec.Struct, frozen=True):
+    """How many commands were forgotten."""
+
+    gone: int
 
 
 def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
@@ -65,12 +73,12 @@ def list_domains(scope: Scope) -> Op[list[str]]:
     return (yield from scope.store.domains())
 
 
-def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[int]:
-    """Forget a domain, or everything, with all trails: for tests. Returns how many commands."""
+def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[PurgeReport]:
+    """Forget a domain, or everything, with all trails: for tests."""
     chosen, because = None if domain is None else as_name(domain, "domain"), as_reason(reason)
     known = yield from scope.store.domains()
     count = yield from scope.store.purge(chosen)
     if count or (known if chosen is None else chosen in known):
         yield from link_forgotten(scope, [f"{chosen or ALL} {ALL}"])
         yield from record_action(scope, "purge", chosen or "everything", because)
-    return count
+    return PurgeReport(count)

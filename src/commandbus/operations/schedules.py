@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import SendRequest, SendResult
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
@@ -129,16 +129,16 @@ def delete_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op
     return was_there
 
 
-def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[UUID]:
-    """Send a schedule's command now, beside its slots; returns the command's id. With
-    overlap="skip", that of the command that has not ended, if there is one."""
+def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[SendResult]:
+    """Send a schedule's command now, beside its slots. With overlap="skip", while a command of the
+    schedule has not ended, nothing is sent: the result names that command and says `duplicate`."""
     because = as_reason(reason)
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, _request(body.schedule, None))
     inserted = yield from scope.insert([command], Capacity())
     if not inserted[0].duplicate:
         yield from record_action(scope, "trigger_schedule", name, because)
-    return inserted[0].command_id
+    return SendResult(inserted[0].command_id, command.domain, inserted[0].duplicate)
 
 
 def tick(scope: Scope) -> Op[TickReport]:

@@ -92,9 +92,9 @@ class ManagerBase(Generic[S]):
         name: str | None = None,
         custom_data: Any = None,
         on_complete: SendRequest | None = None,
-    ) -> Op[UUID]:
-        """Start processes as a batch; returns its id. When the last of them has ended, `on_complete`
-        is sent, exactly once. The batch is found in the domain that `reply_to` names."""
+    ) -> Op[processes.CreateProcessBatchResult]:
+        """Start processes as a batch. When the last of them has ended, `on_complete` is sent, exactly
+        once. The batch is found in the domain that `reply_to` names."""
         return processes.create_process_batch(
             self.scope,
             self.process,

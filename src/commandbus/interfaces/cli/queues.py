@@ -139,5 +139,5 @@ def purge(
             output.note(f"would forget {what}")
             return
         options.confirm(f"Forget {what} for ever?", yes=yes)
-        count = bus.purge(domain, reason=reason)
-    output.done(f"forgot {text.plural(count, 'command')} of {domain}")
+        report = bus.purge(domain, reason=reason)
+    output.done(f"forgot {text.plural(report.gone, 'command')} of {domain}")

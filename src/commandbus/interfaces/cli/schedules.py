@@ -221,13 +221,13 @@ def trigger(
     """
     with target.acting(url, operator) as bus:
         schedule = _find(bus, name).schedule
-        command_id = bus.trigger_schedule(name)
+        sent = bus.trigger_schedule(name)
     if json:
-        output.json_document({"command_id": command_id, "domain": schedule.domain})
+        output.json_document({"command_id": sent.command_id, "domain": sent.domain})
         return
     if output.is_terminal():
         output.done(f"sent {schedule.domain}/{schedule.command_type}")
-    output.write(str(command_id))
+    output.write(str(sent.command_id))
 
 
 def delete(

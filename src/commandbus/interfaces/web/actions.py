@@ -174,8 +174,8 @@ class Desk(Reads):
                 await bus.disable_schedule(name)
                 return self._done(f"{name} is disabled")
             case "trigger":
-                command_id = await bus.trigger_schedule(name)
-                return self._done(f"{name} has sent {command_id}")
+                sent = await bus.trigger_schedule(name)
+                return self._done(f"{name} has sent {sent.command_id}")
             case _:
                 if not await bus.delete_schedule(name):
                     raise InvalidOperationError(f"There is no schedule {name!r}.")

@@ -58,7 +58,7 @@ class ProcessManager(ManagerBase[S]):
             name: str | None = None,
             custom_data: Any = None,
             on_complete: SendRequest[Any] | None = None,
-        ) -> UUID: ...
+        ) -> processes.CreateProcessBatchResult: ...
     else:
         start = awaiting_own(ManagerBase._start)
         start_many = awaiting_own(ManagerBase._start_many)

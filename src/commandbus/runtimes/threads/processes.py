@@ -60,7 +60,7 @@ class SyncProcessManager(ManagerBase[S]):
             name: str | None = None,
             custom_data: Any = None,
             on_complete: SendRequest[Any] | None = None,
-        ) -> UUID: ...
+        ) -> processes.CreateProcessBatchResult: ...
     else:
         start = blocking_own(ManagerBase._start)
         start_many = blocking_own(ManagerBase._start_many)

@@ -192,7 +192,9 @@ class BatchSuite:
 
     def test_an_open_batch_takes_more(self, bus: Harness) -> None:
         batch_id = create(bus, 1)
-        bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+        added = bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+        assert added.batch_id == batch_id
+        assert bus.get(added.command_ids[0]).batch_id == batch_id
         bus.send(DOMAIN, "ship", None, batch_id=batch_id)
         assert get(bus, batch_id).total == 3
         settle(bus, None, None)

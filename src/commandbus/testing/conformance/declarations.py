@@ -170,7 +170,8 @@ class DeclarationsSuite:
             assert occur() == 1
         record = bus.call(bus.bus.get_schedule, NAME)
         assert record.last_command_id == first.command.command_id
-        assert bus.call(bus.bus.trigger_schedule, NAME) == first.command.command_id
+        skipped = bus.call(bus.bus.trigger_schedule, NAME)
+        assert (skipped.command_id, skipped.duplicate) == (first.command.command_id, True)
         bus.call(worker.complete, first)
         eventually(lambda: occur() == 2)
         record = bus.call(bus.bus.get_schedule, NAME)

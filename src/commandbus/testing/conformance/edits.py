@@ -131,9 +131,7 @@ class RescheduleSuite:
     def test_a_schedule_goes_on_beside_it(self, bus: Harness) -> None:
         schedule = Schedule(name="hourly", domain=DOMAIN, command_type="ship", every=3600.0)
         planned = call(bus, "put_schedule", schedule).next_run
-        command_id = call(bus, "trigger_schedule", "hourly")
-        command_id = getattr(command_id, "command_id", command_id)
-        call(bus, "reschedule", command_id, delay=60)
+        call(bus, "reschedule", call(bus, "trigger_schedule", "hourly"), delay=60)
         assert call(bus, "get_schedule", "hourly").next_run == planned
 
     def test_it_cannot_be_due_after_it_has_expired(self, bus: Harness) -> None:

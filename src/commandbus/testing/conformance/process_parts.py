@@ -78,8 +78,10 @@ class ProcessBatchSuite:
     def create(self, bus: Harness, count: int, **options: Any) -> tuple[Sagas, UUID]:
         sagas = Sagas(bus, BookTrip)
         states = [Trip() for _ in range(count)]
-        batch_id: UUID = bus.call(sagas.manager.create_batch, states, **options)
-        return sagas, batch_id
+        made = bus.call(sagas.manager.create_batch, states, **options)
+        found = bus.call(bus.bus.list_processes, batch_id=made.batch_id)
+        assert {record.process_id for record in found} == set(made.process_ids)
+        return sagas, made.batch_id
 
     def test_a_batch_is_complete_when_its_processes_have_ended(self, bus: Harness) -> None:
         told = SendRequest("billing", "invoice")

@@ -106,8 +106,9 @@ class ScheduleSuite:
 
     def test_trigger_sends_now_beside_the_slots(self, bus: Harness) -> None:
         planned = put(bus, hourly()).next_run
-        command_id = bus.call(bus.bus.trigger_schedule, "s")
-        assert bus.get(command_id).command_type == "ship"
+        sent = bus.call(bus.bus.trigger_schedule, "s")
+        assert (sent.domain, sent.duplicate) == (DOMAIN, False)
+        assert bus.get(sent.command_id).command_type == "ship"
         assert abs((get(bus).next_run - planned).total_seconds()) < 1
 
     def test_replacing_keeps_the_planned_slot_if_times_are_equal(self, bus: Harness) -> None:
