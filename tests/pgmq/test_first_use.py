@@ -13,6 +13,10 @@ import pytest
 
 from commandbus import BatchCommand, HandlerRegistry
 from commandbus.domain.priority import LABELS
+from commandbus.engines.postgres.location import parse
+from commandbus.engines.postgres.pgmq.installation import look
+from commandbus.engines.postgres.schema import connect
+from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Harness
 from commandbus.testing.waiting import eventually
@@ -129,3 +133,11 @@ def _all_at_once(url: str, domain: str) -> None:
         finally:
             worker.stop()
             thread.join(30)
+
+
+def test_a_server_that_goes_away_while_a_bus_opens_is_unavailable() -> None:
+    place = parse(shared_url())
+    with connect(place) as connection, psycopg.connect(shared_url()) as other:
+        other.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        with pytest.raises(StoreUnavailable):
+            look(connection, place)

@@ -51,7 +51,10 @@ class Installed(msgspec.Struct, frozen=True):
 def look(connection: psycopg.Connection[Any], place: Location) -> Installed | None:
     """The PGMQ of a database, or None."""
     sql = in_schema(load(PACKAGE, "installation.sql").look, place.schema)
-    row = connection.execute(sql.encode(), [f'"{place.schema}".pgmq_queue']).fetchone()
+    try:
+        row = connection.execute(sql.encode(), [f'"{place.schema}".pgmq_queue']).fetchone()
+    except psycopg.Error as error:
+        raise translate(error) from error
     if row is None or not row[0]:
         return None
     _, version, comment, columns, mark = row
