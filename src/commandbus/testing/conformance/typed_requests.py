@@ -1,0 +1,140 @@
+"""Requests of typed commands where others send them: batches, schedules and processes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from commandbus.domain.command import SendRequest
+from commandbus.domain.process.declaration import Process, step
+from commandbus.domain.process.values import ProcessStatus
+from commandbus.domain.reply import Reply
+from commandbus.domain.schedule import Schedule
+from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.operations.schedules import tick
+from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
+from commandbus.worker.handlers import HandlerRegistry
+
+
+class Receipt(msgspec.Struct):
+    article: int
+    total: Decimal
+
+
+class Purchase(msgspec.Struct):
+    article: int
+    total: Decimal = Decimal(0)
+
+
+class TypedRequestsSuite:
+    @pytest.fixture
+    def orders(self) -> HandlerRegistry:
+        return HandlerRegistry(DOMAIN)
+
+    def test_a_batch_takes_typed_requests_and_completes_with_one(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        seen: list[Any] = []
+
+        @orders.command
+        def ship(article: int) -> Decimal:
+            seen.append(article)
+            return Decimal(article)
+
+        @orders.command
+        def close(note: str) -> None:
+            seen.append(note)
+
+        batch = bus.call(
+            bus.bus.create_batch, DOMAIN, [ship(1), ship(2).options(delay=0)], on_complete=close("all")
+        )
+        bus.call(bus.bus.add_to_batch, DOMAIN, batch.batch_id, [ship(3)])
+        with bus.run_worker(orders):
+            eventually(lambda: len(seen) == 4)
+        assert (sorted(seen[:3]), seen[3]) == ([1, 2, 3], "all")
+
+    def test_a_batch_takes_requests_of_its_domain_only(self, bus: Harness) -> None:
+        mail = HandlerRegistry("mail")
+
+        @mail.command
+        def post(to: str) -> None: ...
+
+        with pytest.raises(InvalidArgumentError, match=r"mail\.post cannot join a batch"):
+            bus.call(bus.bus.create_batch, DOMAIN, [post("ada")])
+        with pytest.raises(InvalidArgumentError, match="takes requests"):
+            bus.call(bus.bus.create_batch, DOMAIN, [post])
+        with pytest.raises(InvalidArgumentError, match="no unique_key, unique or sender"):
+            bus.call(bus.bus.create_batch, "mail", [post("ada").options(unique_key="one")])
+
+    def test_a_schedule_sends_a_typed_request(self, bus: Harness, orders: HandlerRegistry) -> None:
+        seen: list[Decimal] = []
+
+        @orders.command(priority="high")
+        def ship(article: int, price: Decimal) -> None:
+            seen.append(article * price)
+
+        daily = Schedule(name="daily", request=ship(7, price=Decimal("1.50")), every=3600)
+        bus.call(bus.bus.put_schedule, daily)
+        (record,) = bus.call(bus.bus.list_schedules)
+        assert record.schedule == Schedule(
+            name="daily",
+            domain=DOMAIN,
+            command_type="ship",
+            data={"article": 7, "price": "1.50"},
+            every=3600,
+            priority="high",
+        )
+        bus.advance(3600)
+        assert bus.run(tick(bus.bus.scope)).sent == 1
+        bus.call(bus.bus.trigger_schedule, "daily")
+        assert [command.priority for command in bus.query(domain=DOMAIN)] == [0, 0]
+        with bus.run_worker(orders):
+            eventually(lambda: seen == [Decimal("10.50")] * 2)
+
+    def test_the_steps_of_a_process_are_typed_requests(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        seen: list[Any] = []
+
+        @orders.command
+        def reserve(article: int) -> Receipt:
+            return Receipt(article, Decimal("1.50"))
+
+        @orders.command
+        def release(total: Decimal) -> None:
+            seen.append(total)
+
+        @orders.command
+        def pay(total: Decimal) -> None:
+            raise BusinessRuleException("NO_MONEY", f"{total} is too much")
+
+        @orders.process
+        class Buy(Process[Purchase]):
+            @step
+            def take(self, state: Purchase) -> SendRequest[Receipt]:
+                return reserve(state.article)
+
+            @take.reply
+            def taken(self, state: Purchase, reply: Reply) -> None:
+                seen.append(reply.result)
+                state.total = reserve.result_of(reply).total
+
+            @take.compensation
+            def put_back(self, state: Purchase) -> SendRequest[None]:
+                return release(state.total)
+
+            @step
+            def settle(self, state: Purchase) -> SendRequest[None]:
+                return pay(state.total)
+
+        manager = bus.manager_class(bus.bus, Buy)
+        process_id = bus.call(manager.start, Purchase(7))
+        with bus.run_worker(orders):
+            record = bus.call(manager.wait, process_id, timeout=10)
+        assert record.status is ProcessStatus.COMPENSATED
+        assert record.error.message == "1.50 is too much"
+        assert seen == [{"article": 7, "total": "1.50"}, Decimal("1.50")]

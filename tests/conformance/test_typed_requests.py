@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.typed_requests import TypedRequestsSuite
+
+
+class TestTypedRequests(TypedRequestsSuite):
+    pass
