@@ -8,14 +8,19 @@ from typing import Any
 from uuid import UUID
 from xml.etree import ElementTree as ET
 
+import httpx
+import msgspec
 import pytest
 
-from commandbus import CommandBus, CommandStatus
+from commandbus import CommandBus, CommandStatus, HandlerRegistry
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
+from commandbus.interfaces.web.app import create_dashboard
 from commandbus.interfaces.web.figures import SECOND, Figures, thinned
 from commandbus.interfaces.web.health import attention_of, domain_view
+from commandbus.interfaces.web.openapi import PREFIX
+from commandbus.interfaces.web.payloads import Payloads, fields_of
 from commandbus.interfaces.web.redaction import MASK, Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
@@ -223,3 +228,53 @@ async def test_who_comes_as_the_last_listener_leaves_is_told_of_changes() -> Non
     assert "hello" in await anext(second)
     assert "changed" in await asyncio.wait_for(anext(second), 10)
     await second.aclose()  # type: ignore[attr-defined]
+
+
+class Address(msgspec.Struct):
+    street: str
+
+
+def shop() -> HandlerRegistry:
+    orders = HandlerRegistry("orders")
+
+    @orders.command("ship:now")
+    def ship(article: int, to: Address, gift: bool = False) -> None: ...
+
+    @orders.handler("orders", "anything")
+    def anything(command: Any, context: Any) -> None: ...
+
+    return orders
+
+
+async def test_the_document_describes_the_payloads_of_typed_commands() -> None:
+    async with CommandBus("memory://") as bus:
+        app = create_dashboard(bus, open_to_this_machine=True, registry=shop())
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            described = (await client.get(f"{PREFIX}/openapi.json")).json()
+
+    def at(reference: str) -> Any:
+        found = described
+        for part in reference.removeprefix("#/").split("/"):
+            found = found[part]
+        return found
+
+    schemas = described["components"]["schemas"]
+    assert [name for name in schemas if name.startswith("orders.")] == ["orders.ship_now"]
+    payload = at(schemas["orders.ship_now"]["$ref"])
+    assert payload["required"] == ["article", "to"]
+    assert payload["properties"]["article"] == {"type": "integer"}
+    assert at(payload["properties"]["to"]["$ref"])["properties"] == {"street": {"type": "string"}}
+
+
+def test_the_form_asks_for_the_parameters_of_a_typed_command() -> None:
+    payloads = Payloads(shop())
+    (known,) = (view for view in payloads.handlers() if view.command_type == "ship:now")
+    fields = fields_of(known.schema)
+    assert fields is not None
+    assert [(one["name"], one["kind"], one["required"]) for one in fields] == [
+        ("article", "integer", True),
+        ("to", "json", True),
+        ("gift", "boolean", False),
+    ]
+    assert Payloads(None).components() == {}

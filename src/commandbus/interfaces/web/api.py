@@ -16,7 +16,7 @@ from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.forgery import check_origin
 from commandbus.interfaces.web.gate import admit, body_of
 from commandbus.interfaces.web.identity import Role
-from commandbus.interfaces.web.openapi import PREFIX, document
+from commandbus.interfaces.web.openapi import PREFIX, document_with
 from commandbus.interfaces.web.problems import HANDLED, headers_of, problem_of, status_of
 from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.table import ENDPOINTS, PATH_TYPES, Ask, Endpoint
@@ -36,7 +36,8 @@ def api_routes(desk: Desk, authenticator: Authenticator) -> list[Route]:
 
     async def described(request: Request) -> Response:
         await admit(authenticator, request, Role.VIEWER)
-        return json_response(document(request.scope.get("root_path", "")))
+        prefix = request.scope.get("root_path", "")
+        return json_response(document_with(prefix, desk.payloads.components()))
 
     by_path: dict[str, list[Endpoint]] = {}
     for endpoint in ENDPOINTS:

@@ -59,6 +59,13 @@ def document(prefix: str = "") -> dict[str, Any]:
     }
 
 
+def document_with(prefix: str, payloads: dict[str, Any]) -> dict[str, Any]:
+    """The API below a prefix, and the schemas of payloads among its components."""
+    plain = document(prefix)
+    components = plain["components"]
+    return plain | {"components": components | {"schemas": components["schemas"] | payloads}}
+
+
 def _operation(endpoint: Endpoint, by_type: dict[Any, Any], components: Any) -> dict[str, Any]:
     parameters = [_path_parameter(name) for name in _PART.findall(endpoint.path)]
     if endpoint.query is not None:

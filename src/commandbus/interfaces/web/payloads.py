@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from commandbus.domain.codec import Codec
 from commandbus.domain.misfit import describe_misfit
 from commandbus.errors import PayloadError
 from commandbus.interfaces.web.values import HandlerView
@@ -29,6 +30,23 @@ class Payloads:
             HandlerView(h.domain, h.command_type, h.payload_name, _schema(h.payload_type))
             for h in found
         ]
+
+    def components(self) -> dict[str, Any]:
+        """The schemas of typed payloads, as components of an OpenAPI document."""
+        found: dict[str, Any] = {}
+        for handler in [] if self._registry is None else self._registry:
+            if handler.payload_type is Any:
+                continue
+            # OpenAPI allows no colon in the name of a component.
+            name = f"{handler.domain}.{handler.command_type}".replace(":", "_")
+            while name in found:
+                name += "_"
+            try:
+                schema = Codec(handler.payload_type).schema()
+            except TypeError:  # a type that has no schema
+                continue
+            found[name] = _moved(schema, f"#/components/schemas/{name}/")
+        return found
 
     def check(self, domain: str, command_type: str, data: Any) -> None:
         """Raises PayloadError for data that the handler could not decode."""
@@ -62,6 +80,20 @@ def _schema(payload_type: Any) -> dict[str, Any]:
     reference = schema.get("$ref", "").rpartition("/")[2]
     found: dict[str, Any] = components.get(reference, schema)
     return found
+
+
+def _moved(part: Any, place: str) -> Any:
+    """A schema whose references to its own parts begin at another place."""
+    if isinstance(part, list):
+        return [_moved(one, place) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: place + value.removeprefix("#/")
+        if key == "$ref" and isinstance(value, str)
+        else _moved(value, place)
+        for key, value in part.items()
+    }
 
 
 def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]] | None:
