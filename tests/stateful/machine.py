@@ -31,7 +31,7 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations import commands, queues, troubleshooting
+from commandbus.operations import cancelling, commands, queues, troubleshooting
 from commandbus.store.records import ClaimRequest
 from tests.simulation.oracle import fold
 from tests.stateful.side_by_side import SETTINGS, Delivery, SideBySide
@@ -143,7 +143,11 @@ class Engines(RuleBasedStateMachine):
         domain, command_id = command
         self.touched.add(command_id)
         with suppress(InvalidOperationError):
-            self.both.run(lambda scope: commands.cancel(scope, domain, command_id, "changed my mind"))
+            self.both.run(
+                lambda scope: cancelling.cancel(
+                    scope, command_id, domain=domain, reason="changed my mind"
+                )
+            )
 
     # Workers.
 
