@@ -12,7 +12,7 @@ GENTLE = [
     "system_exit_async",
     "keyboard_interrupt_async",
     "unprintable",
-    "canceled",
+    "cancelled",
 ]
 LEASE = 0.5
 

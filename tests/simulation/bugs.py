@@ -14,7 +14,7 @@ import pytest
 
 from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.outcome import Released, RetryLater
-from commandbus.engines.memory import store as memory
+from commandbus.engines.memory import commands as memory
 from commandbus.engines.memory.state import Entry
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.store.suspects import Admission

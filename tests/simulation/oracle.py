@@ -24,7 +24,7 @@ PENDING, RUNNING = CommandStatus.PENDING, CommandStatus.IN_PROGRESS
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 ENDED = (CommandStatus.COMPLETED, CommandStatus.FAILED, CommandStatus.CANCELED)
 CRASHES_ALLOWED = 3
-APART, LAST_APART = 100_000, 250_000
+APART, LAST_APART = 300_000, 800_000
 """So long a suspect may be kept apart from one on its last chance; and one on its last chance from
 another one."""
 GIVEN_BACK_MAX = 3

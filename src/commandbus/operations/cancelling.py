@@ -66,13 +66,15 @@ def cancel(
             if record.status is PARKED:
                 yield from end_parked(scope, record, OperatorAction("cancel", scope.by, checked))
                 return Cancellation.CANCELED_PARKED
-            if record.status is not CommandStatus.IN_PROGRESS:
-                yield from cancel_waiting(scope, record, checked)
-                return Cancellation.CANCELED
+            # Tried also where it seems to run: a message may be gone, or its worker may have let go.
+            yield from cancel_waiting(scope, record, checked)
         except InvalidOperationError:
-            if record.status in FINAL or tries == TRIES_MAX:
-                raise
-            continue  # its state has changed since it was read
+            if record.status is not CommandStatus.IN_PROGRESS:
+                if record.status in FINAL or tries == TRIES_MAX:
+                    raise
+                continue  # its state has changed since it was read
+        else:
+            return Cancellation.CANCELED
         yield from _ask_to_stop(scope, record, checked)
         return Cancellation.STOP_REQUESTED
 

@@ -18,8 +18,8 @@ import msgspec
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import CRASHES_MAX
 
-APART_SECONDS = 0.1
-LAST_APART_SECONDS = 0.25
+APART_SECONDS = 0.3
+LAST_APART_SECONDS = 0.8
 APART, LAST_APART = int(APART_SECONDS * SECOND), int(LAST_APART_SECONDS * SECOND)
 LAST_CHANCE = CRASHES_MAX - 1
 """A command with so many crashes is parked with the next one."""

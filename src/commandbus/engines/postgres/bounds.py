@@ -64,6 +64,8 @@ class Bounds:
         self._walk_from: dict[str, float] = {}
         """When the next one may be taken."""
         self._ended: dict[str, dict[int, int]] = {}
+        self.careful_until: dict[str, float] = {}
+        """Until when commands whose workers died may wait in a domain, also above its bounds."""
 
     def ranges(self, domain: str, now: float) -> Ranges | None:
         """Where to look, or None for everywhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,8 @@ _RESCUE_ROUNDS, _RESCUE_LEASES = 50, 50
 """Expired leases are taken back in so many transactions at most, of so many leases each."""
 RESCUE_SECONDS = 2.0
 """So long after a rescue every sweep is followed by a look without bounds, in all processes."""
+CAREFUL_SECONDS = 5.0
+"""So long after suspects were seen, claims with bounds look for them, too."""
 CRASHES, _AGE, _LEADER = 5, 20, 21
 """Columns of the query `claim`."""
 
@@ -140,7 +142,8 @@ class PostgresClaiming(PostgresSettling):
             most = 0 if request.apart else request.spare(claimed)
             chained = (duration, domain, max(0, most), request.chain)
             params: tuple[Any, ...] = (place, wanted, request.worker, *chosen, *chained)
-            if fresh_only or ranges is not None:
+            careful = began < self._bounds.careful_until.get(domain, 0.0)
+            if fresh_only or (ranges is not None and not careful):
                 # Commands whose workers died return with old keys, for a look without bounds.
                 sql = self._sql.claim_fresh_apart if request.apart else self._sql.claim_fresh
             else:
@@ -158,7 +161,10 @@ class PostgresClaiming(PostgresSettling):
                     fresh_only = True
                 continue
             self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
-            if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
+            suspects = any(row[CRASHES] for row in rows)
+            if suspects:
+                self._bounds.careful_until[domain] = began + CAREFUL_SECONDS
+            if limit is not None and (not limit.alone or suspects):
                 self._bounds.forget(place)  # more of them may have been left in the queue
             if request.ageing is not None:
                 rows = sorted(rows, key=partial(_rank, request.ageing))
@@ -263,8 +269,15 @@ class PostgresClaiming(PostgresSettling):
         for domain in rescued_to:
             self._bounds.forget(domain)
         self._rescued_to = (self._rescued_to - set(request.domains)) | set(rescued_to)
+        self._be_careful(rescued_to)
         rescued = (yield from self._rescue()) if expired else 0
         return rescued, None if due_in is None else due_in / SECOND
+
+    def _be_careful(self, domains: Iterable[str]) -> None:
+        """Suspects wait there: for a while, claims with bounds look for them, too."""
+        until = self._monotonic() + CAREFUL_SECONDS
+        for domain in domains:
+            self._bounds.careful_until[domain] = until
 
     def _rescue(self) -> Op[int]:
         """Take back what expired leases still held: many at a time, and after an error each by itself,
@@ -298,6 +311,7 @@ class PostgresClaiming(PostgresSettling):
                 break
         if rescued:
             self._rescued_to |= domains
+            self._be_careful(domains)
             try:
                 yield Atomic(self._sql.note_rescue, (texts(sorted(domains)),))
             except StoreUnavailable as error:
