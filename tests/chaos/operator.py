@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from commandbus import CommandBusError, CommandStatus, InvalidOperationError, StoreUnavailable
+from commandbus.records import Cancellation
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
 from tests.chaos.kinds import DOMAINS, OPERATED
 from tests.processes.child import Config, obey, say
@@ -87,7 +88,7 @@ class Operator:
         except CommandBusError as error:
             self._journal.write("cancel_unknown", id=command_id, error=str(error))
             raise
-        if answer is CommandStatus.CANCELED:
+        if answer in (Cancellation.CANCELED, Cancellation.CANCELED_PARKED):
             self._journal.write("canceled", id=command_id)
 
     def _retry(self, domain: str) -> None:
