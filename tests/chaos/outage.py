@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from commandbus import CommandBus
 from commandbus.errors import StoreUnavailable
@@ -43,10 +44,11 @@ def long_outage(on: str, seed: int, away: float) -> Trial:
             SyncCommandBus(place.bus_url, migrate=True) as bus,
             sagas.fleet_of(place.bus_url, plan) as fleet,
             sagas.fleet_of(place.bus_url, plan) as leaving,
+            _Calls(place.bus_url) as calls,
         ):
             for child in _children(fleet) + _children(leaving):
                 child.expect("ready")
-            feeder, calls = _Feeder(bus), _Calls(place.bus_url)
+            feeder = _Feeder(bus)
             wait_until(lambda: calls.open == 2, "callers are connected", 30)
             wait_until(lambda: feeder.fed() and _progress(fleet)[1], "everything works before", 30)
             place.go_away()
@@ -104,6 +106,12 @@ class _Calls:
 
     def begin(self) -> None:
         self._begin.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.begin()  # a thread that still waited would keep the program from ending
 
     def _blocking(self, url: str, name: str) -> None:
         with SyncCommandBus(url) as bus:
