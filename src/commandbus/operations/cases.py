@@ -1,4 +1,4 @@
-"""Cases: what people say and arrange about a parked command until somebody decides it.
+"""Cases: what people say and arrange about a parked command until an operator decides it.
 
 What was said is in the command's trail, for ever. What a list shows of it (who cares for it, the last
 comment, whether it was escalated) is a document beside it, so that parking costs nothing.
@@ -135,8 +135,8 @@ def escalate(
     """Put on record which commands have been parked for longer, each once; tell a domain about them,
     if one is named. Returns them, and when to look again.
 
-    Whoever changes the document that says when to look does the work in the same transaction: the
-    others of a fleet wait for it for a moment, and find that somebody else was first.
+    The worker that changes the document with the next time does the work in the same transaction: the
+    other workers wait for it for a moment, and find the work done.
     """
     now = yield from scope.store.now()
     known = yield from scope.store.get_document(ESCALATION, "next")
@@ -166,7 +166,7 @@ def escalate(
 
 
 def forget_cases(scope: Scope) -> Op[int]:
-    """Drop cases that nobody touched for long and whose commands are not parked any more; returns how
+    """Drop cases that were not changed for long and whose commands are not parked any more; returns how
     many."""
     gone = 0
     for document in (yield from scope.store.due_documents(KIND)):

@@ -69,7 +69,7 @@ def route(
     ]
     lost = set((yield from scope.store.settle(settlements)).lost)
     if lost:
-        # Their lease ran out, and somebody else has them: as if we had never seen them.
+        # Their lease ran out and another router has them: decide again without them.
         claimed = [command for command in claimed if command.seq not in lost]
         work, _ = _decide_all(scope, declarations, claimed, rows, events)
     yield from write(scope, work, worker)

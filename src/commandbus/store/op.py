@@ -49,7 +49,7 @@ class Read(Atomic, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Tell whoever waits for `domain`, once this transaction is committed, that work is ready now
+    """Wake a waiter of `domain`, once this transaction is committed: work is ready now
     or becomes due in `due_in` seconds."""
 
     domain: str

@@ -61,7 +61,7 @@ logger = logging.getLogger("commandbus.worker")
 Observer = Callable[[Sequence[Settlement]], None]
 CUT_GRACE = 1.0
 """At a restart, connections without an answer for this long after the server should have given up are
-broken, so that whoever waits on them can go on."""
+broken, so that calls that wait on them can go on."""
 
 
 class ReceivedCommand(msgspec.Struct, frozen=True):
@@ -190,13 +190,13 @@ class WorkerBase:
         return again
 
     def _observe(self, event: Event) -> None:
-        """What an event says about the machinery; and to whoever counts, what has ended."""
+        """Update health from an event, and report ended commands to the observer."""
         if isinstance(event, Finished):
             if self.observer is not None:
                 try:
                     self.observer(event.settlements)
-                except Exception:  # whoever counts must not stop the work
-                    logger.exception("whoever counts what has ended failed")
+                except Exception:  # an observer must not stop the work
+                    logger.exception("the observer of ended commands failed")
             return
         if not isinstance(event, Claims | ClaimFailed | Settled | SettleFailed):
             return
@@ -221,12 +221,12 @@ class WorkerBase:
         logger.error("restarting worker %s: %s", self.name, reason)
         self._restart_reason = reason
         self._engine.cut(self.settings.statement_seconds + CUT_GRACE)
-        # What is idle may be as dead as what was cut, and whoever drains must not find it.
+        # Idle connections may be as dead as those that were cut; a draining worker must not get one.
         self._engine.replace()
         self._post_from_anywhere(StopRequested(patience))
 
     def _presence(self, runtime: str) -> WorkerInfo:
-        """What the fleet is told about this worker."""
+        """The presence record of this worker."""
         now = datetime.now(UTC)
         return WorkerInfo(
             name=self.name,

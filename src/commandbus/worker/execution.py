@@ -200,7 +200,7 @@ class Execution:
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
         if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
-            # It may be somebody else's by now; the store decides whether this is even recorded.
+            # Another worker may hold it by now; the store decides whether this is recorded.
             return self._settlement(claimed, Released(LEASE_GONE))
         try:
             return self._begin(claimed)
@@ -252,7 +252,7 @@ class Execution:
                 f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}",
             )
             return self._settlement(claimed, self._judge(claimed, handler, refused))
-        # Last, because whoever is let through has to tell how it went.
+        # Last, because every call that the breaker allows must report its end.
         if handler.breaker is not None:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
@@ -390,7 +390,7 @@ class Execution:
                     self.requests.pop(one.seq, None)
 
     def canceled(self, claimed: Claimed, ran: int = 0) -> Settlement:
-        """Somebody wanted it canceled, and it was not begun or has given way."""
+        """A cancel was requested, and the command was not begun or its handler has ended for it."""
         request = self.requests.get(claimed.seq, CancelRequest("canceled"))
         return self._settlement(claimed, Canceled(request.reason, request.actor), ran)
 
@@ -452,7 +452,7 @@ class Execution:
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
         if self.requests and isinstance(outcome, RetryLater | Released):
-            # It failed or was given back, and nobody wants it any more.
+            # It failed or was released, and a cancel was requested.
             request = self.requests.get(claimed.seq)
             if request is not None:
                 outcome = Canceled(request.reason, request.actor)

@@ -1,6 +1,6 @@
 """What follows from what in a process: pure decisions, without waiting, clock or store.
 
-A `Decision` is a working copy of one process. An event is told to it, and it collects what has to be
+A `Decision` is a working copy of one process. An event is applied to it, and it collects what has to be
 done: commands to send, processes to start, commands to call off, notes for the audit. When a method of
 the declaration cannot decide, DecisionError is raised and the working copy is thrown away.
 """
@@ -42,7 +42,7 @@ _DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT})
 
 
 class Decision(WorkingCopy):
-    """What can happen to a process; each event is told to a working copy of it."""
+    """The events of a process; each is applied to a working copy of it."""
 
     def start(self) -> None:
         """It begins with its first step."""
@@ -78,7 +78,7 @@ class Decision(WorkingCopy):
         self._note(ProcessEventType.REPLY_IGNORED, details=details, command_id=command_id)
 
     def signaled(self, name: str, data: Any) -> None:
-        """Somebody signals the process; a signal that nobody waits for yet is kept."""
+        """A signal arrives; one that no step waits for yet is kept."""
         if self.status in ENDED or self.progress.ending is not None:
             details = {"reason": "it does not go forward any more", "signal": name}
             self._note(ProcessEventType.REPLY_IGNORED, details=details)
@@ -121,7 +121,7 @@ class Decision(WorkingCopy):
         self._go_on()
 
     def cancel(self, reason: str, actor: str | None = None) -> None:
-        """Somebody calls it off: nothing new is begun, and what was done is undone."""
+        """The process is canceled: no new step begins, and completed steps are compensated."""
         if self.status in ENDED:
             self._note(ProcessEventType.REPLY_IGNORED, details={"reason": "it has ended"})
             return
@@ -153,7 +153,7 @@ class Decision(WorkingCopy):
         self._go_on()
 
     def outcome(self) -> Any:
-        """What a process that runs this one as a step is told of its success."""
+        """The result that a parent process receives when this one succeeds."""
         return self._ask("result", self.declaration.result)
 
     # Forward.
@@ -273,7 +273,7 @@ class Decision(WorkingCopy):
         self.cancels.append(run)
 
     def _give_up(self, run: StepRun) -> None:
-        """Nobody waits for a step any more. Whether its command took effect is not known, so it is
+        """A step is no longer awaited. Whether its command took effect is not known, so it is
         undone like one that did."""
         match run.kind:
             case StepKind.COMMAND:
@@ -389,10 +389,10 @@ def _passed(moment: int | None, elapsed: int) -> bool:
 
 def _told(reply: Reply) -> dict[str, Any]:
     """What the audit keeps of a reply that is no success."""
-    told = {
+    details = {
         "code": reply.error_code,
         "message": reply.error_message,
         "details": reply.error_details,
         "reason": reply.reason,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in details.items() if value is not None}

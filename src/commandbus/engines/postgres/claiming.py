@@ -48,12 +48,12 @@ class PostgresClaiming(PostgresSettling):
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         if request.idle and self._glance_will_do(request):
-            # Also at its own leases: one whose claim failed on the way back is nobody's else.
+            # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 return ClaimReply([], None if moment is None else moment / SECOND, 0)
         if request.hurried and self._gated.isdisjoint(request.domains):
-            # Somebody waits for this: one round trip less before its handler starts.
+            # A worker was woken for this: one round trip less before its handler starts.
             for domain in request.domains:
                 self._bounds.resume(domain, self._monotonic())
             claimed = yield from self._claim_in_turn(request, [])

@@ -1,8 +1,8 @@
 """Group commit: rows of concurrent sends of one process travel in one statement.
 
 While one statement is on its way, others wait and go together with the next; a lone send goes at once.
-Nobody waits for a timer, and the busier the process, the larger the groups. When a group fails, each of
-its members is sent alone, so that a failing one takes nobody with it.
+No send waits for a timer; the busier the process, the larger the groups. When a group fails, each of
+its members is sent alone, so that a failing one does not fail the others.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SharedLane:
                 seat.turn.release()
 
     def _give_up(self, seat: _Seat) -> None:
-        """Interrupted while it waited: it waits no more, and leads nobody."""
+        """Interrupted while it waited: it waits no more, and leads no group."""
         with self._lock:
             waited = seat in self._waiting
             if waited:
@@ -101,9 +101,9 @@ class SharedLane:
     def _carry(self, group: list[_Seat]) -> None:
         try:
             _divide(group, self._execute(_merged(group)))
-        except BaseException as error:  # whatever it is, each of those who wait must be told
+        except BaseException as error:  # whatever it is, every waiting send must get it
             if not isinstance(error, Exception):
-                # Somebody interrupts the one who carries; the others are only told that it failed.
+                # Only the leading send is interrupted; the others get an ordinary failure.
                 for seat in group[1:]:
                     seat.error = StoreUnavailable(INTERRUPTED)
                 raise
@@ -120,7 +120,7 @@ class SharedLane:
 
 class AsyncSharedLane:
     """For asyncio: who is alone sends at once; for those who come meanwhile a task executes, so that a
-    sender who gives up takes nobody with it."""
+    sender that gives up does not fail the others."""
 
     def __init__(self, execute: Callable[[Shared], Awaitable[Rows]]) -> None:
         self._execute = execute
@@ -214,5 +214,5 @@ def _divide(group: Sequence[_Seat], answer: Rows) -> None:
 
 def _one_of_them(error: Exception) -> bool:
     """Whether one member may be to blame. When the store is away, all of them are alike; and after
-    a lost connection nobody knows whether they were committed."""
+    a lost connection it is unknown whether they were committed."""
     return not isinstance(error, StoreUnavailable)

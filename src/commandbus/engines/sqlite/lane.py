@@ -54,9 +54,9 @@ class Lane:
         self._closing = threading.Lock()
         """What is submitted before the end is put before it, and so is answered."""
         self._turn = threading.Lock()
-        """Held by whoever uses the connection."""
+        """Held while the connection is used."""
         self._due = False
-        """The lane's own thread has a group, and nobody goes before it any more."""
+        """The lane's own thread has a group, and no other op goes before it."""
         self.connection = connect()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -77,7 +77,7 @@ class Lane:
         return order.future
 
     def run(self, op: Op[T]) -> Future[T] | None:
-        """Run an op in the caller's thread, if nobody else is here; else nothing is done. Never in the
+        """Run an op in the caller's thread, if the lane is free; else nothing is done. Never in the
         main one: a signal's exception would be raised there in the middle of a transaction."""
         if threading.current_thread() is threading.main_thread():
             return None
@@ -152,7 +152,7 @@ class Lane:
 
 
 class ReadLane(Lane):
-    """Each op sees one consistent moment and blocks nobody."""
+    """Each op reads one consistent snapshot and blocks no writer."""
 
     def perform(self, group: list[_Order]) -> None:
         for order in group:
@@ -170,7 +170,7 @@ class ReadLane(Lane):
 
 
 class WriteLane(Lane):
-    """One transaction for everything that waits; wake-ups are told after it is durable."""
+    """One transaction for everything that waits; wake-ups are sent after it is durable."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class WriteLane(Lane):
             self.connection.execute("savepoint op")
         try:
             order.result = drive(order.op, self.execute, order.wakes)
-        except Exception as error:  # its own caller is told; the others of the group go on
+        except Exception as error:  # its own caller gets it; the others of the group go on
             if alone or isinstance(error, StoreUnavailable):
                 raise
             self.connection.execute("rollback to op")
