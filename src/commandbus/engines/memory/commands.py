@@ -256,8 +256,17 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                     moments.append(due)
         return max(0.0, (min(moments) - now) / SECOND) if moments else None
 
-    @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        if any(settlement.sends for settlement in batch):
+            return self._settle_and_send(batch)
+        return self._settle(batch)
+
+    def _settle_and_send(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
+        """Not marked: a follow-up whose id is taken undoes the outcomes, too."""
+        return (yield from self._settle(batch))
+
+    @autocommit
+    def _settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         now, writes = self._clock(), Writes()
         lost: list[int] = []
         sends: list[NewCommand] = []

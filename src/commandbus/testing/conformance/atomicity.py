@@ -12,15 +12,22 @@ import pytest
 
 from commandbus.domain.batch import BatchCommand
 from commandbus.domain.command import SendRequest
+from commandbus.domain.outcome import Succeeded
 from commandbus.domain.schedule import Schedule
 from commandbus.domain.unique import Unique
-from commandbus.errors import BusinessRuleException, InvalidOperationError, PermanentCommandError
+from commandbus.errors import (
+    BusinessRuleException,
+    DuplicateCommandError,
+    InvalidOperationError,
+    PermanentCommandError,
+)
 from commandbus.operations import cases, erasure, ledger, retention, routing, schedules
 from commandbus.operations.batches import close_open_batches
 from commandbus.operations.membership import kind_of
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessFilter
-from commandbus.store.records import Claimed, ClaimRequest, CommandFilter
+from commandbus.store.records import Claimed, ClaimRequest, CommandFilter, Settlement
+from commandbus.store.replies import follow_up
 from commandbus.testing.conformance.helpers import park, require
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import DOMAIN as TRAVEL
@@ -261,6 +268,21 @@ class AtomicitySuite:
         bus.advance(10)
         keep = {"COMPLETED": 1.0}
         assert fails_at_every_step(bus, lambda: bus.run(retention.retain(scope, keep, 0))) >= 2
+
+    def test_an_outcome_whose_follow_up_cannot_be_sent_is_not_recorded(self, bus: Harness) -> None:
+        taken_id = bus.send(delay=60)
+        command_id = bus.send(reply_to="answers")
+        (claimed,) = bus.run(bus.store.claim(ClaimRequest((DOMAIN,), 1, "w", 30.0))).claimed
+        assert claimed.command_id == command_id
+        double = follow_up(DOMAIN, "ship", "null", taken_id, taken_id)
+        double = msgspec.structs.replace(double, command_id=taken_id)
+        settlement = Settlement(
+            claimed.seq, claimed.lease_id, claimed.attempt, Succeeded(None), sends=(double,)
+        )
+        before = everything(bus)
+        with pytest.raises(DuplicateCommandError):
+            bus.run(bus.store.settle([settlement]))
+        assert everything(bus) == before
 
     def test_work_that_was_undone_can_be_claimed_as_before(self, bus: Harness) -> None:
         require(bus, "gates")
