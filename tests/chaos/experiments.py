@@ -141,17 +141,12 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     keys: dict[str, Any] = {"rough": False, "mix": {"key": 1.0}, "senders": 3, "pause": 0.0}
     found: list[partial[Run | Trial]] = []
     for place in ("postgres", "sqlite", "pgmq"):
-        found += [
-            size.stay(
-                place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
-                backlog=size.of(BACKLOG_KILLED if place != "pgmq" else BACKLOG_KILLED // 2),
-                faults_min=8, **DEEP,
-            ),
+        found.append(
             size.stay(
                 place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
                 faults_min=275, commands_min=120_000 if place != "pgmq" else 30_000, **LOAD,
-            ),
-        ]  # fmt: skip
+            )
+        )  # fmt: skip
     for place in ("postgres", "sqlite"):
         found += [
             size.stay(
@@ -186,6 +181,16 @@ def single(size: Size) -> list[partial[Run | Trial]]:
     return found
 
 
+def deep(size: Size, place: str) -> partial[Run | Trial]:
+    """Workers die behind a backlog, which keeps the others as busy as they can be: judged by seconds,
+    so nothing else runs beside it."""
+    backlog = size.of(BACKLOG_KILLED if place != "pgmq" else BACKLOG_KILLED // 2)
+    return size.stay(
+        place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
+        backlog=backlog, faults_min=8, **DEEP,
+    )  # fmt: skip
+
+
 def others(size: Size) -> list[Experiment]:
     seed = size.seed
     return [
@@ -207,8 +212,8 @@ def others(size: Size) -> list[Experiment]:
 
 
 def run_all(size: Size) -> Iterator[Run | Trial]:
-    """The snapshot is held all the while, in a lane of its own. What is judged by milliseconds, and the
-    storm, have the machine alone."""
+    """The snapshot is held all the while, in a lane of its own. What is judged by milliseconds or keeps
+    every processor busy, and the storm, have the machine alone."""
     with lanes(LANES + 1) as pool:
         held = min(SNAPSHOT, SNAPSHOT * size.seconds / SECONDS)
         lasting = [pool.submit(attempted, partial(held_snapshot, size.seed, held), size)]
@@ -216,6 +221,7 @@ def run_all(size: Size) -> Iterator[Run | Trial]:
         for future in as_completed([*lasting, *(pool.submit(attempted, one, size) for one in short)]):
             yield future.result()
     for place in ("postgres", "sqlite", "pgmq"):
+        yield attempted(deep(size, place), size)
         yield attempted(partial(punctual, place, size.seed), size)
         yield attempted(
             size.stay(
