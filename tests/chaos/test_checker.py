@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.case import Batch, Case, Event, Final, Store, Terms, Trace
-from tests.chaos.checker import check
+from tests.chaos.checker import INTERRUPTED, check
 from tests.chaos.kinds import (
     ASKING,
     BATCH_DONE,
@@ -391,6 +391,13 @@ def a_refusal_is_recorded_as_a_success(it: Good) -> None:
 @bad("P8")
 def an_error_is_lost(it: Good) -> None:
     change(it.finals, "a", status="IN_TROUBLESHOOTING_QUEUE", reason="PERMANENT")
+
+
+@bad("P8")
+def a_command_is_given_up_after_one_stop(it: Good) -> None:
+    stopped = Trace("RELEASED", T + 0.3, {"attempt": 1, "reason": INTERRUPTED})
+    parked = {"status": "IN_TROUBLESHOOTING_QUEUE", "reason": "NEVER_FINISHED", "error": "stopped"}
+    change(it.finals, "a", trail=(*it.finals["a"].trail, stopped), **parked)
 
 
 @bad("P9")

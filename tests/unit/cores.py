@@ -13,6 +13,7 @@ from commandbus.store.records import Claimed, ClaimReply, Settlement
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, Start
 from commandbus.worker.events import Claims, Event, Finished, Tick
+from commandbus.worker.pace import MEASURED_MIN
 
 E = TypeVar("E")
 
@@ -20,9 +21,10 @@ E = TypeVar("E")
 class Bench:
     """Claims are shown without their limit of suspects, which has tests of its own."""
 
-    def __init__(self, *, uniform: float = 0.0, **settings: Any) -> None:
+    def __init__(self, *, uniform: float = 0.0, measured: int = MEASURED_MIN, **settings: Any) -> None:
         self.now = 1_000.0
         self.core = WorkerCore(WorkerSettings(**settings), uniform=lambda: uniform)
+        self.core._measured = measured
         self.running: list[Claimed] = []
         self._limit = 0
         self._seq = 0

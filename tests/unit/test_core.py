@@ -29,7 +29,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
-from commandbus.worker.pace import SETTLE_GAP
+from commandbus.worker.pace import HELD_UP_SECONDS, MEASURED_MIN, SETTLE_GAP
 from tests.unit.cores import Bench
 
 DOWN = StoreUnavailable("down")
@@ -312,7 +312,20 @@ def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken
     assert {type(s.outcome) for s in settle.batch} == {Released}
     bench.tell(Settled(SettleReport()))
     assert not bench.kinds(bench.tell(Woken("notify")), Claim)
-    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)]
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(1, True)]
+    bench.claims(1)
+    bench.now += HELD_UP_SECONDS
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)], (
+        "later it claims ahead again"
+    )
+
+
+def test_nothing_is_claimed_ahead_before_enough_runs_were_measured() -> None:
+    bench = Bench(concurrency=2, prefetch_budget=0.05, measured=MEASURED_MIN - 2).begun()
+    bench.claims(2)
+    assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(1, False)]
+    bench.claims(1)
+    assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(21, False)]
 
 
 # Failures of effects.

@@ -105,9 +105,11 @@ class WorkerCore:
         self._left_until = -inf  # there may be leases of this worker that it does not renew
         self._one_by_one = False
         self._handler_seconds: float | None = None
+        self._measured = 0  # how many runs that is the average of
         self._progress_at = -inf
         self._held_up = False
-        """What was claimed ahead went back: nothing is claimed ahead until something finishes."""
+        """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
+        self._held_up_until = -inf
         self.ending = Ending()
 
     @property
@@ -151,7 +153,7 @@ class WorkerCore:
         match event:
             case Finished():
                 self._progress_at = now
-                self._held_up = False
+                self._held_up = self._held_up and now < self._held_up_until
                 self._finished(event, effects)
             case Settled():
                 self._settled(event, now, effects)
@@ -215,6 +217,7 @@ class WorkerCore:
             self._progress_at = now
             self._handler_seconds = pace.HOARD_SECONDS
             self._held_up = True
+            self._held_up_until = now if self._suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
         if self.unsettled and not self._settling and now >= self._next_settle():
@@ -300,7 +303,8 @@ class WorkerCore:
     def _prefetch(self) -> int:
         if self._held_up or self._suspects:
             return 0
-        return prefetch(self._settings, self.concurrency, self._handler_seconds, self._urgent)
+        seconds = self._handler_seconds if self._measured >= pace.MEASURED_MIN else None
+        return prefetch(self._settings, self.concurrency, seconds, self._urgent)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -394,6 +398,7 @@ class WorkerCore:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
             self.metrics.process_seconds += seconds
+            self._measured += count
             average, known = seconds / count, self._handler_seconds
             self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
 

@@ -14,5 +14,11 @@ costs a commit, and nothing is held up but the moment at which outcomes are know
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""
+HELD_UP_SECONDS = 10.0
+"""After that nothing is claimed ahead for this long: commands that went back are the next ones to be
+claimed, and would go back again."""
+MEASURED_MIN = 32
+"""Nothing is claimed ahead before this many commands have ended: the fast ones among the first end
+before the slow ones, so their average is too low."""
 SUSPECTS_HOARD_SECONDS = 0.2
 """The same while suspects are held, which may be among them."""
