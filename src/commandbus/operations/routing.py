@@ -16,7 +16,7 @@ import msgspec
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure, FailureKind, classify
-from commandbus.domain.lifecycle import FINAL, PARKED
+from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
 from commandbus.domain.process.decisions import Decision
@@ -74,6 +74,17 @@ def route(
         work, _ = _decide_all(scope, declarations, claimed, rows, events)
     yield from write(scope, work, worker)
     return RouteReport(len(claimed), tuple(work.batches))
+
+
+def unsettled(scope: Scope, claimed: Sequence[Claimed]) -> Op[list[Claimed]]:
+    """Those that a routing whose commit is unknown has not settled. The others led to their decisions
+    already; a second one would put them on record as replies that came twice."""
+    held: list[Claimed] = []
+    for command in claimed:
+        records = yield from scope.store.find(command.command_id, command.domain)
+        if any(record.status is CommandStatus.IN_PROGRESS for record in records):
+            held.append(command)
+    return held
 
 
 def park_reply(scope: Scope, command: Claimed, error: BaseException) -> Op[None]:

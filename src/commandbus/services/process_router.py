@@ -16,7 +16,7 @@ from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.errors import ConfigurationError, NotOpen, StoreUnavailable
 from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.evidence import Declarations
-from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route
+from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route, unsettled
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import AGAIN, SWEEP
 from commandbus.services.presence import Presence
@@ -113,6 +113,8 @@ class RouterLoop:
         self._next_timer: float | None = None
         self._held: list[Claimed] = []
         """Replies under lease whose transaction has not succeeded yet."""
+        self._in_doubt = False
+        """Whether a transaction with them may have been committed."""
         self.stopping = False
 
     @property
@@ -152,8 +154,12 @@ class RouterLoop:
             self._held = list(reply.claimed)
             self._swept = now if sweep else self._swept
         routed = bool(self._held)
-        if routed:
+        if self._in_doubt:
+            self._held = yield unsettled(self._scope, self._held)
+        if self._held:
+            self._in_doubt = True
             yield from self._route(now)
+        self._in_doubt = False
         yield from self._look_at_timers(now)
         yield from self._report(now)
         if routed:

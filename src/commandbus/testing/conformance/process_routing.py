@@ -11,6 +11,8 @@ from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidOperationError, StoreUnavailable
 from commandbus.operations.routing import route
+from commandbus.operations.scope import Await, Send
+from commandbus.services.process_router import RouterLoop, RouterMetrics, router_settings
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
 from commandbus.testing.conformance.helpers import registry_of, require, spy_on, together
@@ -31,6 +33,29 @@ class RoutingSuite:
         assert sagas.get(process_id).current_steps == ["hotel"]
         bus.advance(2)
         sagas.route()
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_routing_whose_commit_is_unknown_is_not_repeated(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        settings = router_settings(1, 100, 60, 60, 30)
+        arm = lambda: None  # noqa: E731
+        loop = RouterLoop(bus.bus.scope, sagas.declarations, settings, "cut", arm, RouterMetrics())
+        flow, asked, routings = loop.run(), None, 0
+        asked = next(flow)
+        while not (isinstance(asked, Await) and asked.seconds > 1):
+            if isinstance(asked, Await):
+                asked = flow.send(0.0)
+                continue
+            op = asked.op if isinstance(asked, Send) else asked
+            routes = op.__name__ == "route"
+            answer = bus.run(op)
+            routings += routes
+            cut = routes and routings == 1
+            asked = flow.throw(StoreUnavailable("cut after the commit")) if cut else flow.send(answer)
+        assert routings == 1
+        assert "REPLY_IGNORED hotel" not in sagas.happened(process_id)
         assert sagas.get(process_id).current_steps == ["car"]
 
     def test_a_router_and_a_worker_carry_it_out(self, bus: Harness) -> None:
