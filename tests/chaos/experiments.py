@@ -37,7 +37,7 @@ from tests.failpoints.sweep import cases_of, stores, sweep
 from tests.processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
 
-LANES = 3
+LANES = 2
 """Experiments at a time: most of each is waiting."""
 SECONDS = 60.0
 """How long the mixed stays last by default; what follows is for so many."""
