@@ -315,9 +315,7 @@ def test_what_was_claimed_ahead_goes_back_behind_a_slow_command_and_is_not_taken
     assert bench.kinds(bench.finish(1), Claim) == [Claim(1, True)]
     bench.claims(1)
     bench.now += HELD_UP_SECONDS
-    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)], (
-        "later it claims ahead again"
-    )
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(5, True)], "later it claims ahead again"
 
 
 def test_nothing_is_claimed_ahead_before_enough_runs_were_measured() -> None:
