@@ -49,7 +49,7 @@ class RoutingSuite:
                 asked = flow.send(0.0)
                 continue
             op = asked.op if isinstance(asked, Send) else asked
-            routes = op.__name__ == "route"
+            routes = getattr(op, "__name__", "") == "route"
             answer = bus.run(op)
             routings += routes
             cut = routes and routings == 1
