@@ -40,7 +40,7 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test coverage lint types check bench chaos soak fuzz simulate mutate sbom audit screenshots clean
+.PHONY: help demo test coverage lint types check docs bench chaos soak fuzz simulate mutate sbom audit screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ types: $(NEEDS_DEV)
 	@$(RUN)/mypy
 	@if $(RUN)/pyright --version >/dev/null 2>&1; then $(RUN)/pyright; \
 	else echo "!!! SKIPPED: pyright cannot start on this machine; the types were checked by mypy alone" >&2; fi
+
+docs: $(NEEDS_TEST) ## build the documentation site into build/site
+	@$(RUN)/mkdocs build --quiet && echo "build/site/index.html"
 
 bench: $(NEEDS_DEV) ## measure ours beside every peer, and write docs/benchmarks.md (BENCH_ARGS="--only commandbus")
 	@$(RUN)/python -m bench --page $(BENCH_ARGS)

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from commandbus.domain import command as requests
 from commandbus.domain.codec import Codec, is_pydantic
 from commandbus.domain.command import CommandRecord, SendRequest, TypedRequest
 from commandbus.domain.defaults import Defaults
@@ -188,3 +189,7 @@ def codec_of(kind: Any, what: str) -> Codec[Any]:
         return Codec(kind)
     except (TypeError, NameError) as error:
         raise ConfigurationError(f"The {what} is {kind!r}, which has no JSON form: {error}.") from None
+
+
+# Requests name their contract in annotations, which `inspect.signature` looks up in their own module.
+vars(requests)["CommandType"] = CommandType

@@ -46,6 +46,7 @@ REASONS = frozenset(
         "BROKEN_OUTCOME",
         "NOT_ROUTED",
         "DECISION_FAILED",
+        "NEVER_FINISHED",
     }
 )
 """What the bus itself gives as a reason."""

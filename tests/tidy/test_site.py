@@ -1,0 +1,123 @@
+"""The documentation site builds without a warning, and its reference leaves nothing out."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from types import ModuleType
+
+import pytest
+
+from commandbus.errors import CommandBusError
+from tests.tidy.project import ROOT
+
+CODE = re.compile(r"[A-Z][A-Z_]{3,}")
+MAKERS = {"Failure", "Parked", "PermanentCommandError", "ProcessError", "DecisionError"}
+ROOMS = ("domain", "worker", "operations", "engines", "store")
+
+
+@cache
+def reference() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs" / "site"))
+    try:
+        import reference as module  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+@cache
+def pages() -> dict[str, str]:
+    return reference().pages()
+
+
+def codes_in_the_source() -> set[str]:
+    """Texts in capitals that are passed to what makes failures and reasons for parking."""
+    found: set[str] = set()
+    for room in ROOMS:
+        for path in (ROOT / "src" / "commandbus" / room).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for call in ast.walk(tree):
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in MAKERS:
+                    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+                    texts = [v.value for v in values if isinstance(v, ast.Constant)]
+                    found |= {t for t in texts if isinstance(t, str) and CODE.fullmatch(t)}
+    return found
+
+
+def test_the_site_builds_without_a_warning(tmp_path: object) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert run.returncode == 0, run.stderr[-3_000:]
+
+
+def test_every_code_of_the_source_is_explained() -> None:
+    page = (ROOT / "docs" / "codes.md").read_text(encoding="utf-8")
+    missing = {code for code in codes_in_the_source() if f"`{code}`" not in page}
+    assert len(codes_in_the_source()) > 15
+    assert not missing, f"Add a row to docs/codes.md for {', '.join(sorted(missing))}."
+
+
+def test_every_public_name_has_an_entry_and_a_docstring() -> None:
+    import commandbus.names
+
+    page = pages()["reference/commandbus.md"]
+    for name in reference().names_of(commandbus.names):
+        heading = f"## {name}\n"
+        assert heading in page
+        assert page.partition(heading)[2].strip().partition("\n## ")[0], f"{name} has no docstring"
+
+
+def test_signatures_show_what_may_be_passed() -> None:
+    page = pages()["reference/commandbus.md"]
+    send = page.partition("### CommandBus.send()")[2].partition("\n### ")[0]
+    assert "priority: Priority | None = None" in send
+    assert "-> SendResult[R]" in send
+    assert "<" not in send.partition("```python")[2].partition("```")[0]
+
+
+def test_every_error_has_an_entry() -> None:
+    import commandbus.errors
+
+    errors = [
+        name
+        for name, value in vars(commandbus.errors).items()
+        if isinstance(value, type) and issubclass(value, CommandBusError)
+    ]
+    assert len(errors) > 10
+    assert [name for name in errors if f"## {name}\n" not in pages()["reference/errors.md"]] == []
+
+
+def test_every_variable_that_the_code_reads_is_listed() -> None:
+    read = {
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r"\"(COMMANDBUS_[A-Z_]+)\"", path.read_text(encoding="utf-8"))
+    }
+    internal = {"COMMANDBUS_SUPERVISOR"}
+    assert read - internal == set(reference().ENVIRONMENT)
+
+
+@pytest.mark.parametrize("command", ["send", "worker", "tsq retry", "db upgrade", "schedule"])
+def test_commands_of_the_command_line_have_an_entry(command: str) -> None:
+    assert f"### commandbus {command}\n" in pages()["reference/command-line.md"]
+
+
+def test_metrics_and_endpoints_have_an_entry() -> None:
+    assert "`commandbus_commands_sent_total` | counter" in pages()["reference/metrics.md"]
+    assert "## POST /commands\n" in pages()["reference/http-api.md"]
