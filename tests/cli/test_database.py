@@ -116,7 +116,7 @@ def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
 
 def test_a_file_of_a_newer_version_is_refused(cli: Cli, bus: SyncCommandBus, url: str) -> None:
     connection = sqlite3.connect(SqliteAdministration(url).path)
-    connection.execute("insert into commandbus_schema values (99, 'later', 'x', 0, null)")
+    connection.execute("insert into commandbus_schema values (99, 'later', 'x', 0, 99)")
     connection.commit()
     connection.close()
     for command in (["db", "verify"], ["db", "upgrade"], ["list"]):

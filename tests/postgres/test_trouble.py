@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest
+from commandbus.engines.postgres import schema
 from commandbus.engines.postgres.schema import MIGRATIONS, migration_sql, upgrade, verify
 from commandbus.errors import (
     ConfigurationError,
@@ -21,7 +22,6 @@ from commandbus.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from commandbus.store.versions import accepts
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
@@ -101,20 +101,44 @@ def test_a_newer_schema_that_declares_itself_compatible_is_worked_with() -> None
                 step(url)
 
 
-def test_a_program_that_cannot_read_the_leases_of_today_is_refused() -> None:
+def test_an_upgrade_applies_only_the_migrations_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     url = create_database(server(os.getpid()))
     upgrade(url)
-    assert not accepts(5, {row.version: row.compatible_from for row in verify(url)})
+    with SyncCommandBus(url) as bus:
+        bus.send("shop", "buy")
+    newer = add_migration(monkeypatch, "alter table commandbus.command add column mood text;")
+    with pytest.raises(SchemaOutdated, match=f"lacks migration {newer}"):
+        verify(url)
+    assert upgrade(url) == [newer]
+    assert [applied.name for applied in verify(url)] == [*MIGRATIONS, newer]
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("select mood from commandbus.command").fetchall()
+    assert rows == [(None,)], "what was sent before is still there"
+    assert upgrade(url) == []
 
 
-def test_a_database_from_before_declarations_is_taken_over() -> None:
+def test_a_migration_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     url = create_database(server(os.getpid()))
     upgrade(url)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("alter table commandbus.migration drop column compatible_from")
-        assert verify(url)
-        assert upgrade(url) == []
-        connection.execute("select compatible_from from commandbus.migration")
+    before = verify(url)
+    with monkeypatch.context() as patch:
+        add_migration(patch, "create table commandbus.mood (n int); select 1 / 0;")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            upgrade(url)
+    assert verify(url) == before
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select to_regclass('commandbus.mood')").fetchone() == (None,)
+
+
+def add_migration(patch: pytest.MonkeyPatch, script: str) -> str:
+    """A program that knows one migration more; returns the name of the migration."""
+    name = f"{len(MIGRATIONS) + 1:04}_newer.sql"
+    read = schema.read_text
+    patch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, name))
+    patch.setattr(schema, "read_text", lambda at, of: script if of == name else read(at, of))
+    return name
 
 
 def test_many_upgrades_at_once_apply_each_migration_once() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.engines.sqlite import SqliteEngine, doctor, location
+from commandbus.engines.sqlite import SqliteEngine, doctor, location, schema
 from commandbus.engines.sqlite.doctor import SqliteAdministration
 from commandbus.engines.sqlite.lane import WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
@@ -196,13 +196,23 @@ def test_a_newer_file_that_declares_itself_compatible_is_worked_with(tmp_path: P
             step()
 
 
-def test_a_file_from_before_declarations_is_taken_over(tmp_path: Path) -> None:
+def test_an_upgrade_applies_only_the_migrations_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"sqlite:///{tmp_path}/test.db"
-    SyncCommandBus(url).open().close()
-    edit(tmp_path, "alter table commandbus_schema drop column compatible_from")
-    assert SqliteAdministration(url).verify()
-    SyncCommandBus(url).open().close()
-    edit(tmp_path, "update commandbus_schema set compatible_from = version")
+    with SyncCommandBus(url) as bus:
+        bus.send("shop", "Order")
+    newer = f"{len(MIGRATIONS) + 1:04}_newer.sql"
+    script = "-- Adds a column.\nalter table commandbus_command add column mood text;\n"
+    read = schema.read_text
+    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, newer))
+    monkeypatch.setattr(schema, "read_text", lambda at, of: script if of == newer else read(at, of))
+    with pytest.raises(SchemaOutdated, match="run `commandbus db upgrade`"):
+        SqliteAdministration(url).verify()
+    with SyncCommandBus(url) as bus:
+        assert bus.stats("shop").ready == 1, "what was sent before is still there"
+    assert SqliteAdministration(url).verify() == f"version {len(MIGRATIONS) + 1} (0002_newer)"
+    edit(tmp_path, "update commandbus_command set mood = 'good'")
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,7 @@ def compatible_from(script: str, version: int) -> int:
     return min(version, int(declared[1])) if declared else version
 
 
-def accepts(known: int, applied: Mapping[int, int | None]) -> bool:
+def accepts(known: int, applied: Mapping[int, int]) -> bool:
     """Whether a program that knows so many migrations works with a store that has these, each with the
-    lowest version it is compatible with, where it says so."""
-    return all(
-        version <= known or (lowest is not None and lowest <= known)
-        for version, lowest in applied.items()
-    )
+    lowest version it is compatible with."""
+    return all(version <= known or lowest <= known for version, lowest in applied.items())

@@ -17,38 +17,23 @@ from commandbus.errors import SchemaOutdated, StoreUnavailable
 from commandbus.store.sql_files import read_text
 from commandbus.store.versions import accepts, compatible_from
 
-MIGRATIONS = (
-    "0001_schema.sql",
-    "0002_processes.sql",
-    "0003_limits.sql",
-    "0004_ageing.sql",
-    "0005_plain_sends.sql",
-    "0006_many_groups.sql",
-    "0007_locks.sql",
-    "0008_sql_door.sql",
-    "0009_ledger.sql",
-    "0010_bounded_senders.sql",
-    "0011_revoking.sql",
-)
+MIGRATIONS = ("0001_schema.sql",)
 
 _REGISTER = """
 create schema if not exists "{schema}";
 create table if not exists commandbus.migration (
-    version    integer primary key,
-    name       text not null,
-    checksum   text not null,
-    applied_at timestamptz not null default clock_timestamp()
+    version         integer primary key,
+    name            text not null,
+    checksum        text not null,
+    applied_at      timestamptz not null default clock_timestamp(),
+    compatible_from integer not null
 );
-alter table commandbus.migration add column if not exists compatible_from integer;
+lock table commandbus.migration;
 """
-"""The last statement also takes the lock that lets one upgrade work at a time. Any role that may
-connect could hold an advisory lock."""
+"""The lock lets one upgrade work at a time. It is not an advisory lock, which any role that may connect
+could hold."""
 _ADD = "insert into commandbus.migration (version, name, checksum, compatible_from)"
-# Also where no upgrade has added the column yet.
-_APPLIED = """
-select version, name, checksum, (to_jsonb(m) ->> 'compatible_from')::integer
-from commandbus.migration m order by 1
-"""
+_APPLIED = "select version, name, checksum, compatible_from from commandbus.migration order by 1"
 
 CREATIONS_MAX = 5
 _MAY_WRITE = "select has_table_privilege(to_regclass('commandbus.queue'), 'insert')"
@@ -62,8 +47,8 @@ class Applied(msgspec.Struct, frozen=True):
     version: int
     name: str
     checksum: str
-    compatible_from: int | None = None
-    """The lowest version of programs that work with it, too."""
+    compatible_from: int
+    """The lowest version of programs that work with it."""
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.name.removesuffix('.sql')})"

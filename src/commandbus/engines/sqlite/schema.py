@@ -10,18 +10,12 @@ from commandbus.errors import SchemaOutdated
 from commandbus.store.sql_files import read_text
 from commandbus.store.versions import accepts, compatible_from
 
-MIGRATIONS = (
-    "0001_schema.sql",
-    "0002_documents.sql",
-    "0003_batches.sql",
-    "0004_processes.sql",
-    "0005_limits.sql",
-)
+MIGRATIONS = ("0001_schema.sql",)
 
 _TABLE = (
     "create table if not exists commandbus_schema "
     "(version integer primary key, name text not null, checksum text not null, applied_at integer, "
-    "compatible_from integer)"
+    "compatible_from integer not null)"
 )
 
 
@@ -30,8 +24,6 @@ def upgrade(connection: sqlite3.Connection) -> None:
     connection.execute("begin immediate")
     try:
         connection.execute(_TABLE)
-        if not _declares(connection):
-            connection.execute("alter table commandbus_schema add column compatible_from integer")
         applied = dict(connection.execute("select version, checksum from commandbus_schema"))
         newest = max(applied, default=0)
         if not is_compatible(connection):
@@ -63,14 +55,8 @@ def upgrade(connection: sqlite3.Connection) -> None:
 
 def is_compatible(connection: sqlite3.Connection) -> bool:
     """Whether this program works with the migrations that a file has."""
-    column = "compatible_from" if _declares(connection) else "null"
-    found = connection.execute(f"select version, {column} from commandbus_schema")
+    found = connection.execute("select version, compatible_from from commandbus_schema")
     return accepts(len(MIGRATIONS), dict(found.fetchall()))
-
-
-def _declares(connection: sqlite3.Connection) -> bool:
-    columns = connection.execute("select name from pragma_table_info('commandbus_schema')")
-    return ("compatible_from",) in columns.fetchall()
 
 
 def _statements(script: str) -> list[str]:
