@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 
@@ -33,6 +34,6 @@ def test_a_schedule_is_refused_in_words_or_moves_forward(cron: str, timezone: st
     slots = list(islice(schedule.slots_after(FIRST), 5))
     assert all(slot > FIRST for slot in slots)
     assert slots == sorted(set(slots))
-    assert len({schedule.command_id(slot) for slot in slots}) == len(slots)
+    assert len({schedule.command_id(slot, UUID(int=1)) for slot in slots}) == len(slots)
     if slots:
         assert schedule.newest_slot(slots[0], slots[0]) == slots[0]

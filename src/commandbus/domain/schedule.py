@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 else:
     _Request = Any  # no document has one, and msgspec could not decode it
 
-_NAMESPACE = UUID("6f1f7c52-6a43-5d0e-9a53-0d1a3c7f5b21")
 _LOOKBACKS = (timedelta(minutes=5), timedelta(days=1), timedelta(days=366), timedelta(days=3660))
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -171,9 +170,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return newest
         return first
 
-    def command_id(self, slot: datetime) -> UUID:
-        """The id of a slot's command: the same whoever computes it."""
-        return uuid5(_NAMESPACE, f"{self.domain}|{self.name}|{slot.isoformat()}")
+    def command_id(self, slot: datetime, seed: UUID) -> UUID:
+        """The id of a slot's command: the same in every process that has the seed, and in no program
+        that only sends, which could otherwise take the id and keep the slot's command from being
+        sent."""
+        return uuid5(seed, f"{self.domain}|{self.name}|{slot.isoformat()}")
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):

@@ -42,8 +42,6 @@ from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
 from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
-_COMPLETIONS = UUID("0a6f0ac9-2f1d-5b43-8d0b-5a3e5c1f7d10")
-
 
 class CreateBatchResult(msgspec.Struct, frozen=True):
     batch_id: UUID
@@ -299,7 +297,7 @@ def _close(
         }
         told = msgspec.structs.replace(
             body.on_complete,
-            command_id=uuid5(_COMPLETIONS, f"{domain}|{batch_id}"),
+            command_id=uuid5(body.on_complete.command_id, f"{domain}|{batch_id}"),
             headers=payload.encode(headers, what="headers"),
         )
         yield from scope.insert([told], Capacity())

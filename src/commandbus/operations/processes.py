@@ -40,7 +40,6 @@ from commandbus.domain.process.values import (
 )
 from commandbus.domain.process.work import DecisionError
 from commandbus.errors import (
-    DuplicateCommandError,
     DuplicateProcessError,
     InvalidArgumentError,
     InvalidOperationError,
@@ -135,12 +134,7 @@ def _start(
     if taken:
         raise DuplicateProcessError(taken[0])
     if work.commands:
-        try:
-            yield from scope.insert(work.commands, Capacity(scope.settings.max_pending))
-        except DuplicateCommandError as error:
-            # The ids of a process's commands follow from its own: this one was started before.
-            same = [c.correlation_id for c in work.commands if c.command_id == error.command_id]
-            raise DuplicateProcessError(same[0] if same else ids[0]) from error
+        yield from scope.insert(work.commands, Capacity(scope.settings.max_pending))
     if opening is not None:
         yield from opening
     if batch is not None:

@@ -102,7 +102,7 @@ def begin(
     parent: Parent | None = None,
 ) -> Work:
     """A new process with what its first step leads to. Raises DecisionError."""
-    progress = Progress(parent=parent)
+    progress = Progress(parent=parent, seed=scope.new_id())
     decision = Decision(
         declaration, process_id, ProcessStatus.RUNNING, state, progress, None, elapsed=0
     )

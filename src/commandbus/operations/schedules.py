@@ -41,6 +41,8 @@ CATCH_UP_MAX = 1_000
 
 class _Body(msgspec.Struct):
     schedule: Schedule
+    seed: UUID
+    """What the ids of its commands are made from; a new one for a schedule that is made anew."""
     last_run: int | None = None
     last_command_id: UUID | None = None
 
@@ -60,7 +62,7 @@ def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None)
     if not isinstance(schedule, Schedule):
         raise InvalidArgumentError(f"put_schedule takes a Schedule, not {schedule!r}.")
     schedule.checked()
-    encode_request(scope, _request(schedule, None))
+    encode_request(scope, _request(schedule))
     return _put(scope, schedule, as_reason(reason))
 
 
@@ -75,10 +77,10 @@ def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord,
     """Write a checked schedule, without a record of it; whether that changed anything."""
     while True:
         present = yield from scope.store.get_document(KIND, schedule.name)
-        body, is_same = _Body(schedule), False
+        body, is_same = _Body(schedule, scope.new_id()), False
         due_at: int | None = None
         for before in readable([present] if present else [], lambda d: _decoder.decode(d.body)):
-            body.last_run, body.last_command_id = before.last_run, before.last_command_id
+            body = msgspec.structs.replace(before, schedule=schedule)
             if _times(before.schedule) == _times(schedule):
                 due_at = present.due_at if present else None
             is_same = _encoded(before.schedule) == _encoded(schedule)
@@ -134,7 +136,7 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
     schedule has not ended, nothing is sent: the result names that command and says `duplicate`."""
     because = as_reason(reason)
     body, _ = yield from _require(scope, name)
-    command = encode_request(scope, _request(body.schedule, None))
+    command = encode_request(scope, _request(body.schedule))
     inserted = yield from scope.insert([command], Capacity())
     if not inserted[0].duplicate:
         yield from record_action(scope, "trigger_schedule", name, because)
@@ -161,7 +163,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
     schedule = body.schedule
     slots, following = _due_slots(schedule, document.due_at or now, now)
     try:
-        commands = [encode_request(scope, _request(schedule, slot)) for slot in slots]
+        commands = [encode_request(scope, _request(schedule, slot, body.seed)) for slot in slots]
     except CommandBusError as error:
         # Such as a priority that only other processes know: the others' slots must not wait for it.
         logger.error("schedule %s cannot send, its slot is skipped: %s", schedule.name, error)  # noqa: TRY400
@@ -174,7 +176,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         return 0
     new: list[NewCommand] = []
     for command in commands:
-        # Only a schedule that was deleted and made anew can meet its own slot again.
+        # A schedule can meet its own slot again only after the store's clock has stepped back.
         known = yield from scope.store.find(command.command_id, command.domain)
         new += [] if known else [command]
     if not new:
@@ -235,12 +237,12 @@ def _next_from_now(scope: Scope, schedule: Schedule) -> Op[int]:
     return as_microseconds(next(schedule.slots_after(as_datetime(now))), "slot")
 
 
-def _request(schedule: Schedule, slot: datetime | None) -> SendRequest:
+def _request(schedule: Schedule, slot: datetime | None = None, seed: UUID | None = None) -> SendRequest:
     return SendRequest(
         schedule.domain,
         schedule.command_type,
         schedule.data,
-        command_id=None if slot is None else schedule.command_id(slot),
+        command_id=None if slot is None or seed is None else schedule.command_id(slot, seed),
         priority=schedule.priority,
         unique_key=schedule.unique_key,
         headers={"schedule": schedule.name} | ({"slot": slot.isoformat()} if slot else {}),

@@ -26,7 +26,6 @@ from commandbus.domain.process.values import (
     StepKind,
     StepRun,
     StepStatus,
-    run_id,
 )
 from commandbus.domain.process.work import WorkingCopy, refuse
 from commandbus.domain.reply import Reply
@@ -350,7 +349,7 @@ class Decision(WorkingCopy):
             number,
             name,
             StepKind.COMMAND,
-            run_id(self.process_id, number),
+            self._run_id(number),
             StepStatus.SKIPPED,
             undoes=run.number,
         )

@@ -141,6 +141,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
     deadline: int | None = None
     """Microseconds after the start."""
     canceling: bool = False
+    seed: UUID | None = None
+    """What the ids of its commands are made from; senders know the id of the process, not this."""
 
     @property
     def next_number(self) -> int:
@@ -211,6 +213,8 @@ class ProcessEvent(msgspec.Struct, frozen=True):
     details: dict[str, Any]
 
 
-def run_id(process_id: UUID, number: int) -> UUID:
-    """The id of a run's command: the same however often it is decided, so it cannot be sent twice."""
-    return uuid5(process_id, str(number))
+def run_id(seed: UUID, number: int) -> UUID:
+    """The id of a run's command: the same however often it is decided, so it cannot be sent twice. A
+    program that could compute it would send a command of its own with it, and the step could not be
+    sent."""
+    return uuid5(seed, str(number))

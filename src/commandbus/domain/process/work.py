@@ -101,7 +101,7 @@ class WorkingCopy:
             number,
             name,
             StepKind.COMMAND,
-            run_id(self.process_id, number),
+            self._run_id(number),
             due=None if timeout is None else self._elapsed + timeout,
             timeout=timeout,
             undoes=undoes,
@@ -123,6 +123,9 @@ class WorkingCopy:
         waiting = run.kind is StepKind.SIGNAL
         self._note(ProcessEventType.STEP_WAITING if waiting else sent, run)
         return run
+
+    def _run_id(self, number: int) -> UUID:
+        return run_id(self.progress.seed or self.process_id, number)
 
     def _send(self, run: StepRun, step: str, action: SendRequest) -> None:
         hooked = self._ask(step, self.declaration.before_send, step, action)
