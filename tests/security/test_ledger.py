@@ -292,6 +292,80 @@ def test_a_program_without_the_key_neither_acts_nor_verifies(owner: str) -> None
             bus.verify_audit()
 
 
+def put_a_false_seal(url: str, *, with_a_link: bool) -> None:
+    """A head, and perhaps a link, that says it was sealed with a key which no program has."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        false = "jsonb_set(jsonb_set(body::jsonb, '{seal}', '\"00000000deadbeef\"'), '{number}', '2')"
+        if with_a_link:
+            connection.execute(
+                "insert into commandbus.document (kind, key, version, status, body) select kind,"
+                f" '0000000000000002', 1, status, {false} from commandbus.document"
+                " where kind = 'ledger'".encode()
+            )
+        connection.execute(
+            f"update commandbus.document set body = {false}, version = version + 1"
+            " where kind = 'ledger.head'".encode()
+        )
+
+
+@pytest.mark.parametrize("with_a_link", [False, True], ids=["the head", "a link"])
+def test_a_false_seal_of_an_admin_stops_no_program_that_has_the_key(
+    owner: str, with_a_link: bool
+) -> None:
+    with SyncCommandBus(owner, ledger_key=KEY) as bus:
+        bus.acting("ann").pause("bank", "one")
+        put_a_false_seal(acting_as(owner, "admin"), with_a_link=with_a_link)
+        assert not bus.verify_audit().sound
+        bus.acting("ann").resume("bank")
+        assert not bus.stats("bank").paused
+        assert bus.list_actions()[0].action == "resume"
+        problems = [(one.what, one.number) for one in bus.verify_audit().problems]
+        assert (("changed", 2) in problems) is with_a_link
+
+
+def test_a_false_seal_without_any_key_stops_actions_until_the_owner_removes_it(owner: str) -> None:
+    """Programs without a key cannot tell it from the first link of one that has a key."""
+    with SyncCommandBus(owner) as bus:
+        bus.acting("ann").pause("bank", "one")
+        put_a_false_seal(acting_as(owner, "admin"), with_a_link=False)
+        with pytest.raises(ConfigurationError, match="COMMANDBUS_LEDGER_KEY"):
+            bus.acting("ann").resume("bank")
+        bus.send("bank", "pay")
+        worker = SyncWorker(bus, "bank")
+        assert bus.stats("bank").paused, "only actions of operators are refused"
+        assert worker.receive() == []
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute("delete from commandbus.document where kind = 'ledger.head'")
+        bus.acting("ann").resume("bank")
+        assert bus.verify_audit().sound
+
+
+@pytest.mark.parametrize("digits", [16, 17, 18, 19])
+def test_an_enormous_number_of_an_admin_stops_no_action(owner: str, digits: int) -> None:
+    with SyncCommandBus(owner) as bus:
+        bus.acting("ann").pause("bank", "one")
+        with psycopg.connect(acting_as(owner, "admin"), autocommit=True) as connection:
+            number = "9" * digits if digits < 19 else str(2**63 - 1)
+            connection.execute(
+                f"{ADD_DOCUMENT} ('ledger', '{number}', 1, '', '{{}}')".encode(),
+            )
+            connection.execute(
+                "update commandbus.document set body = jsonb_set(body::jsonb, '{number}', %s)"
+                " where kind = 'ledger.head'",
+                [number],
+            )
+        for _ in range(2):
+            bus.acting("ann").resume("bank")
+            bus.acting("ann").pause("bank", "two")
+        assert not bus.verify_audit().sound
+        assert [link.number for link in links(bus)] == [1, 2, 3, 4, 5]
+
+
+def links(bus: SyncCommandBus) -> list[ledger.Link]:
+    page = bus.session.run(bus.scope.store.list_documents(ledger.KIND, limit=100))
+    return [link for link in map(ledger.decoded, page) if link is not None]
+
+
 def test_a_key_comes_from_the_environment_and_is_not_shown(
     owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

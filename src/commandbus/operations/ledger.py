@@ -7,8 +7,9 @@ entries and links that were changed, removed or added. A writer of the tables co
 links again; with `ledger_key`, hashes are HMACs by a key that is not in the store. A cut tail is found
 by the store's own mark of the last number, where roles keep that out of reach, or by a hash from the
 log given as `expect`. No number is used twice, so the gap stays. A link that cannot be read is reported
-by `verify_audit` and stops no other action. Only operators' actions are linked: settles never touch the
-one document that all links go through, nor do callers' transactions.
+by `verify_audit` and stops no other action; nor does one with the seal of another key, where the
+program's own key has sealed an earlier link. Only operators' actions are linked: settles never touch
+the one document that all links go through, nor do callers' transactions.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ FORGOTTEN = "forgotten"
 that no such link names was removed by other means."""
 ALL = "*"
 UNSEALED = ""
+NUMBER_DIGITS = 16
+NUMBER_MAX = 10**15
+"""Higher numbers are not believed: whatever another program writes, later ones have room."""
 
 logger = logging.getLogger("commandbus.ledger")
 
@@ -125,11 +129,13 @@ def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
     while links:
         head = yield from scope.store.get_document(HEAD, "head")
         last = decoded(head) or (yield from _last_readable(scope))
-        if last is not None and last.seal not in (UNSEALED, seal_of(key)):
-            raise ConfigurationError(
-                "What operators do here is sealed with a key, and this program has none or another: "
-                "give it ledger_key, or set COMMANDBUS_LEDGER_KEY. Nothing was done."
-            )
+        if is_foreign(last, key):
+            last = yield from last_sealed(scope, key)
+            if last is None:
+                raise ConfigurationError(
+                    "What operators do here is sealed with a key, and this program has none or "
+                    "another: give it ledger_key, or set COMMANDBUS_LEDGER_KEY. Nothing was done."
+                )
         number = yield from _last_number(scope, last)
         chained: list[Link] = []
         for one in links:
@@ -152,12 +158,33 @@ def _last_readable(scope: Scope) -> Op[Link | None]:
     return next((one for one in map(decoded, page) if one is not None), None)
 
 
+def is_foreign(link: Link | None, key: str | None) -> bool:
+    """Whether a link has the seal of a key that is not this one."""
+    return link is not None and link.seal not in (UNSEALED, seal_of(key))
+
+
+def last_sealed(scope: Scope, key: str | None) -> Op[Link | None]:
+    """The newest link that this key has sealed. A chain has one key, so that later seals of others are
+    false; only a program with the key can tell."""
+    after: str | None = None
+    while key is not None:
+        page = yield from scope.store.list_documents(KIND, after=after, limit=PAGE, backwards=True)
+        for one in map(decoded, page):
+            if one is not None and one.seal == seal_of(key) and one.hash == hash_of(one, key):
+                return one
+        if not page:
+            break
+        after = page[-1].key
+    return None
+
+
 def _last_number(scope: Scope, last: Link | None) -> Op[int]:
     """The highest number that is known to have been used. After a head was moved back, new links must
     neither take the numbers of those that were cut off nor collide with those that are left."""
     page = yield from scope.store.list_documents(KIND, limit=1, backwards=True)
     mark = yield from scope.store.ledger_mark()
-    return max(last.number if last else 0, mark or 0, *(number_of(one.key) for one in page))
+    known = (last.number if last else 0, mark or 0, *(number_of(one.key) for one in page))
+    return max(number if number < NUMBER_MAX else 0 for number in known)
 
 
 def _after(last: Link | None, link: Link, key: str | None, number: int) -> Link:
@@ -177,8 +204,8 @@ def link_open(scope: Scope) -> Op[int]:
     found = yield from _some_open(scope)
     if not found:
         return 0
-    head = decoded((yield from scope.store.get_document(HEAD, "head")))
-    if head is not None and head.seal not in (UNSEALED, seal_of(scope.settings.ledger_key)):
+    head, key = decoded((yield from scope.store.get_document(HEAD, "head"))), scope.settings.ledger_key
+    if is_foreign(head, key) and (yield from last_sealed(scope, key)) is None:
         return 0  # a program that has the key links them
     taken: list[Link] = []
     for document, one in found:
@@ -237,12 +264,12 @@ def _document(kind: str, key: str, link: Link) -> Document:
 
 
 def key_of(link: Link) -> str:
-    return f"{link.number:016d}"
+    return f"{link.number:0{NUMBER_DIGITS}d}"
 
 
 def number_of(key: str) -> int:
     """The number in the key of a link's document; 0 in a key that no link has."""
-    return int(key) if key.isascii() and key.isdecimal() and len(key) < 19 else 0
+    return int(key) if key.isascii() and key.isdecimal() and len(key) == NUMBER_DIGITS else 0
 
 
 def decoded(document: Document | None) -> Link | None:

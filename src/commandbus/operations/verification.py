@@ -26,15 +26,15 @@ from commandbus.operations.ledger import (
     KIND,
     OPEN,
     PAGE,
-    UNSEALED,
     Link,
     content_of,
     decoded,
     digest_of,
     hash_of,
+    is_foreign,
     key_of,
+    last_sealed,
     number_of,
-    seal_of,
     subject_of,
 )
 from commandbus.operations.scope import Flow, Scope
@@ -77,7 +77,7 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
     still be in the chain. Reads everything that was ever linked, a page at a time; operators may go on
     meanwhile."""
     check = _Check(expect, scope.settings.ledger_key)
-    check.check_key((yield scope.store.get_document(HEAD, "head")))
+    yield from _check_key(scope)
     yield from _read_chain(scope, check)
     before: int | None = None
     while entries := (
@@ -93,6 +93,16 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
     mark = yield scope.store.ledger_mark()
     check.finish((yield from _read_chain(scope, check)), mark)
     return check.report()
+
+
+def _check_key(scope: Scope) -> Flow[None]:
+    """Raises ConfigurationError where the chain is sealed with a key that this program lacks."""
+    key, head = scope.settings.ledger_key, decoded((yield scope.store.get_document(HEAD, "head")))
+    if head is not None and is_foreign(head, key) and (yield last_sealed(scope, key)) is None:
+        raise ConfigurationError(
+            f"Link {head.number} is sealed with a key that this program does not have: give it "
+            "ledger_key, or set COMMANDBUS_LEDGER_KEY."
+        )
 
 
 def _read_chain(scope: Scope, check: _Check) -> Flow[Document | None]:
@@ -195,18 +205,9 @@ class _Check:
             self._removed[found.subject] = max(found.at, self._removed.get(found.subject, found.at))
         return found
 
-    def check_key(self, head: Document | None) -> None:
-        """Raises ConfigurationError where the chain is sealed with a key that this program lacks."""
-        last = decoded(head)
-        if last is not None and last.seal not in (UNSEALED, seal_of(self._key)):
-            raise ConfigurationError(
-                f"Link {last.number} is sealed with a key that this program does not have: give it "
-                "ledger_key, or set COMMANDBUS_LEDGER_KEY."
-            )
-
     def _is_whole(self, document: Document, found: Link) -> bool:
         """Whether a link is as it was written; once one is sealed, all later ones are."""
-        if found.seal not in (UNSEALED, seal_of(self._key)) or (self._sealed and not found.seal):
+        if is_foreign(found, self._key) or (self._sealed and not found.seal):
             return False
         self._sealed = self._sealed or bool(found.seal)
         made = hash_of(found, self._key if found.seal else None)

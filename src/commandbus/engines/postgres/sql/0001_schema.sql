@@ -355,11 +355,12 @@ begin
 end $$;
 
 -- A sender holds the lock under which a domain's capacity is counted, and no other: under the rest of
--- them workers let commands pass.
+-- them workers let commands pass. A lock is a row that stays, so its name must be one that domains have.
 create function commandbus.lock_capacity(the_domain text) returns boolean
     language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-    select commandbus.lock_mutex('capacity ' || the_domain, true)
+    select case when the_domain ~ '^[A-Za-z_][A-Za-z0-9_.:-]{0,62}$'
+        then commandbus.lock_mutex('capacity ' || the_domain, true) else false end
 $$;
 
 -- The lock that senders to a domain share, and that a worker needs alone for a moment to fall asleep.
@@ -1067,12 +1068,14 @@ as $$
     select exists (select 1 from ended)
 $$;
 
--- Keeps the number of the last link; only this trigger writes it.
+-- Keeps the number of the last link; only this trigger writes it. The role `admin` may insert a document
+-- with any key: one with an enormous number must not move the mark to where no next number fits.
 create function commandbus.mark_ledger() returns trigger
     language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update commandbus.ledger_mark set number = greatest(number, new.key::bigint);
+    update commandbus.ledger_mark set number = greatest(number, new.key::bigint)
+    where case when new.key ~ '^[0-9]{16}$' then new.key::bigint <= number + 1000000 else false end;
     return null;
 end $$;
 
