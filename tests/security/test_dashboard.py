@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from starlette.routing import Mount
 
 from commandbus import CommandBus, SendRequest
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.web import Account, create_dashboard
+from commandbus.interfaces.web import Account, create_dashboard, serving
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.local import OneTimeLinks
 from commandbus.interfaces.web.openapi import PREFIX
@@ -263,6 +263,24 @@ async def test_an_account_has_a_few_streams_and_all_together_have_a_bound(bus: C
             await events.aclose()
 
 
+async def test_streams_that_are_asked_for_at_once_have_the_same_bound(bus: CommandBus) -> None:
+    stream = Stream(Figures(Stores(bus)))
+
+    async def allow() -> bool:
+        return True
+
+    asked = []
+    for _ in range(4 * STREAMS_PER_ACCOUNT_MAX):
+        stream.check("vera")  # none has begun, so all of them pass
+        asked.append(stream.events("vera", allow))
+    begun = [await anext(events, None) for events in asked]
+    try:
+        assert sum(first is not None for first in begun) == STREAMS_PER_ACCOUNT_MAX
+    finally:
+        for events in asked:
+            await events.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_stream_ends_when_its_account_is_removed(bus: CommandBus) -> None:
     stream = Stream(Figures(Stores(bus)))
     allowed = True
@@ -351,6 +369,52 @@ def test_a_thousand_slow_requests_do_not_keep_a_person_out(
         )
         assert json.loads(answer.text)["domains"][0]["domain"] == "orders"
     assert running.log.stat().st_size < 20_000
+
+
+UNREAD = b"GET /static/style.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 300
+"""Answers of six megabytes, more than all buffers on the way hold."""
+
+
+def never_reading(port: int) -> socket.socket:
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    slow.bind(("127.0.0.2", 0))
+    slow.settimeout(20)
+    slow.connect(("127.0.0.1", port))
+    return slow
+
+
+def test_clients_that_read_no_answer_do_not_keep_a_person_out(running: Running) -> None:
+    with ExitStack() as stack:
+        for _ in range(200):
+            with suppress(OSError):  # the server may close it meanwhile
+                stack.enter_context(never_reading(running.port)).sendall(UNREAD)
+        for path in ("/sign-in", "/static/style.css"):
+            status, seconds = running.get(path)
+            assert status in (200, 401), (path, running.log.read_text())
+            assert seconds < 8
+    assert running.log.stat().st_size < 20_000
+
+
+async def test_a_client_that_reads_no_answer_is_closed(
+    bus: CommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "READ_SECONDS", 0.2)
+    listener = serving.bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = serving.create_server(create_dashboard(bus, open_to_this_machine=True))
+    serve = asyncio.create_task(server.serve(sockets=[listener]))
+    slow = await asyncio.to_thread(never_reading, port)
+    try:
+        await asyncio.to_thread(slow.sendall, UNREAD)
+        began = time.monotonic()
+        while server.server_state.connections or time.monotonic() < began + 0.2:
+            await asyncio.sleep(0.05)
+            assert time.monotonic() < began + 15, "the server still waits for its reader"
+    finally:
+        slow.close()
+        server.should_exit = True
+        await serve
 
 
 def test_a_slow_head_and_a_silent_connection_are_closed(running: Running) -> None:

@@ -2,7 +2,8 @@
 
 Clients are bounded before they have said who they are: a connection has a few seconds for the head of
 its request, and when there are as many connections as descriptors allow, the one whose request has been
-incomplete for the longest time is closed for the new one.
+incomplete, or whose answer has not been read, for the longest time is closed for the new one. If all of
+them are at work, it is one of the client that has the most.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import logging
 import socket
 import time
+from collections import Counter
 from typing import Any
 
 import h11
@@ -25,6 +27,8 @@ logger = logging.getLogger("commandbus.dashboard")
 
 HEAD_SECONDS = 5
 """For the first byte to the last one of a request's head, and between two requests."""
+READ_SECONDS = 20
+"""For a client to make room for more of an answer, of which some tens of kilobytes are on their way."""
 CONNECTIONS_MAX = 512
 STREAM_END_SECONDS = 0.3
 """Less than uvicorn waits before it cancels requests, each with a traceback."""
@@ -57,19 +61,32 @@ def bind(host: str, port: int) -> socket.socket:
 class BoundedProtocol(H11Protocol):
     """HTTP on a connection that is closed when the head of a request does not arrive in time."""
 
+    _begun_at = 0.0
     _silent_since: float | None = None
     _head_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._begun_at = time.monotonic()
         self._expect_head()
         if len(self.connections) > connections_max():
-            silent = {
-                connection: connection._silent_since
-                for connection in self.connections
-                if isinstance(connection, BoundedProtocol) and connection._silent_since is not None
-            }
-            min(silent, key=silent.__getitem__, default=self)._give_up()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close the connection that has been silent for the longest time; where none is, the oldest of
+        the address that has the most of them."""
+        others = [
+            one for one in self.connections if isinstance(one, BoundedProtocol) and one is not self
+        ]
+        silent = [(one._silent_since, one) for one in others if one._silent_since is not None]
+        if silent:
+            min(silent, key=lambda found: found[0])[1]._give_up()
+            return
+        addresses = Counter(one.client and one.client[0] for one in others)
+        crowd = max(addresses, key=addresses.__getitem__)
+        chosen = [one for one in others if (one.client and one.client[0]) == crowd]
+        min(chosen, key=lambda one: one._begun_at)._give_up()
 
     def data_received(self, data: bytes) -> None:
         if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
@@ -89,6 +106,18 @@ class BoundedProtocol(H11Protocol):
         elif self._silent_since is None:
             self._silent_since = time.monotonic()
 
+    def pause_writing(self) -> None:
+        """The client does not read: it is silent, too, and not for ever."""
+        super().pause_writing()
+        self._silent_since = time.monotonic()
+        self._read_timer = self.loop.call_later(READ_SECONDS, self._give_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_read_timer()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._silent_since = None
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:
@@ -101,6 +130,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_read_timer()
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -109,6 +139,7 @@ class BoundedProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._stop_timer()
+        self._stop_read_timer()
         self._silent_since = None  # it is gone in a moment, and must not be chosen again until then
         self.transport.abort()
 
@@ -116,6 +147,11 @@ class BoundedProtocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
 
 def create_server(app: Any, *, root_path: str = "") -> Server:

@@ -28,8 +28,7 @@ class Stream:
 
     def check(self, name: str) -> None:
         """Raises Refused when an account, or all together, have as many streams as they may."""
-        own = sum(owner == name for owner in self._listeners.values())
-        if own >= STREAMS_PER_ACCOUNT_MAX or len(self._listeners) >= STREAMS_MAX:
+        if self._is_full(name):
             raise Refused(
                 429,
                 f"At most {STREAMS_PER_ACCOUNT_MAX} pages of an account and {STREAMS_MAX} in all are "
@@ -37,8 +36,15 @@ class Stream:
                 retry_after=10.0,
             )
 
+    def _is_full(self, name: str) -> bool:
+        own = sum(owner == name for owner in self._listeners.values())
+        return own >= STREAMS_PER_ACCOUNT_MAX or len(self._listeners) >= STREAMS_MAX
+
     async def events(self, name: str, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-        """Server-sent events for one listener of an account, as long as it is allowed."""
+        """Server-sent events for one listener of an account, as long as it is allowed. Without any
+        where others, which were checked at the same time, have begun before."""
+        if self._is_full(name):
+            return
         queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
         self._listeners[queue] = name
         if self._looking is None or self._looking.done():
