@@ -13,6 +13,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.interfaces.web import create_dashboard, fleet
 from commandbus.interfaces.web.fleet import Fleet
+from commandbus.interfaces.web.sessions import Keys
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.throttle import FAILURES_FREE
 from commandbus.operations.sign_ins import ENDED, FAILURES, TRUSTED, add_failure, end_session
@@ -113,8 +114,8 @@ async def test_a_session_that_was_ended_in_one_process_is_refused_by_all(
 
 async def test_a_session_is_looked_up_once_a_second(buses: list[CommandBus]) -> None:
     now = [100.0]
-    mine = Fleet(Stores(buses[0]), lambda: now[0])
-    theirs = Fleet(Stores(buses[1]))
+    mine = Fleet(Stores(buses[0]), Keys(SECRET_KEY), lambda: now[0])
+    theirs = Fleet(Stores(buses[1]), Keys(SECRET_KEY))
     await mine.check_session("s")
     await theirs.end("s", 60)
     await mine.check_session("s")
@@ -141,6 +142,25 @@ async def test_an_address_that_has_to_wait_fills_no_store(buses: list[CommandBus
     for n in range(20):
         await guess(processes[n % PROCESSES], f"guess {n}", "192.0.2.1")
     assert await kept(buses[0], FAILURES) == FAILURES_FREE + 1, "the names, and the address"
+
+
+async def test_names_and_addresses_that_are_made_up_fill_no_store(
+    buses: list[CommandBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "COUNTERS_MAX", 8)
+    shared = Fleet(Stores(buses[0]), Keys(SECRET_KEY))
+    for n in range(100):
+        await shared.failed(f"2001:db8:{n:x}::1", f"made up {n}")
+    assert await kept(buses[0], FAILURES) == 2 * 8
+
+
+def test_names_share_a_counter_by_a_key_and_seldom() -> None:
+    """A client that could compute it would choose an address or a name to hold up another one."""
+    names = [f"name {n}" for n in range(1_000)]
+    one, other = (Fleet(None, Keys(secret * 32)) for secret in "ab")  # type: ignore[arg-type]
+    assert len({one._account(name) for name in names}) > 850
+    assert sum(one._account(name) == other._account(name) for name in names) < 10
+    assert {one._account(name) for name in names}.isdisjoint(one._address(name) for name in names)
 
 
 async def test_what_is_due_is_forgotten(buses: list[CommandBus]) -> None:

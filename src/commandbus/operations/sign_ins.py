@@ -1,7 +1,7 @@
 """Failed sign-ins and ended sessions of dashboards, where all of their processes see them.
 
-A failure costs its process the hash of a password, which bounds how fast they are added; all of it is
-forgotten when it is due. Keys are digests: neither names nor addresses are kept here. Each statement is
+The dashboard counts failures under a fixed number of keys, and all of it is forgotten when it is due.
+Keys are digests: neither names nor addresses are kept here. Each statement is
 complete by itself, so processes that change the same documents never deadlock.
 """
 

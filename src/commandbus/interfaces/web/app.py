@@ -65,7 +65,7 @@ def create_dashboard(
     keys = Keys(secret)
     stores, tokens = Stores(bus), FormTokens(keys)
     authenticator = _authenticator(
-        keys, Fleet(stores), accounts, authenticate, links, open_to_this_machine
+        keys, Fleet(stores, keys), accounts, authenticate, links, open_to_this_machine
     )
     desk = Desk(stores, Redaction(redact))
     desk.payloads = Payloads(registry)
