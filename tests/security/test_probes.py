@@ -6,7 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -36,8 +36,8 @@ def probes() -> Iterator[ProbeServer]:
             running.join(10)
 
 
-def get(server: ProbeServer, path: str, method: str = "GET") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+def get(server: ProbeServer, path: str, method: str = "GET", timeout: float = 10) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -57,6 +57,58 @@ def test_a_thousand_half_requests_hold_up_no_probe_and_take_no_threads(probes: P
         threads = [one.name for one in threading.enumerate() if "probe" in one.name]
         assert len(threads) == 6, "one that reads, and one for each path"
         assert len(probes._server._requests) <= small_http.CONNECTIONS_MAX
+
+
+def test_a_flood_of_whole_requests_does_not_crowd_out_an_orchestrator(probes: ProbeServer) -> None:
+    """An orchestrator restarts a worker after three probes without an answer."""
+    over = threading.Event()
+
+    def flood() -> None:
+        while not over.is_set():
+            with suppress(OSError), ExitStack() as many:
+                for _ in range(50):
+                    one = socket.create_connection(("127.0.0.1", probes.port), 10)
+                    many.enter_context(one).sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+
+    flooding = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
+    for thread in flooding:
+        thread.start()
+    try:
+        answers = [asked(probes, "/livez") for _ in range(30)]
+    finally:
+        over.set()
+        for thread in flooding:
+            thread.join(20)
+    assert not any(answers[n : n + 3] == [None] * 3 for n in range(28)), answers
+    assert answers.count(200) >= 27, answers
+
+
+def asked(server: ProbeServer, path: str) -> int | None:
+    """The status, or None when there is no answer within the second that orchestrators wait."""
+    try:
+        return get(server, path, timeout=1)
+    except OSError:
+        return None
+
+
+def test_clients_that_read_no_answer_hold_up_no_probe(probes: ProbeServer) -> None:
+    with ExitStack() as attack:
+        for path in ("/livez", "/readyz", "/metrics"):
+            for _ in range(20):
+                slow = attack.enter_context(socket.socket())
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                slow.connect(("127.0.0.1", probes.port))
+                slow.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        assert asked(probes, "/livez") == 200
+        assert asked(probes, "/readyz") == 200
+
+
+def test_a_request_with_a_slow_body_is_answered_and_closed(probes: ProbeServer) -> None:
+    with socket.create_connection(("127.0.0.1", probes.port), 10) as slow:
+        slow.sendall(b"POST /livez HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 405")
+        slow.settimeout(10)
+        assert slow.recv(1) == b"", "the server does not wait for the body"
 
 
 def test_a_half_request_is_closed_after_its_time(

@@ -13,7 +13,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -130,7 +130,8 @@ class SmallServer:
 
 
 class _Answering:
-    """A thread that answers the requests of one path, one after another."""
+    """A thread that answers the requests of one path. Those that wait together get one answer, so that
+    a flood of requests costs little more than one of them."""
 
     def __init__(self, name: str, answer: Callable[[], Response]) -> None:
         self._answer = answer
@@ -150,11 +151,21 @@ class _Answering:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            connection, is_get = order
-            with connection, suppress(OSError):
-                connection.settimeout(REQUEST_SECONDS)
-                connection.sendall(self._response(is_get))
-                connection.shutdown(socket.SHUT_WR)
+            answers: dict[bool, bytes] = {}
+            for connection, is_get in [order, *self._others_waiting()]:
+                if is_get not in answers:
+                    answers[is_get] = self._response(is_get)
+                with connection, suppress(OSError):
+                    connection.settimeout(REQUEST_SECONDS)
+                    connection.sendall(answers[is_get])
+                    connection.shutdown(socket.SHUT_WR)
+
+    def _others_waiting(self) -> Iterator[tuple[socket.socket, bool]]:
+        for _ in range(self._orders.qsize()):
+            if (order := self._orders.get()) is None:
+                self._orders.put(None)
+                return
+            yield order
 
     def _response(self, is_get: bool) -> bytes:
         status, kind, body = 405, "text/plain; charset=utf-8", "only GET is served here\n"
