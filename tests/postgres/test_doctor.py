@@ -93,6 +93,26 @@ def test_roles_that_an_upgrade_has_left_behind_are_an_error(url: str) -> None:
     assert "db roles" in (finding.advice or "")
 
 
+def test_a_role_that_can_create_functions_where_the_bus_looks_is_named(url: str) -> None:
+    stranger(url).close()
+    assert found(url, "search path").level is Level.OK
+    for grantee in ("public", NAME):
+        execute(url, f"grant create on schema public to {grantee}")
+        finding = found(url, "search path")
+        assert finding.level is Level.WARNING
+        assert NAME in finding.value
+        assert "revoke create on schema" in (finding.advice or "")
+        execute(url, f"revoke create on schema public from {grantee}")
+    assert found(url, "search path").level is Level.OK
+    execute(url, f"create schema owned_by_it authorization {NAME}")
+    execute(url, "grant usage on schema owned_by_it to public")
+    finding = found(
+        f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3Downed_by_it", "search path"
+    )
+    assert finding.level is Level.WARNING
+    assert "owned_by_it" in finding.value
+
+
 def test_a_connection_without_encryption_is_named(url: str) -> None:
     assert found(url, "encryption").value == "none, on this machine only"
 

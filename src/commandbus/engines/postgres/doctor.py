@@ -37,8 +37,8 @@ _OK, _WARNING, _ERROR = Level.OK, Level.WARNING, Level.ERROR
 
 def doctor(dsn: str, schema: str | None = None) -> list[Finding]:
     """Everything that could hurt: version, schema, durability, old snapshots, dead rows, the queue of
-    notifications, clocks, connections, whether LISTEN delivers and workers listen, encryption, and who
-    else has rights."""
+    notifications, clocks, connections, whether LISTEN delivers and workers listen, encryption, which
+    other roles have rights, and which can create functions that statements of this role would call."""
     place = locations.parse(dsn)
     if schema is not None:
         place = msgspec.structs.replace(place, schema=locations.check_schema(schema))
@@ -74,6 +74,7 @@ class _Examination:
             ("listeners", self._listeners),
             ("encryption", self._encryption),
             ("access", self._access),
+            ("search path", self._search_path),
             ("rights", self._rights),
             ("pgmq", self._pgmq),
         )
@@ -250,14 +251,26 @@ class _Examination:
         who = "every role may connect" if public else "only roles with the right may connect"
         if not strangers:
             return Finding("access", _OK, f"{who}; no login role without rights on the schema does")
-        names = ", ".join(strangers[:STRANGERS_SHOWN])
-        more = len(strangers) - STRANGERS_SHOWN
-        value = f"{who}; without rights on the schema: {names}{f' and {more} more' if more > 0 else ''}"
+        value = f"{who}; without rights on the schema: {_some(strangers)}"
         advice = (
-            "They can notify and use up connections. A bus needs a database of its own: revoke "
-            f'connect on database "{database}" from public, and grant it to the roles of the bus.'
+            "They can notify, use up connections and hold back vacuum. A bus needs a database of its "
+            f'own: revoke connect on database "{database}" from public, and grant it to the roles of '
+            "the bus."
         )
         return Finding("access", _WARNING, value, advice)
+
+    def _search_path(self) -> Finding:
+        row = self._row("search_path")
+        if row is None:
+            return Finding("search path", _OK, "no other login role may create anything in it")
+        schema, roles = row
+        advice = (
+            "A function or an operator there can take the place of one of PostgreSQL's own in "
+            "statements of this role, and run with its rights: revoke create on schema "
+            f'"{schema}" from public and from them.'
+        )
+        value = f'in the schema "{schema}" may create: {_some(roles)}'
+        return Finding("search path", _WARNING, value, advice)
 
     def _rights(self) -> Finding:
         schema = self._place.schema
@@ -277,3 +290,8 @@ class _Examination:
                 "rights", _ERROR, f"{value}; rights are missing for {', '.join(outdated)}", advice
             )
         return Finding("rights", _OK, value)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - STRANGERS_SHOWN
+    return ", ".join(names[:STRANGERS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -84,6 +84,18 @@ select current_database(), has_database_privilege('public', d.oid, 'connect'), a
     order by r.rolname)
 from pg_database d where d.datname = current_database()
 
+-- name: search_path
+-- Schemas that are looked through for names without a schema, in which other login roles may create
+-- functions and operators; and those roles.
+select n.nspname, array_agg(r.rolname order by r.rolname)
+from unnest(current_schemas(false)) with ordinality as s (name, place)
+join pg_namespace n on n.nspname = s.name
+join pg_database d on d.datname = current_database()
+join pg_roles r on r.rolcanlogin and not r.rolsuper and r.rolname <> current_user and r.oid <> d.datdba
+    and has_database_privilege(r.oid, d.oid, 'connect')
+    and has_schema_privilege(r.oid, n.oid, 'usage') and has_schema_privilege(r.oid, n.oid, 'create')
+group by s.place, n.nspname order by s.place limit 1
+
 -- name: rights
 -- What every role may do here; the roles of the bus that have rights here, since a role of the same name
 -- may be another database's; and those that lack the rights of this version, by its newest function.
