@@ -61,6 +61,27 @@ def test_a_lock_file_that_is_a_link_is_refused(path: Path, tmp_path: Path) -> No
         SyncCommandBus(f"sqlite:///{path}").open()
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs files of another user"
+)
+def test_a_lock_file_of_another_user_is_refused_beside_a_private_store(path: Path) -> None:
+    """Its owner could hold the lock, and every write would wait."""
+    lock = Path(f"{path}.lock")
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+    lock.chmod(0o666)
+    os.chown(lock, 65534, 65534)
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
+        SyncCommandBus(f"sqlite:///{path}").open()
+    path.chmod(0o660)  # shared with a group, in which any member may have made the lock
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        bus.send("orders", "ship")
+    path.chmod(0o600)
+    lock.unlink()
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        assert bus.stats("orders").ready == 2
+
+
 def test_the_doctor_reports_files_that_others_can_read(path: Path) -> None:
     with SyncCommandBus(f"sqlite:///{path}"):
         administration = create_administration(f"sqlite:///{path}")

@@ -25,7 +25,8 @@ class WriteLock:
 
     def __init__(self, path: Path, beside: Path) -> None:
         """A new lock file gets the rights of the file `beside` it: a user who may only read that file
-        must not be able to hold up its writers. A symbolic link is refused."""
+        must not be able to hold up its writers. A symbolic link is refused, and so is a file of
+        another user beside a private one."""
         flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         try:
             try:
@@ -33,11 +34,23 @@ class WriteLock:
                 path.chmod(beside.stat().st_mode & 0o666)
             except FileExistsError:
                 self._file = os.open(path, flags)
+                self._check_owner(path, beside)
         except OSError as error:
             raise ConfigurationError(
                 f"The lock file {path} cannot be opened ({error.strerror}); it must be a plain file, "
                 "no link, that this user may write, in a folder that this user may write."
             ) from error
+
+    def _check_owner(self, path: Path, beside: Path) -> None:
+        lock, store = os.fstat(self._file), beside.stat()
+        is_shared = bool(store.st_mode & 0o066)
+        if os.name == "posix" and not is_shared and lock.st_uid not in (os.geteuid(), store.st_uid, 0):
+            os.close(self._file)
+            raise ConfigurationError(
+                f"The lock file {path} belongs to another user (uid {lock.st_uid}), who could hold up "
+                f"every write to {beside.name}. Remove it, and keep the store in a folder in which no "
+                "other user may create files."
+            )
 
     def take_if_free(self) -> bool:
         """Take it without waiting; a `with` that follows has it already, and lets go of it."""
