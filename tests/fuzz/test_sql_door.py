@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from commandbus import CommandStatus, HandlerRegistry
+from commandbus.domain.lifecycle import FINAL
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from tests.fuzz.fuzzing import fuzzed, names, texts
 from tests.postgres.database import empty_url
@@ -140,7 +141,7 @@ def test_what_the_sql_door_accepts_can_be_read_and_operated(door: Door, **argume
     if command_id is None:
         return
     try:
-        _live_with(door, arguments["domain"], command_id)
+        assert _live_with(door, arguments["domain"], command_id) in FINAL
     finally:
         door.empty()
 
@@ -151,18 +152,18 @@ def test_hostile_numbers_harm_no_reader(door: Door, data: str, place: str) -> No
     document = data if place == "data" else f'{{"n": {data}}}'
     command_id = door.call(**_plain() | {place: document})
     if command_id is not None:
-        _live_with(door, DOMAIN, command_id)
+        assert _live_with(door, DOMAIN, command_id) in FINAL
 
 
 @pytest.mark.parametrize("delay", ["100000 years", "-100000 years", "infinity"])
 def test_hostile_times_harm_no_reader(door: Door, delay: str) -> None:
     command_id = door.call(**_plain() | {"delay": delay})
     if command_id is not None:
-        _live_with(door, DOMAIN, command_id)
+        assert _live_with(door, DOMAIN, command_id) in FINAL
 
 
-def _live_with(door: Door, domain: str, command_id: Any) -> None:
-    """Read, run or wait, read again, then end it as an operator would."""
+def _live_with(door: Door, domain: str, command_id: Any) -> CommandStatus:
+    """Read, run or wait, read again, then end it as an operator would; how it ended."""
     read_everything(door, domain, command_id)
     if domain == DOMAIN:
         for received in door.worker.receive(10):
@@ -178,6 +179,9 @@ def _live_with(door: Door, domain: str, command_id: Any) -> None:
     elif record.status is CommandStatus.PENDING:
         door.bus.acting("ann").cancel(command_id, domain=domain, reason="hostile")
     read_everything(door, domain, command_id)
+    ended = door.bus.get_command(command_id, domain=domain)
+    assert ended is not None
+    return ended.status
 
 
 def _plain() -> dict[str, Any]:

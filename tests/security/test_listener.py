@@ -110,6 +110,35 @@ def test_no_payload_of_a_stranger_ends_the_wake_ups(bus: Harness, url: str, else
         assert running.worker.health_status.state is HealthState.HEALTHY
 
 
+FLOODS = {
+    "the domain": "'orders ' || md5(n::text)",
+    "all workers of it": "'orders ' || md5(n::text) || '*'",
+    "due times": "'orders x ' || n",
+    "domains that are none": "md5(n::text) || ' x'",
+    "services": "'commandbus.schedules ' || n",
+}
+
+
+@pytest.mark.parametrize("payload", FLOODS.values(), ids=FLOODS)
+def test_a_flood_of_notifications_holds_up_no_command(
+    bus: Harness, url: str, elsewhere: Harness, payload: str
+) -> None:
+    """A notification can make a worker claim; it has one claim on its way at a time, as ever."""
+    arrivals = Arrivals()
+    with bus.run_worker(arrivals.registry, poll_interval=3600) as running, stranger(url) as other:
+        eventually(lambda: bus.engine.connections.listening == 1)
+        for _ in range(3):
+            other.execute(
+                f"select count(pg_notify(%s, {payload})) from generate_series(1, 10000) n".encode(),
+                [CHANNEL],
+            )
+            assert arrivals.seconds_after_send(elsewhere) < 5.0
+        assert bus.engine.connections.listener_failures == 0
+        assert running.worker.health_status.state is HealthState.HEALTHY
+        running.wait_until_idle()
+        assert arrivals.seconds_after_send(elsewhere) < 2.0
+
+
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 def test_an_odd_payload_means_to_look_now(payload: str) -> None:
     domain, origin, due_in = announced(payload)

@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from commandbus import CommandStatus, HandlerRegistry, TransientCommandError
+from commandbus.engines.postgres.pgmq.names import quoted_table
+from commandbus.engines.postgres.pgmq.queues import Queue, Texts
 from commandbus.errors import InvalidArgumentError
 from commandbus.pgmq import QueueMapping
 from commandbus.records import REPLY_TYPE
@@ -198,6 +200,73 @@ def test_no_time_of_expiry_makes_a_record_unreadable(bus: Harness, moment: str) 
     assert len(refusals()) == (not moment.endswith("Z"))
 
 
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+ODD = {
+    "5 MB of data": json.dumps(ENVELOPE | {"data": "x" * 5_000_000}),
+    "64 levels": f'{{"command_type": "ship", "data": {nested(64)}}}',
+    "65 levels": f'{{"command_type": "ship", "data": {nested(65)}}}',
+    "2,000 levels": f'{{"command_type": "ship", "data": {nested(2_000)}}}',
+    "a number beyond a double": '{"command_type": "ship", "data": 1e400}',
+    "a number of 100,000 digits": f'{{"command_type": "ship", "data": {"9" * 100_000}}}',
+    "20,000 keys": json.dumps(ENVELOPE | {f"k{n}": n for n in range(20_000)}),
+    "a long type": json.dumps({"command_type": "x" * 100_000}),
+    "a domain of others": json.dumps(ENVELOPE | {"domain": "bank"}),
+    "a batch of others": json.dumps(ENVELOPE | {"batch_id": str(uuid4())}),
+    "many tags": json.dumps(ENVELOPE | {"tags": ["t" * 100] * 5_000}),
+    "attempts": json.dumps(ENVELOPE | {"max_attempts": 2**40}),
+    "a reply to a domain of others": json.dumps(ENVELOPE | {"reply_to": "others"}),
+}
+HEADERS = {
+    "1 MB": {"h": "x" * 1_000_000},
+    "a list": [1],
+    "deep": {"h": json.loads(nested(500))},
+    "a reason of ours": {"commandbus_refused": "MALFORMED: no"},
+}
+
+
+@pytest.mark.parametrize("message", ODD.values(), ids=ODD)
+def test_no_message_stops_the_domain_or_makes_a_record_unreadable(bus: Harness, message: str) -> None:
+    bus.send(data="first")
+    sql("select pgmq.send(%s, %s::jsonb)", QUEUE, message)
+    bus.send(data="last")
+    check_that_the_domain_goes_on(bus)
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+def test_no_headers_stop_the_domain_or_make_a_record_unreadable(bus: Harness, headers: Any) -> None:
+    bus.send(data="first")
+    message = json.dumps(ENVELOPE)
+    sql("select pgmq.send(%s, %s::jsonb, %s::jsonb)", QUEUE, message, json.dumps(headers))
+    bus.send(data="last")
+    check_that_the_domain_goes_on(bus)
+
+
+def check_that_the_domain_goes_on(bus: Harness) -> None:
+    worker = bus.worker()
+    received = bus.receive(worker, batch_size=10)
+    assert {"first", "last"} <= {str(each.command.data) for each in received}
+    for each in received:
+        bus.call(worker.complete, each)
+    assert bus.receive(worker) == []
+    assert readable(bus) == len(received)
+    assert len(received) + len(refusals()) >= 3 or bus.stats().parked == 1
+    assert {record.domain for record in bus.query()} <= {"orders", "others"}
+
+
+def test_thousands_of_messages_that_are_no_commands_do_not_starve_a_command(bus: Harness) -> None:
+    bus.send(data="first")
+    sql("select pgmq.send_batch(%s, array_fill('[]'::jsonb, array[3000]))", QUEUE)
+    command_id = bus.send(data="last")
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with bus.run_worker(registry):
+        eventually(lambda: bus.get(command_id).status is CommandStatus.COMPLETED, 30)
+    assert len(refusals()) == 3_000
+
+
 RESERVED = [REPLY_TYPE, "commandbus.signal", "commandbus.control", "commandbus.new"]
 
 
@@ -240,6 +309,18 @@ def test_an_adopted_queue_does_not_bring_types_of_the_bus_itself(bus: Harness) -
     finally:
         sql("delete from commandbus.pgmq_queue where queue = %s", queue)
         sql("select pgmq.drop_queue(%s)", queue)
+
+
+def test_names_in_the_text_of_statements_are_quoted() -> None:
+    """A role that may write the table of queues reaches no statement of a worker with other rights."""
+    name = "x'; drop table commandbus.command; --\""
+    text = Texts("commandbus", last_read_at=True)
+    for statement in ("draw", "draw_again", "next_of"):
+        made = text.of_one(statement, Queue(1, "orders__commands", name, 5, False, None, "1"))
+        assert name not in made
+        assert name.replace("'", "''") in made
+    with pytest.raises(InvalidArgumentError):
+        quoted_table("q", name)
 
 
 def test_a_payload_that_pgmq_cannot_keep_does_not_stop_the_domain(bus: Harness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import traceback
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from commandbus import CommandBusError
@@ -23,8 +25,13 @@ from commandbus.connect import (
 from commandbus.engines.postgres import location
 from commandbus.interfaces.cli import target
 from commandbus.interfaces.cli.exits import CliError
+from commandbus.interfaces.web import create_dashboard
+from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.store.urls import shown_url
 from commandbus.sync import SyncCommandBus
+from tests.cli.helpers import Cli
+from tests.postgres.database import empty_url
+from tests.web.people import AS_VERA, VERA
 
 SECRET = "Zq7xWv9K"
 AWAY = "127.0.0.1:1"
@@ -146,6 +153,31 @@ def test_no_error_and_no_log_shows_a_secret(url: str, opening: str) -> None:
         root.setLevel(level)
     assert not leaks("\n".join(shown))
     assert not leaks(log.getvalue())
+
+
+@pytest.mark.postgres
+async def test_pages_and_the_command_line_show_no_secret_of_the_url_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the form of libpq's own parameters; the server of the tests asks for no password."""
+    url = f"{empty_url()}&password={SECRET}&sslpassword={SECRET}"
+    monkeypatch.setattr(target, "chosen_url", None)
+    app = create_dashboard(url, accounts=[VERA])
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="https://bus.example") as client:
+        for path in ("/", "/system", "/metrics", f"{PREFIX}/system", f"{PREFIX}/overview"):
+            answer = await client.get(path, headers=AS_VERA)
+            assert answer.status_code == 200
+            assert not leaks(answer.text), path
+    for arguments in (
+        ("db", "doctor"),
+        ("db", "verify"),
+        ("queue", "list"),
+        ("db", "doctor", "--json"),
+    ):
+        shown = await asyncio.to_thread(Cli(), *arguments, "--url", url, code=None)
+        assert shown.code in (0, 6), shown.err
+        assert not leaks(shown.out + shown.err), arguments
 
 
 def every_text_of(error: BaseException | None) -> list[str]:

@@ -230,8 +230,16 @@ def test_guesses_do_not_lock_an_owner_out() -> None:
     throttle.succeeded("192.0.2.9", "vera")
     for number in range(50):
         throttle.failed(f"192.0.2.{number % 8}", "vera")
-    with throttle.attempt("192.0.2.9", "vera"):
-        pass
+    assert is_let_try(throttle, "192.0.2.9", "vera")
+    assert not is_let_try(throttle, "192.0.2.10", "vera")
+
+
+def is_let_try(throttle: Throttle, address: str, name: str) -> bool:
+    try:
+        with throttle.attempt(address, name):
+            return True
+    except Refused:
+        return False
 
 
 def test_the_addresses_of_one_ipv6_network_count_as_one() -> None:
