@@ -12,6 +12,7 @@ from typing import Any
 
 from commandbus.domain.outcome import Parked, Released, RetryLater, Succeeded
 from commandbus.engines.postgres import statements
+from commandbus.engines.sqlite import heads
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import DuplicateCommandError
@@ -111,20 +112,20 @@ def delayed_work_is_promoted_early() -> None:
 
 @bug("P14")
 def a_claim_leaves_its_rows_in_the_queue() -> None:
-    sqlite.SQL.take_head = "select ?, ?, ?"
+    heads.SQL.take_head = "select ?, ?, ?"
 
 
 @bug("P1")
 def a_claim_deletes_other_rows_than_it_took() -> None:
-    sqlite.SQL.head = sqlite.SQL.head.replace("order by q.priority, q.seq", "order by q.seq desc")
+    heads.SQL.head = heads.SQL.head.replace("order by q.priority, q.seq", "order by q.seq desc")
 
 
 @bug("P10")
 def priorities_are_read_backwards() -> None:
-    sqlite.SQL.head = sqlite.SQL.head.replace(
+    heads.SQL.head = heads.SQL.head.replace(
         "order by q.priority, q.seq", "order by q.priority desc, q.seq"
     )
-    sqlite.SQL.take_head = (
+    heads.SQL.take_head = (
         "delete from commandbus_queue where domain = ?1 and "
         "(priority > ?2 or (priority = ?2 and seq <= ?3))"
     )

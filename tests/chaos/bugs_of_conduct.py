@@ -25,7 +25,7 @@ STEPS = {"note": 300.0, STEPPED: 600.0}
 ASKS = {"note": 300.0, ASKING: 600.0}
 POISONED = {"note": 300.0, "cancels_itself": 60.0}
 LATE_MICROSECONDS = 3_000_000
-PUT_OFF_SECONDS = 3.0
+PUT_OFF_SECONDS = 5.0
 
 
 @bug("P5")
