@@ -149,6 +149,9 @@ class WorkerSettings:
     min_concurrency: int | None = None
     max_concurrency: int | None = None
     """With both, `concurrency` is only the beginning: it follows the measured load between them."""
+    recorder: str | None = field(default_factory=lambda: os.environ.get("COMMANDBUS_RECORDER") or None)
+    """The folder of the flight recorder, which says after a crash what had begun; None means a private
+    one in the machine's memory, "off" none."""
     ageing: float | None = None
     """A command that has waited this long counts as one step of priority more urgent, after twice as
     long as two, and so on, so that none waits for ever; None keeps to the priorities."""
@@ -165,6 +168,10 @@ class WorkerSettings:
             problems.append(f"retry_policy must be a RetryPolicy, not {self.retry_policy!r}")
         if self.recycle_after is not None and self.recycle_after < 1:
             problems.append(f"recycle_after must be None or at least 1, not {self.recycle_after!r}")
+        if self.recorder is not None and not (isinstance(self.recorder, str) and self.recorder.strip()):
+            problems.append(
+                f'recorder must be None, "off" or the path of a folder, not {self.recorder!r}'
+            )
         _collect(problems, lambda: as_required_tags(self.tags), "tags: ")
         _collect(problems, lambda: check_bounds(self.min_concurrency, self.max_concurrency))
         for name, minimum in (
@@ -251,6 +258,7 @@ class WorkerOptions(TypedDict, total=False):
     tags: Iterable[str]
     min_concurrency: int | None
     max_concurrency: int | None
+    recorder: str | None
     ageing: Duration | None
 
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.cli.helpers import PROGRAM, clean_environment
@@ -21,8 +21,11 @@ class Serving:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.put(line)
+        with suppress(
+            ValueError
+        ):  # closed at the end, though a worker process may live a moment longer
+            for line in self.process.stderr:
+                self._lines.put(line)
 
     def wait_for(self, words: str, times: int = 1) -> str:
         """The line with these words; fails when it does not come."""

@@ -1,6 +1,7 @@
 """`worker`: serves an app as a process, and does what signals say."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from commandbus import CommandStatus, SendRequest
+from commandbus.interfaces.cli.signals import SUPERVISOR
 from commandbus.sync import SyncCommandBus
+from commandbus.testing.waiting import eventually
 from tests.cli.helpers import Cli
 from tests.cli.serving import serving
 
@@ -193,15 +196,55 @@ def test_processes_end_when_their_supervisor_is_killed(
     assert bus.stats("shop").running == 0
 
 
-def test_a_killed_process_is_replaced(folder: Path, url: str, bus: SyncCommandBus) -> None:
-    with serving(folder, url, "shop", "--processes", "2") as worker:
-        first = worker.wait_for("serves", times=2)
-        pid = int(first.split()[2].split("-")[-2])
-        subprocess.run(["kill", "-9", str(pid)], check=True)
+def pid_in(line: str) -> int:
+    """Of a worker process that says that it serves."""
+    return int(line.split()[2].split("-")[-2])
+
+
+@pytest.mark.parametrize("options", [[], ["--threads"], ["--processes", "2"]], ids=str)
+def test_a_killed_process_is_replaced(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str]
+) -> None:
+    with serving(folder, url, "shop", *options) as worker:
+        first = worker.wait_for("serves", times=2 if "--processes" in options else 1)
+        os.kill(pid_in(first), signal.SIGKILL)
         worker.wait_for("starting another")
         worker.wait_for("serves")
         worker.signal()
         assert worker.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--threads"]], ids=str)
+def test_what_a_killed_process_held_goes_back_within_a_second(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str]
+) -> None:
+    """Its lease is of 30 s; what it ran counts a crash with its cause, what it only held does not."""
+    first, *others = [bus.send("shop", "Long", 60).command_id for _ in range(4)]
+    arguments = ("--concurrency", "1", "--set", "prefetch=3", *options)
+    with serving(folder, url, "shop", *arguments) as worker:
+        line = worker.wait_for("serves")
+        wait_until_begun(folder, "long")
+        eventually(lambda: bus.stats("shop").running == 4)
+        os.kill(pid_in(line), signal.SIGKILL)
+        killed_at = time.monotonic()
+        worker.wait_for("is dead: 1 commands count a crash, 3 are released")
+        assert time.monotonic() - killed_at < 1.5
+    (lost,) = [e for e in bus.get_audit_trail(first) if e.event_type == "WORKER_LOST"]
+    assert lost.details["error"]["message"] == (
+        f"Its worker process {pid_in(line)} was killed by SIGKILL (crash 1 of 3)."
+    )
+    for command_id in others:
+        kinds = [event.event_type for event in bus.get_audit_trail(command_id)]
+        assert "RELEASED" in kinds
+        assert "WORKER_LOST" not in kinds
+
+
+@pytest.mark.parametrize("arguments", [["nowhere_at_all"], ["shop", "--domains", "nowhere"]], ids=str)
+def test_an_error_of_the_worker_process_is_the_end_of_its_supervisor(
+    folder: Path, url: str, arguments: list[str]
+) -> None:
+    with serving(folder, url, *arguments) as worker:
+        assert worker.process.wait(20) == (3 if len(arguments) == 1 else 2)
 
 
 def test_logs_as_json_are_a_document_a_line(folder: Path, url: str, bus: SyncCommandBus) -> None:
@@ -224,7 +267,7 @@ def test_only_the_domains_asked_for_are_served(folder: Path, url: str, bus: Sync
         assert worker.process.wait(20) == 0
 
 
-@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "supervised"])
+@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "several"])
 def test_any_setting_of_a_worker_can_be_set(folder: Path, url: str, more: tuple[str, ...]) -> None:
     with serving(folder, url, "shop", "--set", "concurrency=7", "-c", "2", *more) as worker:
         assert "7 at once" in worker.wait_for("at once")
@@ -255,6 +298,7 @@ def test_what_cannot_be_served_says_why(
     cli: Cli, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("cliapp_worker.py").write_text(APP + STRICT)
+    monkeypatch.setenv(SUPERVISOR, str(os.getppid()))  # as a worker process, whose errors are caught
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert complaint in cli(*arguments, code=code).err
 

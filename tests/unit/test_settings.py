@@ -59,6 +59,7 @@ def test_the_guide_lists_every_setting(
 def test_the_command_line_can_set_every_setting_but_code() -> None:
     samples: dict[str, tuple[str, Any]] = {
         "tags": ("gpu,big", ("big", "gpu")),
+        "recorder": ("/run/recorders", "/run/recorders"),
         "max_concurrency": ("9", 9),
         "statement_timeout": ("200ms", 0.2),
     }

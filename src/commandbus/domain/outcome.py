@@ -63,7 +63,13 @@ class Canceled(msgspec.Struct, frozen=True):
     actor: str | None = None
 
 
-Outcome = Succeeded | Rejected | RetryLater | Parked | Released | Canceled
+class Crashed(msgspec.Struct, frozen=True):
+    """Its worker died while it ran. `cause` is a sentence without its end: "Its worker … died"."""
+
+    cause: str
+
+
+Outcome = Succeeded | Rejected | RetryLater | Parked | Released | Canceled | Crashed
 
 
 def decide_failure(
@@ -134,10 +140,10 @@ def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Out
     )
 
 
-def decide_stopped(releases: int) -> Outcome:
-    """The worker was stopped before the run ended: no attempt is used and no crash is counted."""
+def decide_stopped(releases: int, reason: str = "the worker stopped") -> Released | Parked:
+    """The worker ended before the outcome was recorded: no attempt is used and no crash is counted."""
     if releases < STOPS_MAX:
-        return Released(reason="the worker stopped", counted=True)
+        return Released(reason, counted=True)
     failure = Failure(
         kind=FailureKind.PERMANENT,
         code="NEVER_FINISHED",
@@ -147,12 +153,12 @@ def decide_stopped(releases: int) -> Outcome:
     return Parked(failure, reason="NEVER_FINISHED")
 
 
-def worker_lost(crashes: int) -> Failure:
+def worker_lost(crashes: int, cause: str = "The worker stopped renewing its lease") -> Failure:
     """The error that a crash leaves behind, since the worker could not."""
     return Failure(
         kind=FailureKind.TRANSIENT,
         code="WORKER_LOST",
-        message=f"The worker stopped renewing its lease (crash {crashes} of {CRASHES_MAX}).",
+        message=f"{cause} (crash {crashes} of {CRASHES_MAX}).",
     )
 
 

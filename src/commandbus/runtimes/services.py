@@ -14,7 +14,7 @@ from functools import partial
 
 from commandbus.errors import NotOpen
 from commandbus.operations.scope import Scope
-from commandbus.services.base import Confirming, Service
+from commandbus.services.base import Confirming, Looking, Service
 from commandbus.store.session import Engine
 
 logger = logging.getLogger("commandbus.services")
@@ -56,9 +56,12 @@ class ServiceRunner:
     def _run(self) -> None:
         while (service := self._next()) is not None:
             try:
-                seconds = self._engine.service_session.run(service.work(self._scope))
-                if isinstance(service, Confirming):
-                    service.confirm()
+                if isinstance(service, Looking) and not service.look():
+                    seconds = service.look_seconds
+                else:
+                    seconds = self._engine.service_session.run(service.work(self._scope))
+                    if isinstance(service, Confirming):
+                        service.confirm()
             except NotOpen:  # closed before the worker has stopped: nothing is left to do, or to tell
                 seconds = PAUSE_AFTER_FAILURE
             except Exception as error:  # a service outlives its failures

@@ -23,8 +23,10 @@ from commandbus.runtimes.farewell import Budget, attempt
 from commandbus.runtimes.routing import RouterThread
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.runtimes.threads.bus import SyncBusWithin, SyncHandlerBus
+from commandbus.services.base import Service
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
+from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.services.declarer import Declarer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
@@ -40,6 +42,8 @@ from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
+from commandbus.worker.recorder import OFF, open_recorder
+from commandbus.worker.recordings import Recordings
 from commandbus.worker.serving import what_to_serve
 from commandbus.worker.sizing import Sizer
 
@@ -203,6 +207,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
         )
         self._execution.keeper = self._keeper
+        recording = self._record()
         self._keeper.start()
         services = standard_services(
             self._presence(self.runtime),
@@ -213,7 +218,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self.settings.visibility_timeout,
             self._bus.settings,
         )
-        services.append(Declarer(self.registry))
+        services += [Declarer(self.registry), *recording]
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
         if low is not None and high is not None:
             services.append(Sizer(self, low, high))
@@ -221,6 +226,25 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         self._services.start()
         if self.registry.processes:
             self._router.start()
+
+    def _record(self) -> list[Service]:
+        """Begin to record what runs, if this is not another round of the same run; and the service that
+        looks for workers that died."""
+        setting, engine = self.settings.recorder, self._engine
+        if not engine.store.capabilities.durable or setting == OFF:
+            return []
+        execution = self._execution
+        if execution.recorder is None:
+            execution.recorder = open_recorder(setting, engine.identity, self.name, self.supervisor)
+        if execution.recorder is None:
+            return []
+        return [CrashRecovery(Recordings(execution.recorder.path.parent), self._on_recovered)]
+
+    def _on_recovered(self, count: int) -> None:
+        def add() -> None:
+            self.metrics.rescued += count
+
+        self._ask(add)
 
     def _stop_helpers(self, budget: Budget) -> None:
         """End them, the lease keeper last; blocks for a moment."""
@@ -231,6 +255,10 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         self._services.stop(budget.left())
         attempt(self._say_farewell, budget.left())
         self._keeper.stop(budget.left())
+        recorder = self._execution.recorder
+        if recorder is not None and self._restart_reason is None:
+            self._execution.recorder = None
+            recorder.close()
 
     def _say_farewell(self) -> None:
         session = self._engine.reserved_session
@@ -245,6 +273,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         return self._engine.hub.take_timer_turn(self._waiter, due_at, now)
 
     def _on_leases_gone(self, lease_ids: list[int]) -> None:
+        if self._execution.recorder is not None:
+            self._execution.recorder.leases_gone(lease_ids)
         self._post_from_anywhere(LeasesGone(lease_ids))
 
     def _on_cancel_requests(self, requests: dict[int, CancelRequest]) -> None:

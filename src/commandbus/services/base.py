@@ -25,6 +25,17 @@ class Service(Protocol):
 
 
 @runtime_checkable
+class Looking(Protocol):
+    """A service that knows without the store whether there is anything to do."""
+
+    look_seconds: float
+
+    def look(self) -> bool:
+        """False when `work` is not needed for the next `look_seconds`."""
+        ...
+
+
+@runtime_checkable
 class Confirming(Protocol):
     """A service that remembers something, which it must not do before it is committed."""
 

@@ -17,6 +17,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
+from commandbus.store.deaths import HeldCommand
 from commandbus.store.documents import DocumentStore
 from commandbus.store.limiting import LimitStore
 from commandbus.store.op import Op
@@ -82,6 +83,11 @@ class CommandStore(Protocol):
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         """Prolong leases to `seconds` from now; returns those that are gone."""
+        ...
+
+    def held_by(self, worker: str) -> Op[list[HeldCommand]]:
+        """Everything under leases of one worker, which is known to be dead. The leases are locked and
+        valid for the rest of the transaction, also those that have ended and were not taken back."""
         ...
 
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:

@@ -17,6 +17,7 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import (
     CRASHES_MAX,
     Canceled,
+    Crashed,
     Parked,
     Rejected,
     Released,
@@ -139,15 +140,26 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
             releases = member.releases + counted
             writes.requeues.append(QueueRow(seq, attempt - 1, crashes, releases, _micro(delay)))
             note(AuditEventType.RELEASED, reason=reason, retry_in=delay)
+        case Crashed(cause):
+            plan_lost(
+                writes, member, settlement.lease_id, worker, claimed_at, worker_lost(crashes + 1, cause)
+            )
         case _:
             assert_never(outcome)
 
 
-def plan_lost(writes: Writes, member: Member, lease_id: int, worker: str, claimed_at: int) -> None:
+def plan_lost(
+    writes: Writes,
+    member: Member,
+    lease_id: int,
+    worker: str,
+    claimed_at: int,
+    failure: Failure | None = None,
+) -> None:
     """What the end of a lease writes for a command that was still under it: a crash is counted, and
     the command goes back, or to an operator when it may be what kills its workers."""
     crashes = member.crashes + 1
-    failure = worker_lost(crashes)
+    failure = failure or worker_lost(crashes)
     writes.audits.append(
         AuditRow(
             member.seq,

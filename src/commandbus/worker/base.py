@@ -48,7 +48,8 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import CaughtException, Execution, result_of
+from commandbus.worker.execution import Execution, result_of
+from commandbus.worker.fates import CaughtException
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.metrics import WorkerMetrics
@@ -122,6 +123,8 @@ class WorkerBase:
         self.observer: Observer | None = None
         """Told of all runs that ended, some at a time; whatever counts them."""
         self._running = False
+        self.supervisor = 0
+        """The process that watches this one, and knows how it ends; 0 for none."""
         self._restart_reason: str | None = None
         self._stop_early: bool | None = None
         self._fresh = True
@@ -191,7 +194,10 @@ class WorkerBase:
 
     def _observe(self, event: Event) -> None:
         """Update health from an event, and report ended commands to the observer."""
+        recorder = self._execution.recorder
         if isinstance(event, Finished):
+            if recorder is not None:
+                recorder.settled(one for one in event.settlements if one.recorded)
             if self.observer is not None:
                 try:
                     self.observer(event.settlements)
@@ -204,6 +210,8 @@ class WorkerBase:
         what = "claim" if isinstance(event, Claims | ClaimFailed) else "settle"
         health.answered(what)
         if isinstance(event, Claims | Settled):
+            if recorder is not None and isinstance(event, Settled):
+                recorder.settled(self._core.settling)
             health.record_success(what)
             if isinstance(event, Claims) and event.reply.stuck is not None:
                 health.record_stuck_leases(event.reply.stuck)

@@ -277,6 +277,11 @@ class WorkerCore:
         """Commands that are held and wait for no other."""
         return self.held - self.chains.waiting
 
+    @property
+    def settling(self) -> list[Settlement]:
+        """What is on its way to the store."""
+        return self._settling
+
     def _ahead(self) -> bool:
         """Whether more is held than can run."""
         return self.held > self.concurrency or self.chains.waiting > 0

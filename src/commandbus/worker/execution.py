@@ -46,11 +46,12 @@ from commandbus.errors import (
 from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
-from commandbus.worker.fates import log_fate
+from commandbus.worker.fates import CaughtException, log_fate
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async, check_layers
+from commandbus.worker.recorder import FlightRecorder
 from commandbus.worker.settlements import settlement_of
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
@@ -71,17 +72,6 @@ class Tracing(Protocol):
     def wrap(self, handler: Handler) -> Handler:
         """The same handler, for a command that has headers."""
         ...
-
-
-class CaughtException(msgspec.Struct, frozen=True):
-    """A handler's exception, kept for tests and for a look from outside."""
-
-    command_id: str
-    command_type: str
-    attempt: int
-    type: str
-    error: str
-    exception: BaseException
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -116,6 +106,7 @@ class Execution:
         self.demand = demand
         self.requests: dict[int, CancelRequest] = {}
         self.keeper: LeaseKeeper | None = None
+        self.recorder: FlightRecorder | None = None
         self.provided: dict[Any, Any] = {}
         """What the lifespans of this worker provide, while it runs."""
         self.own_transactions = False
@@ -202,10 +193,24 @@ class Execution:
         if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
             # Another worker may hold it by now; the store decides whether this is recorded.
             return self._settlement(claimed, Released(LEASE_GONE))
+        recorder = self.recorder
+        if recorder is not None:
+            recorder.began(claimed)  # before the payload is decoded, which may run code of an app
         try:
-            return self._begin(claimed)
+            begun = self._begin(claimed)
         except Exception as error:  # nothing that a payload brings along may end a slot
-            return self._broken(claimed, error)
+            begun = self._broken(claimed, error)
+        if recorder is not None:
+            if isinstance(begun, Settlement):
+                recorder.ended(claimed)
+            elif begun.timeout is not None:
+                recorder.limited(claimed, begun.timeout)
+        return begun
+
+    def ended(self, claimed: Claimed) -> None:
+        """The handler is not running any more; to be called by its slot."""
+        if self.recorder is not None:
+            self.recorder.ended(claimed)
 
     def _broken(self, claimed: Claimed, error: Exception) -> Settlement:
         """What cannot even be judged is for an operator."""

@@ -1,8 +1,10 @@
-"""What becomes of a command after a failed attempt, as a line of the log."""
+"""What becomes of a command after a failed attempt: as a line of the log, and kept for a look."""
 
 from __future__ import annotations
 
 import logging
+
+import msgspec
 
 from commandbus.domain.failure import Failure
 from commandbus.domain.outcome import Parked, Rejected, RetryLater
@@ -18,6 +20,17 @@ FATES = {
     Parked: (logging.ERROR, "parked"),
 }
 """What becomes of a command after a failed attempt, in the words of a log, and its level."""
+
+
+class CaughtException(msgspec.Struct, frozen=True):
+    """A handler's exception, kept for tests and for a look from outside."""
+
+    command_id: str
+    command_type: str
+    attempt: int
+    type: str
+    error: str
+    exception: BaseException
 
 
 def log_fate(claimed: Claimed, outcome: Rejected | RetryLater | Parked) -> None:

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.outcome import (
     Canceled,
+    Crashed,
     Outcome,
     Parked,
     Rejected,
@@ -42,7 +43,7 @@ def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewComman
             told = {"outcome": ReplyOutcome.FAILED, "failure": failure}
         case Canceled(reason):
             told = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
-        case Parked() | RetryLater() | Released():
+        case Parked() | RetryLater() | Released() | Crashed():
             return ()
         case _:
             assert_never(outcome)

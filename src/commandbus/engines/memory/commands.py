@@ -31,6 +31,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import (
     Capacity,
@@ -405,6 +406,19 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                 self.journal.fields(lease, "until")
                 lease.until = max(lease.until, now + int(seconds * SECOND))
         return gone
+
+    def held_by(self, worker: str) -> Op[list[HeldCommand]]:
+        yield from ()
+        held: list[HeldCommand] = []
+        for lease_id, lease in self._state.leases.items():
+            if lease.worker == worker:
+                self.journal.fields(lease, "until")
+                lease.until = max(lease.until, self._clock() + int(KEPT_SECONDS * SECOND))
+                held += [
+                    (lease_id, member, self._state.commands[member.seq].command.batch_id)
+                    for member in lease.members.values()
+                ]
+        return held
 
     @autocommit
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:

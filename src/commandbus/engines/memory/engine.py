@@ -79,7 +79,7 @@ class MemoryEngine(Serverless):
     """Process-local and gone with the process."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:
-        self.url = url
+        self.url = self.identity = url
         self.hub = WakeHub()
         self.store = MemoryStore(clock)
         self.session = MemorySession(self.hub, self.store.journal)

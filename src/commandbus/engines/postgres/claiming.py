@@ -22,6 +22,7 @@ from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
 from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
@@ -340,6 +341,21 @@ class PostgresClaiming(PostgresSettling):
             yield from self._write(domain, worker, writes, known)
         self._leases.forget([row[0] for row in leases])
         return len(members)
+
+    def held_by(self, worker: str) -> Op[list[HeldCommand]]:
+        rows = yield Statement(self._sql.keep_leases_of, (worker, int(KEPT_SECONDS * SECOND)))
+        if not rows:
+            return []
+        # What this process remembers of them may be old; a settle reads them again.
+        self._leases.forget([row[0] for row in rows])
+        held = [(row[0], member) for row in rows for member in members_of(row[2], row[3])]
+        columns = yield Statement(self._sql.columns_of, (integers(m.seq for _, m in held),))
+        batches = {row[0]: row[2] for row in columns}
+        domains = sorted({row[1] for row in rows})
+        self._rescued_to |= set(domains)
+        self._be_careful(domains)
+        yield Statement(self._sql.note_rescue, (texts(domains),))
+        return [(lease, m, batches[m.seq]) for lease, m in held if m.seq in batches]
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """Tell senders that this process sleeps, if somebody here will wait for being told. Returns

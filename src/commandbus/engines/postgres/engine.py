@@ -57,6 +57,7 @@ class PostgresEngine:
     def __init__(self, url: str, *, migrate: bool = False) -> None:
         self.url = url
         self.location = location.parse(url)
+        self.identity = f"{self.store_class.__name__} {location.place_of(self.location)}"
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
         self.store = self.store_class(self.location, self.hub, self.process)

@@ -105,6 +105,13 @@ def parse(url: str) -> Location:
     )
 
 
+def place_of(location: Location) -> str:
+    """The server, the database and the schema."""
+    given = conninfo_to_dict(location.conninfo)
+    named = [f"{key}={given[key]}" for key in ("host", "hostaddr", "port", "dbname") if given.get(key)]
+    return " ".join([*named, f"schema={location.schema}"])
+
+
 def plain_conninfo(url: str, statement_seconds: float) -> str:
     """For connections that are not the bus's: without its options, but with a statement timeout."""
     _, given = _split(url)

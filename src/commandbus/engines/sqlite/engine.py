@@ -34,6 +34,7 @@ class SqliteEngine(Serverless):
     def __init__(self, url: str, *, clock: Clock = system_clock) -> None:
         self.url = url
         self.path, self._synchronous = location.parse(url)
+        self.identity = f"sqlite {self.path.resolve()}"
         self.hub = WakeHub()
         self.store = SqliteStore(clock)
         self.session = SqliteSession(self)

@@ -1,4 +1,4 @@
-"""The SQLite engine's other writes: cancel, operators' decisions, pause, purge."""
+"""The SQLite engine's other writes: cancel, operators' decisions, dead workers, pause, purge."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
-from commandbus.engines.sqlite.rows import as_json, outcome_params
+from commandbus.engines.sqlite.rows import as_json, as_members, as_optional_id, outcome_params
 from commandbus.errors import CommandNotFoundError
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
 from commandbus.store.op import Op, Statement, Wake
 from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
@@ -39,6 +40,14 @@ _TABLES_BY_SEQ = (
 
 
 class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
+    def held_by(self, worker: str) -> Op[list[HeldCommand]]:
+        until = self._clock() + int(KEPT_SECONDS * SECOND)
+        leases = yield Statement(SQL.keep_leases_of, (until, worker))
+        held = [(row[0], member) for row in leases for member in as_members(row[1]).values()]
+        seqs = as_json([member.seq for _, member in held])
+        batches = dict((yield Statement(SQL.batches_of, (seqs,))) if held else ())
+        return [(lease, m, as_optional_id(batches[m.seq])) for lease, m in held if m.seq in batches]
+
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         row = yield from self._standing(domain, command_id)
         seq, priority, waiting = row[0], row[1], row[9]

@@ -42,9 +42,12 @@ class Care:
             )
         return self
 
-    def of_process(self, index: int) -> list[str]:
-        """The same for one of several processes, as arguments: a port and a file of its own."""
+    def of_process(self, index: int, processes: int) -> list[str]:
+        """The same for one of so many processes, as arguments: with several, each has a port and a file
+        of its own."""
         one = self
+        if processes == 1:
+            return one._arguments()
         if self.probe_port:  # 0 means any free port, for each of them
             one = replace(one, probe_port=self.probe_port + index)
         if self.heartbeat_file is not None:

@@ -1,4 +1,4 @@
-"""Several worker processes under one command: started, watched, restarted, stopped together."""
+"""Worker processes under one command: started, watched, restarted, stopped together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from types import FrameType
@@ -15,6 +16,7 @@ from commandbus.interfaces.cli.care import Care, sign_seconds
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import SUPERVISOR
 from commandbus.runtimes.probes import notify_systemd
+from commandbus.runtimes.recovery import cause_of, memory_kills, recordings_of, recover_dead
 
 HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})
 """Exit codes of a new process that another try would not change."""
@@ -22,6 +24,8 @@ SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 YOUNG_SECONDS = 5.0
 RESTART_SECONDS = 1.0
 LOOK_SECONDS = 0.1
+RECOVERY_SECONDS = 5.0
+"""How long the end of this process waits for what dead processes held to be given back."""
 
 
 @dataclass(slots=True)
@@ -29,20 +33,29 @@ class _Child:
     index: int
     process: subprocess.Popen[bytes]
     started: float
+    memory_kills: int
     restart_at: float | None = None
+    is_over: bool = False
+    """Its end was noticed."""
 
 
 class Supervisor:
-    """Keeps a number of worker processes alive, and passes signals on to them. Where systemd asks for
-    signs of life, it gives them itself, for systemd minds only the process that it started."""
+    """Keeps a number of worker processes alive, gives back what those that died held, and passes
+    signals on to them. Where systemd asks for signs of life, it gives them itself, for systemd minds
+    only the process that it started."""
 
-    def __init__(self, arguments: list[str], url: str, care: Care, processes: int) -> None:
+    def __init__(
+        self, arguments: list[str], url: str, care: Care, processes: int, recorder: str | None = None
+    ) -> None:
         self._arguments = arguments
+        self._url = url
         self._care = care
         inherited = {key: value for key, value in os.environ.items() if key not in SYSTEMD}
         # Not on the command line, where everyone on the machine could read a password in it.
         self._environment = inherited | {"COMMANDBUS_URL": url, SUPERVISOR: str(os.getpid())}
         self._count = processes
+        self._recorder = recorder
+        self._recoveries: list[threading.Thread] = []
         self._children: list[_Child] = []
         self._signals = 0
 
@@ -50,6 +63,8 @@ class Supervisor:
         """Until a signal has stopped them all; returns the worst exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        if self._count > 1:
+            output.note(f"starting {self._count} worker processes")
         self._children = [self._start(index) for index in range(self._count)]
         notify_systemd("READY=1")
         worst, signed = 0, 0.0
@@ -60,31 +75,42 @@ class Supervisor:
             for child in self._children:
                 worst = max(worst, self._look_after(child))
             if self._signals and all(child.process.poll() is not None for child in self._children):
-                # One that had not begun yet is ended by the signal itself, which is just as clean; and
-                # one that died before the signal was reported then.
-                clean = (Exit.OK, -signal.SIGTERM)
-                stopped = [child for child in self._children if child.restart_at is None]
-                failed = any(child.process.returncode not in clean for child in stopped)
-                return worst or (Exit.FAILURE if failed else Exit.OK)
+                return worst or self._farewell()
             if worst and not self._signals:
                 self._pass_on(signal.SIGTERM, None)
             time.sleep(LOOK_SECONDS)
+
+    def _farewell(self) -> int:
+        """How those ended that were stopped. One that had not begun yet is ended by the signal itself,
+        which is just as clean; and one that died before the signal was reported then."""
+        until = time.monotonic() + RECOVERY_SECONDS
+        for child in self._children:
+            self._look_after(child)
+        for recovery in self._recoveries:
+            recovery.join(max(0.0, until - time.monotonic()))
+        clean = (Exit.OK, -signal.SIGTERM)
+        stopped = [child for child in self._children if child.restart_at is None]
+        failed = any(child.process.returncode not in clean for child in stopped)
+        return Exit.FAILURE if failed else Exit.OK
 
     def _start(self, index: int) -> _Child:
         # A process group of its own: Ctrl-C reaches this process only, which then passes it on.
         process = subprocess.Popen(  # noqa: S603 - this program, with its own arguments
             [
                 *(sys.executable, "-m", "commandbus", "worker", *self._arguments),
-                *self._care.of_process(index),
+                *self._care.of_process(index, self._count),
             ],
             env=self._environment,
             process_group=0,
         )
-        return _Child(index, process, time.monotonic())
+        return _Child(index, process, time.monotonic(), memory_kills())
 
     def _look_after(self, child: _Child) -> int:
         """Restart a process that died; returns its exit code when that would be pointless."""
         code, now = child.process.poll(), time.monotonic()
+        if code is not None and not child.is_over:
+            child.is_over = True
+            self._give_back(child, code)
         if code is None or self._signals:
             return 0
         if child.restart_at is None:
@@ -97,9 +123,28 @@ class Supervisor:
                 output.warn(f"worker process {child.process.pid} ended with {code}; starting another")
                 child.restart_at = now + RESTART_SECONDS
         if now >= child.restart_at:
-            fresh = self._start(child.index)
-            child.process, child.started, child.restart_at = fresh.process, fresh.started, None
+            self._children[child.index] = self._start(child.index)
         return 0
+
+    def _give_back(self, child: _Child, code: int) -> None:
+        """What a process held that did not end in order goes back, in a thread: the store may not
+        answer. If that fails, the next worker on this machine does it."""
+        if code == Exit.OK:
+            return
+        pid = child.process.pid
+        causes = {pid: cause_of(pid, code, memory_kills() > child.memory_kills)}
+        self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
+        recovery = threading.Thread(target=self._recover, args=(causes,), daemon=True)
+        self._recoveries.append(recovery)
+        recovery.start()
+
+    def _recover(self, causes: dict[int, str]) -> None:
+        try:
+            recordings = recordings_of(self._url, self._recorder)
+            if recordings is not None:
+                recover_dead(self._url, recordings, os.getpid(), causes)
+        except Exception as error:  # this process goes on, whatever is wrong with the store
+            output.warn(f"commands of a dead process are not given back yet: {error}")
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1

@@ -17,7 +17,7 @@ from typing import Any
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.signals import Signals
+from commandbus.interfaces.cli.signals import Signals, supervisor
 from commandbus.settings import WorkerSettings
 from commandbus.store.urls import shown_url
 from commandbus.worker.base import WorkerBase
@@ -40,7 +40,9 @@ class Plan:
     log_format: str = "text"
 
     def dress(self, worker: WorkerBase) -> None:
-        """What is logged while a handler runs names its command, where logs can tell."""
+        """What is logged while a handler runs names its command, where logs can tell; and a supervisor
+        is known to others, which leave a crash of this process to it."""
+        worker.supervisor = supervisor()
         if self.log_format == "json":
             from commandbus.observe.logs import correlated
 

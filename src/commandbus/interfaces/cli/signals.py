@@ -21,6 +21,13 @@ from commandbus.interfaces.cli.exits import Exit
 
 SUPERVISOR = "COMMANDBUS_SUPERVISOR"
 """Set for worker processes to the id of the process that looks after them."""
+
+
+def supervisor() -> int:
+    """The process that looks after this one; 0 for none."""
+    return int(os.environ.get(SUPERVISOR) or 0)
+
+
 HEARD = (signal.SIGTERM, signal.SIGINT)
 ABORT_SECONDS = 5.0
 """What has not stopped so long after its patience never will: the process is ended."""
@@ -79,12 +86,13 @@ class Signals:
 
     def _watch_supervisor(self) -> None:
         """Drain when the process that started this one is gone, for nobody else would stop it."""
-        expected = os.environ.pop(SUPERVISOR, None)
-        if expected is None:
+        expected = supervisor()
+        os.environ.pop(SUPERVISOR, None)
+        if not expected:
             return
 
         def watch() -> None:
-            while os.getppid() == int(expected):
+            while os.getppid() == expected:
                 time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGTERM)
 

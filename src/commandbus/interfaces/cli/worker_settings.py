@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.cli import options
@@ -33,8 +33,8 @@ def _parse_one(assignment: str) -> tuple[str, Any]:
             return name, int(value)
         except ValueError:
             raise CliError(f"{name} must be a whole number, not {value!r}.", Exit.USAGE) from None
-    if str in kinds:
+    if get_origin(kind) is tuple:
         return name, tuple(part.strip() for part in value.split(",") if part.strip())
-    if kind is not None:
+    if kind is not None and str not in kinds:
         raise CliError(f"{name} cannot be set here; the app's handlers have it.", Exit.USAGE)
     return name, value

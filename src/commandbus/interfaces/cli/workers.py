@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target
+from commandbus.interfaces.cli import options, target
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.signals import supervisor
 
 if TYPE_CHECKING:
     from commandbus.worker.handlers import HandlerRegistry
@@ -38,14 +39,14 @@ Recycle = Annotated[
         "--recycle-after",
         min=1,
         metavar="N",
-        help="End after N commands; with --processes, another takes over.",
+        help="End a worker process after N commands; another takes over.",
     ),
 ]
 Watchdog = Annotated[
     bool,
     typer.Option(
         "--watchdog/--no-watchdog",
-        help="Begin anew when threads are stuck; end with 75 when that does not help.",
+        help="Begin anew when threads are stuck; in another process when that does not help.",
     ),
 ]
 ProbePort = Annotated[
@@ -99,7 +100,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting of a worker; repeatable."),
 ]
-Load = Annotated[bool, typer.Option("--load", help="Carry out what `commandbus load` sends.")]
+LOAD = "--load"
+Load = Annotated[bool, typer.Option(LOAD, help="Carry out what `commandbus load` sends.")]
 
 
 def worker(
@@ -133,13 +135,15 @@ def worker(
 
     The first SIGTERM or SIGINT (Ctrl-C) drains: running handlers finish, nothing new begins. The
     second cancels them, and their commands go back to the queue. The third ends the process at once.
+    Handlers run in a child process. When it dies, its commands go back within a second, and another
+    takes its place.
     Under systemd with Type=notify it reports that it is ready and alive.
     """
     from commandbus.interfaces.cli import worker_settings
     from commandbus.interfaces.cli.care import Care
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
-    store = target.find_url(url)
+    store, name = target.find_url(url), _app(app, load)
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
     assigned = [f"concurrency={concurrency}", f"shutdown_timeout={shutdown_timeout}"]
     if max_concurrency is not None:
@@ -155,18 +159,18 @@ def worker(
     settings = worker_settings.parse(assigned)
     if reload:
         _follow(store, settings.shutdown_timeout)
-    name, registry, served = _handlers(app, load, domains)
     configure_logging(verbose, log_format)
-    if processes == 1:
+    if processes == 1 and supervisor():
+        registry, served = _handlers(name, domains)
         serve(Plan(store, served, threads, settings, care, log_format), registry)
         return
     from commandbus.interfaces.cli.processes import Supervisor
 
-    arguments = [name, *(part for domain in served for part in ("--domains", domain))]
+    # The app is imported by the worker processes alone, so that this one stays small.
+    arguments = [name, *(part for domain in domains or [] for part in ("--domains", domain))]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
     arguments += [part for assignment in assigned for part in ("--set", assignment)]
-    output.note(f"starting {processes} worker processes")
-    code = Supervisor(arguments, store, care, processes).run()
+    code = Supervisor(arguments, store, care, processes, settings.recorder).run()
     if code:
         raise typer.Exit(code)
 
@@ -181,24 +185,26 @@ def _follow(store: str, patience: float) -> None:
     raise typer.Exit(follow(WorkerProcess(arguments, store, patience + STOP_SECONDS)))
 
 
-def _handlers(
-    app: str | None, load: bool, wanted: list[str] | None
-) -> tuple[str, HandlerRegistry, list[str]]:
-    """What finds the handlers again in another process, the handlers, and the domains to serve."""
+def _app(app: str | None, load: bool) -> str:
+    """What finds the handlers in a worker process."""
+    if load and app is not None:
+        raise CliError("Give an app or --load, not both.", Exit.USAGE)
+    return LOAD if load else target.find_app(app)
+
+
+def _handlers(app: str, wanted: list[str] | None) -> tuple[HandlerRegistry, list[str]]:
+    """The handlers, and the domains to serve."""
     chosen = [name.strip() for part in wanted or [] for name in part.split(",") if name.strip()]
-    if load:
+    if app == LOAD:
         from commandbus.interfaces.cli.behaviours import build_registry
         from commandbus.interfaces.cli.mixing import DOMAIN
 
-        if app is not None:
-            raise CliError("Give an app or --load, not both.", Exit.USAGE)
         served = chosen or [DOMAIN]
-        return "--load", build_registry(served), served
+        return build_registry(served), served
     from commandbus.interfaces.cli.apps import load_registry
 
-    name = target.find_app(app)
-    registry = load_registry(name)
-    return name, registry, _domains(registry, chosen)
+    registry = load_registry(app)
+    return registry, _domains(registry, chosen)
 
 
 def _domains(registry: HandlerRegistry, chosen: list[str]) -> list[str]:

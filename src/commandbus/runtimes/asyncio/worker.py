@@ -361,6 +361,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 settlement = await self._execute(begun, slot)
                 if begun.context.completion is not None and settlement is not None:
                     settlement = await self._confirm(begun, settlement)
+                self._execution.ended(claimed)
                 if self._calls.pop(slot, None) is None:
                     return  # it was left behind
             else:

@@ -272,6 +272,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             return begun
         self._slots.begin(slot, begun, begun.timeout or self._stuck_after)
         settlement = self._execute(begun, slot)
+        self._execution.ended(claimed)
         if begun.context.completion is None:
             return settlement
         try:

@@ -389,6 +389,14 @@ update commandbus.lease l set until = greatest(l.until, m.now + $2::bigint)
 from held h, moment m where l.lease_id = h.lease_id
 returning l.lease_id
 
+-- name: keep_leases_of
+-- A dead worker cannot renew them; whoever knows of its death settles them in this transaction.
+with held as materialized (
+    select lease_id from commandbus.lease where worker = $1::text order by lease_id for update)
+update commandbus.lease l set until = greatest(l.until, commandbus.now_us() + $2::bigint)
+from held h where l.lease_id = h.lease_id
+returning l.lease_id, l.domain, l.seqs, l.unusual
+
 -- name: recorded_leases
 -- Which lease recorded the outcome: tells a repeated settle from a lost lease.
 select seq, lease_id from commandbus.outcome where seq = any ($1::text::bigint[])

@@ -167,6 +167,13 @@ delete from commandbus_lease where lease_id = ?
 -- Never shorter than it was, and only while it is valid.
 update commandbus_lease set until = max(until, ?) where lease_id = ? and until > ? returning lease_id
 
+-- name: keep_leases_of
+-- A dead worker cannot renew them; whoever knows of its death settles them in this transaction.
+update commandbus_lease set until = max(until, ?) where worker = ? returning lease_id, members
+
+-- name: batches_of
+select seq, batch_id from commandbus_command where seq in (select value from json_each(?))
+
 -- name: recorded_leases
 -- Which lease recorded the outcome: tells a repeated settle from a lost lease.
 select seq, lease_id from commandbus_outcome where seq in (select value from json_each(?))

@@ -1,0 +1,82 @@
+"""A worker is known to be dead: what becomes of the commands that it held.
+
+A dead worker leaves leases behind. Where a flight recorder says which of their commands had begun, the
+store need not wait for the leases to end, nor count a crash for each command:
+
+- running: it may be what killed the worker; a crash is counted, with the cause of the death;
+- finished, but not recorded: it goes back and counts among its releases, which are limited;
+- not begun: it goes back as if it had never been delivered.
+
+The leases are the fence: they end in the same transaction, so a worker that lives after all is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.outcome import Crashed, Outcome, Released, decide_stopped
+from commandbus.store.records import Settlement
+from commandbus.store.settling import Member
+
+NOT_BEGUN = "its worker died before it began"
+NOT_RECORDED = "its worker died before its outcome was recorded"
+KEPT_SECONDS = 60.0
+"""Leases of a dead worker that have ended, and were not taken back, are valid again for so long: until
+the end of the transaction that empties them."""
+
+Run = tuple[int, int]
+"""A lease and the sequence of a command under it."""
+HeldCommand = tuple[int, Member, UUID | None]
+"""A lease, a command under it, and its batch."""
+
+
+class WorkerDeath(msgspec.Struct, frozen=True):
+    """What is known of a worker that is dead."""
+
+    worker: str
+    cause: str
+    """A sentence without its end, such as: Its worker process 4711 was killed by SIGKILL."""
+    running: frozenset[Run] = frozenset()
+    finished: frozenset[Run] = frozenset()
+    complete: bool = True
+    """Whether all that had begun is named here; if not, everything counts a crash."""
+
+
+class DeathReport(msgspec.Struct, frozen=True):
+    """How many commands were taken back from a dead worker."""
+
+    crashed: int = 0
+    released: int = 0
+
+
+def settlements_after(death: WorkerDeath, held: Iterable[HeldCommand]) -> list[Settlement]:
+    """What a death amounts to for each command that the worker held."""
+    return [
+        Settlement(
+            member.seq,
+            lease_id,
+            member.attempt,
+            _outcome(death, (lease_id, member.seq), member.releases),
+            batch_id=batch_id,
+        )
+        for lease_id, member, batch_id in held
+    ]
+
+
+def _outcome(death: WorkerDeath, run: Run, releases: int) -> Outcome:
+    if run in death.running or not death.complete:
+        return Crashed(death.cause)
+    if run in death.finished:
+        return decide_stopped(releases, NOT_RECORDED)
+    return Released(NOT_BEGUN)
+
+
+def report_on(settlements: Iterable[Settlement], lost: Iterable[int]) -> DeathReport:
+    """Of settlements that were written, but for those that were refused."""
+    refused = set(lost)
+    written = [one for one in settlements if one.seq not in refused]
+    crashed = sum(isinstance(one.outcome, Crashed) for one in written)
+    return DeathReport(crashed, len(written) - crashed)

@@ -1,0 +1,245 @@
+"""The flight recorder: which commands a worker has begun, in a file that outlives its process.
+
+The file is mapped into memory. A begin, an end and a recorded outcome are stores to memory, without a
+system call; when the process is killed, the kernel keeps what was written. Other processes of the
+machine read the file (see `recordings`) and give back what the dead worker held.
+
+Each entry is a command under a lease: running from before its payload is decoded, finished when its
+handler has returned, free when the store has its outcome. The state is written last and checked with
+a checksum, so that an entry which was being written when the process died counts as not begun.
+
+The owner holds a lock on the file, which the kernel releases when the process dies, however it dies.
+The file lies in a folder that only its user can enter, one folder per store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import stat
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.process_identity import ProcessIdentity, this_process
+
+try:
+    import fcntl
+except ImportError:  # Windows: leases are the only net there
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("commandbus.worker")
+
+OFF = "off"
+SUFFIX = ".recorder"
+MAGIC = b"CMDBUSR1"
+PREFIX = struct.Struct("<8sII")
+"""Magic, length and checksum of the header, which follows as JSON."""
+HEADER_BYTES = 1024
+UNRECORDED = HEADER_BYTES - 1
+"""This byte is not 0 while a command runs for which there was no entry."""
+ENTRY = struct.Struct("<qqqdB")
+"""Sequence, lease, both combined as a checksum, the moment by which it must have ended, state."""
+ENTRY_BYTES = 40
+STATE = 32
+FREE, RUNNING, FINISHED = 0, 1, 2
+CAPACITY = 2_000
+_DEADLINE = struct.Struct("<d")
+_DEADLINE_AT = 24
+
+
+class Header(msgspec.Struct, frozen=True):
+    """Whose recorder a file is."""
+
+    worker: str
+    process: ProcessIdentity
+    capacity: int
+    supervisor: int = 0
+    """The process that watches this one; 0 for none."""
+
+
+def file_size(capacity: int) -> int:
+    return HEADER_BYTES + capacity * ENTRY_BYTES
+
+
+def folder_for(setting: str | None, identity: str) -> Path:
+    """Where the recorders of a store are. In memory if possible: a mapped file on a full disk could
+    not be written."""
+    if setting is None:
+        shared = Path("/dev/shm")  # noqa: S108 - a private folder in it
+        usable = shared.is_dir() and os.access(shared, os.W_OK | os.X_OK)
+        base = (shared if usable else Path(tempfile.gettempdir())) / f"commandbus-{os.getuid()}"
+    else:
+        base = Path(setting).absolute()
+    return base / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def open_recorder(
+    setting: str | None, identity: str, worker: str, supervisor: int = 0, capacity: int = CAPACITY
+) -> FlightRecorder | None:
+    """The recorder of a worker that begins; None where there can be none, which is logged."""
+    if setting == OFF or fcntl is None:
+        return None
+    try:
+        folder = folder_for(setting, identity)
+        return FlightRecorder(folder, Header(worker, this_process(), capacity, supervisor))
+    except (OSError, ValueError) as error:
+        logger.warning(
+            "worker %s has no flight recorder, so a crash is noticed by the end of its leases: %s",
+            worker,
+            error,
+        )
+        return None
+
+
+class FlightRecorder:
+    """The recorder of one worker. Threads may use it at once: each entry has one writer."""
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        self.path = folder / f"{header.worker}{SUFFIX}"
+        self._fd = _create(self.path, header)
+        self._map = mmap.mmap(self._fd, file_size(header.capacity))
+        last = HEADER_BYTES + (header.capacity - 1) * ENTRY_BYTES
+        self._free = list(range(last, HEADER_BYTES - 1, -ENTRY_BYTES))
+        self._places: dict[tuple[int, int], int] = {}
+        self._unrecorded: set[tuple[int, int]] = set()
+
+    def began(self, claimed: Claimed) -> None:
+        """Its run begins: from now on it may be what kills this process."""
+        seq, lease_id = claimed.seq, claimed.lease_id
+        try:
+            place = self._free.pop()
+        except IndexError:
+            self._unrecorded.add((seq, lease_id))
+            self._map[UNRECORDED] = 1
+            return
+        ENTRY.pack_into(self._map, place, seq, lease_id, seq ^ lease_id, inf, RUNNING)
+        self._places[seq, lease_id] = place
+
+    def limited(self, claimed: Claimed, seconds: float) -> None:
+        """It must end within so many seconds."""
+        place = self._places.get((claimed.seq, claimed.lease_id))
+        if place is not None:
+            _DEADLINE.pack_into(self._map, place + _DEADLINE_AT, time.monotonic() + seconds)
+
+    def ended(self, claimed: Claimed) -> None:
+        """Its handler has ended, and its outcome is not recorded yet."""
+        place = self._places.get((claimed.seq, claimed.lease_id))
+        if place is not None:
+            self._map[place + STATE] = FINISHED
+
+    def settled(self, settlements: Iterable[Settlement]) -> None:
+        """The store has their outcomes."""
+        for settlement in settlements:
+            self._forget((settlement.seq, settlement.lease_id))
+
+    def leases_gone(self, lease_ids: Sequence[int]) -> None:
+        """Whatever was held under these leases is not this worker's any more."""
+        gone = set(lease_ids)
+        for key in [key for key in [*self._places, *self._unrecorded] if key[1] in gone]:
+            self._forget(key)
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._map[place + STATE] = FREE
+            self._free.append(place)
+        elif self._unrecorded:
+            self._unrecorded.discard(key)
+            if not self._unrecorded:
+                self._map[UNRECORDED] = 0
+
+    def close(self) -> None:
+        """The worker has ended in order. Threads that were left behind may write to the map for as
+        long as they like: nobody reads it any more."""
+        if self.path in owned_here():
+            owned_here().discard(self.path)
+            _remove(self.path)
+            os.close(self._fd)
+
+
+def lock(fd: int) -> None:
+    """Raises BlockingIOError or PermissionError while another process holds the lock of a file."""
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def owned_here() -> set[Path]:
+    """The recorders of this process. It must not open them again: closing a file gives up all locks
+    that the process has on it."""
+    return _owned.setdefault(os.getpid(), set())
+
+
+_owned: dict[int, set[Path]] = {}
+
+
+def _create(path: Path, header: Header) -> int:
+    """A locked file in its place. It gets its name when it is complete, so that no reader finds half
+    of it, or one that is not locked yet."""
+    for left in (2, 1, 0):
+        make_private(path.parent)
+        unfinished = path.with_name(f".{path.name}")
+        owned_here().update((path, unfinished))
+        try:
+            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:  # the last worker that used the folder has just removed it
+            if not left:
+                raise
+            continue
+        try:
+            lock(fd)
+            image = _image(header)
+            if os.write(fd, image) < len(image):
+                raise OSError(f"there is no space for {path}")
+            unfinished.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink()
+            os.close(fd)
+            owned_here().discard(path)
+            raise
+        return fd
+    raise AssertionError("the last try returns or raises")
+
+
+def _image(header: Header) -> bytes:
+    """The file as it begins. All of it is written, so that its pages exist before they are mapped."""
+    encoded = msgspec.json.encode(header)
+    prefix = PREFIX.pack(MAGIC, len(encoded), zlib.crc32(encoded))
+    if len(prefix) + len(encoded) > UNRECORDED:
+        raise ValueError(f"the name of the host or of the worker is too long: {header.worker!r}")
+    return (prefix + encoded).ljust(file_size(header.capacity), b"\0")
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder, and the one above it, for this user alone. Raises PermissionError when one of
+    them is something else, or others can enter it."""
+    for one in (folder.parent, folder):
+        with suppress(FileExistsError):
+            one.mkdir(0o700, parents=one is not folder)
+        check_private(one)
+
+
+def check_private(folder: Path) -> None:
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            f"{folder} must be a folder of this user alone (mode 0700); remove it, or set recorder= "
+            "(COMMANDBUS_RECORDER) to another folder"
+        )
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+    with suppress(OSError):  # others are in it
+        path.parent.rmdir()

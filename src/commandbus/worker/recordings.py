@@ -1,0 +1,238 @@
+"""Reading flight recorders of dead processes: what they ran, so that it can be given back.
+
+A file counts if it is a plain file of this user in a folder of this user alone, is complete, and its
+process is dead: its lock is free, and the list of processes does not have it. The process that acts
+on it holds the lock meanwhile, so that others leave the file alone, and removes it afterwards. Acting
+twice is harmless, because the store looks at leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from commandbus.store.deaths import Run, WorkerDeath
+from commandbus.worker.process_identity import this_process
+from commandbus.worker.recorder import (
+    ENTRY,
+    ENTRY_BYTES,
+    FINISHED,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX,
+    RUNNING,
+    SUFFIX,
+    UNRECORDED,
+    Header,
+    check_private,
+    file_size,
+    lock,
+    owned_here,
+)
+
+logger = logging.getLogger("commandbus.worker")
+
+CAPACITY_MAX = 100_000
+UNFINISHED_SECONDS = 60.0
+"""A file that did not get its name in so long was left by a process that died."""
+SUPERVISOR_SECONDS = 2.0
+"""How long the supervisor of a dead process has to act, which knows how the process ended."""
+
+
+class DamagedRecorderError(ValueError):
+    """A file that is no recorder, or not all of one."""
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What a recorder says."""
+
+    header: Header
+    running: dict[Run, float]
+    """With the moments by which they must have ended."""
+    finished: frozenset[Run]
+    complete: bool
+
+    def death(self, cause: str | None = None) -> WorkerDeath:
+        process = self.header.process
+        cause = cause or f"Its worker process {process.pid} on {process.host} died"
+        return WorkerDeath(
+            self.header.worker, cause, frozenset(self.running), self.finished, self.complete
+        )
+
+
+def read_recording(data: bytes) -> Recording:
+    """Raises DamagedRecorderError. An entry that was being written counts as not begun."""
+    header = _header(data)
+    running: dict[Run, float] = {}
+    finished: set[Run] = set()
+    for place in range(HEADER_BYTES, file_size(header.capacity), ENTRY_BYTES):
+        seq, lease_id, check, deadline, state = ENTRY.unpack_from(data, place)
+        if check != seq ^ lease_id:
+            continue
+        if state == RUNNING:
+            running[lease_id, seq] = deadline
+        elif state == FINISHED:
+            finished.add((lease_id, seq))
+    return Recording(header, running, frozenset(finished), not data[UNRECORDED])
+
+
+def _header(data: bytes) -> Header:
+    if len(data) < HEADER_BYTES:
+        raise DamagedRecorderError("it is too short")
+    magic, length, checksum = PREFIX.unpack_from(data)
+    encoded = data[PREFIX.size : PREFIX.size + length]
+    if magic != MAGIC or length > HEADER_BYTES or zlib.crc32(encoded) != checksum:
+        raise DamagedRecorderError("its header is not one of a recorder")
+    try:
+        header = msgspec.json.decode(encoded, type=Header)
+    except msgspec.DecodeError as error:
+        raise DamagedRecorderError(f"its header cannot be read: {error}") from None
+    if not 0 < header.capacity <= CAPACITY_MAX or len(data) != file_size(header.capacity):
+        raise DamagedRecorderError("its length is not what its header says")
+    return header
+
+
+class DeadWorker:
+    """A recorder whose process is dead, locked so that no other process acts on it."""
+
+    def __init__(self, path: Path, fd: int, recording: Recording) -> None:
+        self.recording = recording
+        self._path = path
+        self._fd = fd
+
+    def remove(self) -> None:
+        """It was acted on."""
+        with suppress(OSError):
+            self._path.unlink()
+        self.leave()
+        with suppress(OSError):  # others are in it
+            self._path.parent.rmdir()
+
+    def leave(self) -> None:
+        """Let others act on it."""
+        os.close(self._fd)
+
+
+class Recordings:
+    """The recorders of a store on this machine."""
+
+    def __init__(self, folder: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._monotonic = monotonic
+        self._seen: dict[Path, float] = {}
+
+    def dead(self, *, of: int = 0) -> list[DeadWorker]:
+        """Those of dead processes, locked. Children of a supervisor that lives are left to it for a
+        moment; it asks with `of`, its own id."""
+        found: list[DeadWorker] = []
+        for path in self._paths():
+            try:
+                dead = self._look_at(path)
+            except DamagedRecorderError as error:
+                logger.warning("the flight recorder %s is removed: %s", path, error)
+                continue
+            except OSError as error:
+                logger.debug("the flight recorder %s is left alone: %s", path, error)
+                continue
+            if dead is None:
+                continue
+            if self._is_left_to_its_supervisor(path, dead.recording.header, of):
+                dead.leave()
+            else:
+                found.append(dead)
+        return found
+
+    def overdue(self, pid: int, now: float) -> float:
+        """By how many seconds a command of a living process is over its time; 0 for none."""
+        latest = 0.0
+        for path in self._paths():
+            with suppress(OSError, DamagedRecorderError):
+                fd = _open(path)
+                try:
+                    recording = read_recording(_content(fd))
+                finally:
+                    os.close(fd)
+                if recording.header.process.pid == pid:
+                    ends = [end for end in recording.running.values() if isfinite(end)]
+                    latest = max([latest, *(now - end for end in ends)])
+        return latest
+
+    def _paths(self) -> Iterator[Path]:
+        try:
+            check_private(self._folder.parent)
+            check_private(self._folder)
+            found = sorted(self._folder.iterdir())
+        except OSError:  # no worker of this store has a recorder here, or the folder is not ours
+            return
+        for path in found:
+            if path.name.endswith(SUFFIX) and path not in owned_here():
+                yield path
+
+    def _look_at(self, path: Path) -> DeadWorker | None:
+        fd = _open(path)
+        try:
+            with suppress(BlockingIOError, PermissionError):  # its owner lives, or another acts on it
+                lock(fd)
+                found = os.fstat(fd)
+                if found.st_nlink:
+                    if path.name.startswith(".") and time.time() - found.st_mtime < UNFINISHED_SECONDS:
+                        return None
+                    dead = self._believe(path, fd)
+                    if dead is not None:
+                        fd = -1
+                    return dead
+            return None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _believe(self, path: Path, fd: int) -> DeadWorker | None:
+        try:
+            recording = read_recording(_content(fd))
+        except DamagedRecorderError:
+            path.unlink()
+            raise
+        process, here = recording.header.process, this_process()
+        if not process.is_near(here) or process.is_seen_alive(here):
+            return None
+        return DeadWorker(path, fd, recording)
+
+    def _is_left_to_its_supervisor(self, path: Path, header: Header, asking: int) -> bool:
+        supervisor = header.supervisor
+        if not supervisor or supervisor == asking or not _exists(supervisor):
+            return False
+        now = self._monotonic()
+        return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
+
+
+def _open(path: Path) -> int:
+    """Raises OSError for what is not a plain file of this user."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+        os.close(fd)
+        raise OSError(f"{path} is not a plain file of this user")
+    return fd
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, file_size(CAPACITY_MAX) + 1, 0)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's, so it exists
+        return True
+    return True

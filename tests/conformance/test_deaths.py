@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.deaths import DeathsSuite
+
+
+class TestDeaths(DeathsSuite):
+    pass

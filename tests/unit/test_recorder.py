@@ -1,0 +1,318 @@
+"""The flight recorder: what it keeps of a process that dies, and what its readers refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from commandbus.domain.outcome import Succeeded
+from commandbus.settings import WorkerSettings
+from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.process_identity import ProcessIdentity, this_process
+from commandbus.worker.recorder import (
+    ENTRY,
+    ENTRY_BYTES,
+    FREE,
+    HEADER_BYTES,
+    RUNNING,
+    STATE,
+    FlightRecorder,
+    Header,
+    _image,
+    folder_for,
+    make_private,
+    open_recorder,
+    owned_here,
+)
+from commandbus.worker.recordings import (
+    SUPERVISOR_SECONDS,
+    DamagedRecorderError,
+    Recordings,
+    read_recording,
+)
+
+IDENTITY = "sqlite /somewhere/jobs.db"
+GONE = ProcessIdentity(2**22 + 1, 1, "an earlier start", "", this_process().host)
+"""A process of this machine that is not there."""
+
+
+def claimed(seq: int, lease_id: int = 7) -> Claimed:
+    names: dict[str, Any] = dict.fromkeys(Claimed.__struct_fields__)
+    return Claimed(**names | {"seq": seq, "lease_id": lease_id, "attempt": 1})
+
+
+def settlement(seq: int, lease_id: int = 7) -> Settlement:
+    return Settlement(seq, lease_id, 1, Succeeded())
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "recorders"
+
+
+@pytest.fixture
+def folder(base: Path) -> Path:
+    found = folder_for(str(base), IDENTITY)
+    make_private(found)
+    return found
+
+
+@contextmanager
+def recorder_in(folder: Path, capacity: int = 4) -> Iterator[FlightRecorder]:
+    recorder = FlightRecorder(folder, Header("w-1", this_process(), capacity))
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+def leave(folder: Path, process: ProcessIdentity = GONE, supervisor: int = 0) -> Path:
+    """A file as a dead process leaves it, with one command that ran."""
+    image = bytearray(_image(Header("w-dead", process, 4, supervisor)))
+    ENTRY.pack_into(image, HEADER_BYTES, 5, 7, 5 ^ 7, inf, RUNNING)
+    path = folder / "w-dead.recorder"
+    path.write_bytes(image)
+    return path
+
+
+def dead_in(folder: Path) -> list[str]:
+    found = Recordings(folder).dead()
+    for one in found:
+        one.leave()
+    return [one.recording.header.worker for one in found]
+
+
+class TestWriting:
+    def test_a_command_is_running_then_finished_then_forgotten(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1))
+            assert read_recording(recorder.path.read_bytes()).running == {(7, 1): inf}
+            recorder.ended(claimed(1))
+            seen = read_recording(recorder.path.read_bytes())
+            assert (seen.running, seen.finished) == ({}, {(7, 1)})
+            recorder.settled([settlement(1)])
+            seen = read_recording(recorder.path.read_bytes())
+            assert (seen.running, seen.finished, seen.complete) == ({}, frozenset(), True)
+
+    def test_the_same_command_under_a_new_lease_has_an_entry_of_its_own(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1, lease_id=7))
+            recorder.began(claimed(1, lease_id=8))
+            recorder.ended(claimed(1, lease_id=7))
+            seen = read_recording(recorder.path.read_bytes())
+            assert (set(seen.running), set(seen.finished)) == ({(8, 1)}, {(7, 1)})
+
+    def test_more_commands_than_entries_make_it_incomplete_until_they_end(self, folder: Path) -> None:
+        with recorder_in(folder, capacity=1) as recorder:
+            recorder.began(claimed(1))
+            recorder.began(claimed(2))
+            assert not read_recording(recorder.path.read_bytes()).complete
+            recorder.settled([settlement(2)])
+            assert read_recording(recorder.path.read_bytes()).complete
+
+    def test_lost_leases_free_their_entries(self, folder: Path) -> None:
+        with recorder_in(folder, capacity=1) as recorder:
+            recorder.began(claimed(1))
+            recorder.began(claimed(2))
+            recorder.leases_gone([7])
+            recorder.began(claimed(3, lease_id=8))
+            seen = read_recording(recorder.path.read_bytes())
+            assert (set(seen.running), seen.complete) == ({(8, 3)}, True)
+
+    def test_a_timeout_is_kept_as_a_moment(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1))
+            recorder.limited(claimed(1), 5.0)
+            (moment,) = read_recording(recorder.path.read_bytes()).running.values()
+            assert 4.0 < moment - time.monotonic() <= 5.0
+
+    def test_an_ordered_end_leaves_neither_file_nor_folder(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            assert recorder.path.exists()
+        assert not folder.exists()
+        recorder.began(claimed(1))  # by a thread that was left behind
+
+    def test_it_is_private(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            assert recorder.path.stat().st_mode & 0o777 == 0o600
+            assert folder.stat().st_mode & 0o777 == 0o700
+
+    def test_off_means_none(self, base: Path) -> None:
+        assert open_recorder("off", IDENTITY, "w") is None
+        assert not base.exists()
+
+    def test_a_folder_of_others_is_not_used(self, base: Path, caplog: pytest.LogCaptureFixture) -> None:
+        base.mkdir(0o700)
+        base.chmod(0o777)
+        assert open_recorder(str(base), IDENTITY, "w") is None
+        assert "mode 0700" in caplog.text
+
+    def test_a_link_in_place_of_the_folder_is_not_used(self, base: Path, tmp_path: Path) -> None:
+        (tmp_path / "trap").mkdir(0o700)
+        base.symlink_to(tmp_path / "trap")
+        assert open_recorder(str(base), IDENTITY, "w") is None
+        assert list((tmp_path / "trap").iterdir()) == []
+
+    def test_without_space_there_is_none_and_nothing_is_left(
+        self, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(os, "write", lambda fd, data: 1)
+        assert open_recorder(str(base), IDENTITY, "w") is None
+        assert "no space" in caplog.text
+        assert list(folder_for(str(base), IDENTITY).iterdir()) == []
+
+    def test_a_name_that_does_not_fit_is_refused(self, base: Path) -> None:
+        assert open_recorder(str(base), IDENTITY, "w" * 2000) is None
+
+    @pytest.mark.parametrize("value", ["", "  ", 7])
+    def test_a_setting_that_is_no_path_is_refused(self, value: Any) -> None:
+        with pytest.raises(Exception, match="recorder must be None"):
+            WorkerSettings(recorder=value)
+
+
+class TestDeath:
+    def test_a_killed_process_leaves_what_it_ran(self, base: Path) -> None:
+        code = (
+            "import os, signal, sys\n"
+            "from tests.unit.test_recorder import claimed, IDENTITY\n"
+            "from commandbus.worker.recorder import open_recorder\n"
+            "recorder = open_recorder(sys.argv[1], IDENTITY, 'w-killed')\n"
+            "recorder.began(claimed(1)); recorder.began(claimed(2)); recorder.ended(claimed(2))\n"
+            "print('ready', flush=True); sys.stdin.read()\n"
+            "os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        folder = folder_for(str(base), IDENTITY)
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert Recordings(folder).dead() == []  # it lives
+            process.stdin.close()
+            process.wait()
+        (dead,) = Recordings(folder).dead()
+        death = dead.recording.death()
+        assert (death.worker, death.running, death.finished) == ("w-killed", {(7, 1)}, {(7, 2)})
+        assert f"process {process.pid}" in death.cause
+        dead.remove()
+        assert not folder.exists()
+
+    def test_a_file_of_an_earlier_start_of_the_machine_is_of_a_dead_process(self, folder: Path) -> None:
+        leave(folder)
+        assert dead_in(folder) == ["w-dead"]
+
+    def test_a_process_id_that_was_given_to_another_process_is_no_confusion(self, folder: Path) -> None:
+        reused = msgspec.structs.replace(this_process(), started=1)
+        leave(folder, reused)
+        assert dead_in(folder) == ["w-dead"]
+
+    def test_a_process_that_is_seen_alive_is_believed_more_than_a_free_lock(self, folder: Path) -> None:
+        if not this_process().started:
+            pytest.skip("this system does not list when processes were started")
+        leave(folder, this_process())
+        assert dead_in(folder) == []
+
+    def test_a_file_of_another_machine_is_left_alone(self, folder: Path) -> None:
+        path = leave(folder, ProcessIdentity(1, 1, "their start", "", "their-host"))
+        assert dead_in(folder) == []
+        assert path.exists()
+
+    def test_a_supervisor_that_lives_acts_first(self, folder: Path) -> None:
+        leave(folder, supervisor=os.getpid())
+        now = [100.0]
+        recordings = Recordings(folder, lambda: now[0])
+        assert recordings.dead() == []
+        now[0] += SUPERVISOR_SECONDS
+        assert [one.leave() for one in recordings.dead()] == [None]
+        (found,) = Recordings(folder).dead(of=os.getpid())
+        found.leave()
+
+    def test_recorders_of_this_process_are_not_opened(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            assert recorder.path in owned_here()
+            assert dead_in(folder) == []
+
+    def test_a_command_over_its_time_is_seen_from_outside(self, folder: Path) -> None:
+        path = leave(folder)
+        image = bytearray(path.read_bytes())
+        ENTRY.pack_into(image, HEADER_BYTES, 5, 7, 5 ^ 7, 100.0, RUNNING)
+        path.write_bytes(image)
+        recordings = Recordings(folder)
+        assert recordings.overdue(GONE.pid, 103.0) == 3.0
+        assert recordings.overdue(GONE.pid + 1, 103.0) == 0.0
+
+
+class TestBadFiles:
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"\0" * 100,
+            b"\xff" * 5000,
+            b"CMDBUSR1" + b"\xff" * 5000,
+            _image(Header("w", GONE, 4))[:-1],
+            _image(Header("w", GONE, 4)) + b"\0",
+            _image(Header("w", GONE, 4)).replace(b'"pid"', b'"pif"'),
+            _image(Header("w", GONE, 4))[:HEADER_BYTES],
+        ],
+        ids=["empty", "short", "noise", "length", "truncated", "longer", "checksum", "no entries"],
+    )
+    def test_a_damaged_file_is_removed_and_means_nothing(
+        self, folder: Path, content: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = folder / "w.recorder"
+        path.write_bytes(content)
+        assert dead_in(folder) == []
+        assert not path.exists()
+        assert "is removed" in caplog.text
+
+    def test_a_header_that_claims_a_huge_size_is_refused(self) -> None:
+        image = _image(Header("w", GONE, 4)).replace(b'"capacity":4', b'"capacity":9')
+        with pytest.raises(DamagedRecorderError):
+            read_recording(image)
+
+    def test_an_entry_that_was_being_written_counts_as_not_begun(self, folder: Path) -> None:
+        path = leave(folder)
+        image = bytearray(path.read_bytes())
+        ENTRY.pack_into(image, HEADER_BYTES + ENTRY_BYTES, 6, 7, 0, inf, RUNNING)
+        ENTRY.pack_into(image, HEADER_BYTES + 2 * ENTRY_BYTES, 8, 7, 8 ^ 7, inf, FREE)
+        image[HEADER_BYTES + 3 * ENTRY_BYTES + STATE] = 77
+        assert set(read_recording(bytes(image)).running) == {(7, 5)}
+
+    def test_links_pipes_and_folders_are_left_alone(self, folder: Path, tmp_path: Path) -> None:
+        target = leave(folder)
+        precious = tmp_path / "precious"
+        target.rename(precious)
+        (folder / "a.recorder").symlink_to(precious)
+        os.link(precious, folder / "b.recorder")
+        os.mkfifo(folder / "c.recorder")
+        (folder / "d.recorder").mkdir()
+        (folder / "notes.txt").write_text("not one of ours")
+        assert dead_in(folder) == []
+        assert precious.exists()
+        assert len(list(folder.iterdir())) == 5
+
+    def test_a_folder_that_others_can_write_is_not_read(self, folder: Path) -> None:
+        leave(folder)
+        folder.chmod(0o777)
+        assert dead_in(folder) == []
+
+    def test_a_file_that_never_got_its_name_is_removed_after_a_while(self, folder: Path) -> None:
+        path = folder / ".w.recorder"
+        path.write_bytes(b"half")
+        assert dead_in(folder) == []
+        assert path.exists()
+        os.utime(path, (1, 1))
+        assert dead_in(folder) == []
+        assert not path.exists()
