@@ -21,9 +21,7 @@ class Serving:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        with suppress(
-            ValueError
-        ):  # closed at the end, though a worker process may live a moment longer
+        with suppress(ValueError):  # closed at the end, which a worker process may outlive
             for line in self.process.stderr:
                 self._lines.put(line)
 
