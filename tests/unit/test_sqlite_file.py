@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -87,3 +88,18 @@ def test_a_transaction_that_writes_nothing_is_no_reason_to_doubt_the_clock(
         assert worker.receive() == []
         assert Path(f"{path}-wal").stat().st_mtime_ns == a_minute_ago  # nothing was written
     assert not [record for record in caplog.records if "clock" in record.message]
+
+
+def test_a_bus_is_opened_inside_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    SyncCommandBus(f"sqlite:///{path}").open().close()
+    caller = sqlite3.connect(path)
+    caller.execute("create table orders (id integer)")
+    caller.execute("begin immediate")
+    caller.execute("insert into orders values (7)")
+
+    with SyncCommandBus(f"sqlite:///{path}") as bus:
+        sent = bus.within(caller).send("orders", "ship")
+        caller.commit()
+        assert bus.get_command(sent.command_id) is not None
+    caller.close()

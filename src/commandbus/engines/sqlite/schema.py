@@ -20,7 +20,10 @@ _TABLE = (
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
-    """Bring the file to this version. The caller holds the write lock."""
+    """Bring the file to this version. The caller holds the write lock. A file that has it already is
+    only read: the caller may have a transaction of its own open on another connection."""
+    if _is_current(connection):
+        return
     connection.execute("begin immediate")
     try:
         connection.execute(_TABLE)
@@ -33,8 +36,8 @@ def upgrade(connection: sqlite3.Connection) -> None:
             )
         now = time.time_ns() // 1000
         for version, name in enumerate(MIGRATIONS, 1):
-            script = read_text("commandbus.engines.sqlite.sql", name)
-            checksum = hashlib.sha256(script.encode()).hexdigest()
+            script = _script(name)
+            checksum = _checksum(script)
             if version not in applied:
                 for statement in _statements(script):
                     connection.execute(statement)
@@ -51,6 +54,23 @@ def upgrade(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("rollback")
         raise
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    """Whether the file has exactly the migrations of this program."""
+    known = "select 1 from sqlite_master where name = 'commandbus_schema'"
+    if connection.execute(known).fetchone() is None:
+        return False
+    applied = dict(connection.execute("select version, checksum from commandbus_schema"))
+    return applied == {n: _checksum(_script(name)) for n, name in enumerate(MIGRATIONS, 1)}
+
+
+def _script(name: str) -> str:
+    return read_text("commandbus.engines.sqlite.sql", name)
+
+
+def _checksum(script: str) -> str:
+    return hashlib.sha256(script.encode()).hexdigest()
 
 
 def is_compatible(connection: sqlite3.Connection) -> bool:
