@@ -9,13 +9,14 @@ CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
 # this package exports, the folders of its SQL, the commands of the command line, and the app that its
-# caller names.
+# caller names, with the modules that an app of Celery includes.
 OWN_CODE = {
     ("worker/signatures.py", "eval"),
     ("__init__.py", "import_module"),
     ("store/sql_files.py", "import_module"),
     ("interfaces/cli/app.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
+    ("interfaces/integrations/celery/app.py", "import_module"),
 }
 
 

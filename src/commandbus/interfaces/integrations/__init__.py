@@ -1,1 +1,1 @@
-"""Where other frameworks meet the bus: pytest, FastAPI and Starlette, Django."""
+"""Where other frameworks meet the bus: pytest, FastAPI and Starlette, Django, SQLAlchemy, Celery."""

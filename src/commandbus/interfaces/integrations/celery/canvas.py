@@ -1,0 +1,347 @@
+"""`chain`, `group` and `chord`: what runs after what, carried by the commands themselves.
+
+A workflow is a plan: a list of steps, each a task or a group of plans. A task whose plan goes on
+carries the rest in a header; when it has succeeded, it sends the next step before its own outcome is
+recorded. A group is a batch; where something follows, the completion of the batch is the command JOIN,
+which sends the next step with all results. Ids are derived from the id before, so a task that runs
+again sends nothing twice, and the result of the last step has its id from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID, uuid5
+
+import msgspec
+
+from commandbus.domain.command import Command, SendRequest
+from commandbus.domain.ids import as_id, new_id
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.errors import DuplicateCommandError, InvalidOperationError, PermanentCommandError
+from commandbus.interfaces.integrations.celery.places import refused
+from commandbus.interfaces.integrations.celery.result import AsyncResult, GroupResult
+
+if TYPE_CHECKING:
+    from commandbus.interfaces.integrations.celery.app import Celery
+    from commandbus.interfaces.integrations.celery.task import Task
+
+R = TypeVar("R")
+Step = dict[str, Any]
+Plan = list[Step]
+"""Steps as plain values: {"task", "args", "kwargs", "options", "immutable"} or {"group": [plan, …]}."""
+
+HEADER = "celery"
+JOIN = "celery.join"
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The payload of JOIN."""
+
+    first: UUID
+    """The id of the batch."""
+    lengths: list[int]
+    """How many tasks follow each other in each member of the group."""
+    then: list[Any]
+    """The rest of the plan."""
+
+
+class Signature(Generic[R]):
+    """A call of a task that is not made yet."""
+
+    def __init__(
+        self,
+        task: Task[..., R],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+        immutable: bool = False,
+    ) -> None:
+        self.task = task
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs or {})
+        self.options = dict(options or {})
+        self.immutable = immutable
+
+    def __repr__(self) -> str:
+        return f"{self.task.name}{self.args!r}"
+
+    def __call__(self, *partial: Any, **kwargs: Any) -> R:
+        """Run the task here."""
+        return self.task(*partial, *self.args, **{**self.kwargs, **kwargs})
+
+    def clone(self, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> Signature[R]:
+        """A copy with further arguments; positional ones come first."""
+        merged = {**self.kwargs, **(kwargs or {})}
+        return Signature(self.task, (*args, *self.args), merged, self.options, self.immutable)
+
+    def set(self, immutable: bool | None = None, **options: Any) -> Signature[R]:
+        """Set options of `apply_async`, such as countdown and queue."""
+        self.options.update(options)
+        self.immutable = self.immutable if immutable is None else immutable
+        return self
+
+    def delay(self, *partial: Any, **kwargs: Any) -> AsyncResult[R]:
+        return self.apply_async(partial, kwargs)
+
+    def apply_async(
+        self, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncResult[R]:
+        """Send the task with its arguments, and those that are given."""
+        if self.immutable:
+            args, kwargs = (), {}
+        full = self.clone(args, kwargs)
+        return self.task.apply_async(full.args, full.kwargs, **{**self.options, **options})
+
+    def __or__(self, other: Any) -> chain:
+        return chain(self, other)
+
+    def plan(self) -> Plan:
+        step = {"task": self.task.name, "args": list(self.args), "kwargs": self.kwargs}
+        return [{**step, "options": self.options, "immutable": self.immutable}]
+
+
+class chain:  # noqa: N801 - Celery's name
+    """Tasks one after another, each with the result of the one before as its first argument."""
+
+    def __init__(self, *steps: Any) -> None:
+        given = _listed(steps)
+        if not given:
+            raise refused("a chain without tasks", "Give it at least one.")
+        self.app: Celery = _app_of(given)
+        self._plan: Plan = [step for one in given for step in one.plan()]
+
+    def __or__(self, other: Any) -> chain:
+        return chain(self, other)
+
+    def plan(self) -> Plan:
+        return self._plan
+
+    def apply_async(self, args: Iterable[Any] = (), **options: Any) -> Any:
+        """Send the first step; returns the result of the last."""
+        plan = self._plan
+        if options:
+            plan = [{**plan[0], "options": {**plan[0].get("options", {}), **options}}, *plan[1:]]
+        return begin(self.app, plan, tuple(args))
+
+    def delay(self, *args: Any) -> Any:
+        return self.apply_async(args)
+
+    __call__ = delay
+
+
+class group:  # noqa: N801 - Celery's name
+    """Tasks that run at the same time."""
+
+    def __init__(self, *members: Any) -> None:
+        self._members = _listed(members)
+
+    @property
+    def app(self) -> Celery:
+        return _app_of(self._members)
+
+    def __or__(self, other: Any) -> chain:
+        return chain(self, other)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def plan(self) -> Plan:
+        return [{"group": [member.plan() for member in self._members]}]
+
+    def apply_async(self, args: Iterable[Any] = ()) -> GroupResult:
+        """Send all of them, or none; returns their results."""
+        if not self._members:
+            return GroupResult(new_id(), [])
+        found: GroupResult = begin(self.app, self.plan(), tuple(args))
+        return found
+
+    def delay(self, *args: Any) -> GroupResult:
+        return self.apply_async(args)
+
+    __call__ = delay
+
+
+class chord(chain):  # noqa: N801 - Celery's name
+    """A group, and a body that gets the list of its results. `chord(header)(body)` sends it."""
+
+    def __init__(self, header: Any, body: Any = None) -> None:
+        self._header = header if isinstance(header, group) else group(header)
+        if body is not None:
+            super().__init__(self._header, body)
+
+    def __call__(self, body: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Send it; returns the result of the body."""
+        whole = self if body is None else chain(self._header, body)
+        return whole.apply_async(**options)
+
+
+def _listed(given: Sequence[Any]) -> list[Any]:
+    """The members of a canvas: as arguments, or as one list or iterator."""
+    if len(given) == 1 and not hasattr(given[0], "plan"):
+        given = list(given[0])
+    for one in given:
+        if not hasattr(one, "plan"):
+            raise refused(f"{one!r} in a chain, group or chord", "Give signatures, such as task.s(1).")
+    return list(given)
+
+
+def _app_of(members: Sequence[Any]) -> Celery:
+    for one in members:
+        app: Celery | None = one.task.app if isinstance(one, Signature) else getattr(one, "app", None)
+        if app is not None:
+            return app
+    from commandbus.interfaces.integrations.celery.app import current_app
+
+    return current_app()
+
+
+def following(first: UUID) -> UUID:
+    """The id of the step after this one."""
+    return uuid5(first, "next")
+
+
+def begin(app: Celery, plan: Plan, args: tuple[Any, ...] = ()) -> Any:
+    """Send the first step of a plan; returns the result of its last one."""
+    _check(app, plan)
+    given = plan[0].get("options", {}).get("task_id")
+    first = new_id() if given is None else as_id(given, "task_id")
+    start(app, plan, first, args, typed=True)
+    return result_of(app, plan, first)
+
+
+def result_of(app: Celery, plan: Plan, first: UUID, parent: Any = None) -> Any:
+    """The result of the last step, which knows those that it follows."""
+    for step in plan:
+        if "group" in step:
+            members = [
+                result_of(app, member, uuid5(first, str(number)), parent)
+                for number, member in enumerate(step["group"])
+            ]
+            parent = GroupResult(first, members, parent)
+        else:
+            parent = AsyncResult(first, app, parent)
+        first = following(first)
+    return parent
+
+
+def _check(app: Celery, plan: Plan) -> None:
+    """Refuse what cannot be carried out before anything of it is sent."""
+    for number, step in enumerate(plan):
+        if "group" not in step:
+            app.check_call(step, extra=0 if number == 0 else 1)
+            continue
+        after = plan[number + 1] if number + 1 < len(plan) else None
+        if after is not None and "group" in after:
+            raise refused("a group after a group", "Put a task between them.")
+        inner = [one for member in step["group"] for one in member]
+        if any("group" in one for one in inner):
+            raise refused(
+                "a group or chord inside a group",
+                "Flatten it, or let a task of the outer group send the inner one.",
+            )
+        for member in step["group"]:
+            for position, one in enumerate(member):
+                app.check_call(one, extra=0 if number == position == 0 else 1)
+        queues = {app.queue_of(one["task"], one["options"]) for one in inner}
+        if after is not None and len(queues) > 1:
+            raise refused(
+                f"a chord over the queues {', '.join(sorted(queues))}",
+                "A batch has one domain: give the tasks of the header one queue, with .set(queue=…).",
+            )
+
+
+def start(
+    app: Celery,
+    plan: Plan,
+    first: UUID,
+    args: tuple[Any, ...],
+    batch: str | None = None,
+    typed: bool = False,
+) -> None:
+    """Send the first step of a plan under the id `first`, with `args` before its own arguments. A
+    repetition sends nothing."""
+    step, rest = plan[0], plan[1:]
+    with suppress(DuplicateCommandError):
+        if "group" in step:
+            _start_group(app, step["group"], rest, first, args, typed)
+        else:
+            app.bus.send(_request(app, step, rest, first, args, batch, typed))
+
+
+def _start_group(
+    app: Celery, members: list[Plan], rest: Plan, first: UUID, args: tuple[Any, ...], typed: bool
+) -> None:
+    if not members:  # Celery calls the body of an empty chord
+        start(app, rest, following(first), ([],))
+        return
+    queues = {app.queue_of(one["task"], one["options"]) for member in members for one in member}
+    batch = str(first) if len(queues) == 1 else None
+    requests = [
+        _request(app, member[0], member[1:], uuid5(first, str(number)), args, batch, typed)
+        for number, member in enumerate(members)
+    ]
+    if batch is None:
+        app.bus.send_many(requests)
+        return
+    (queue,) = queues
+    lengths = [len(member) for member in members]
+    data = Joined(first, lengths, _plain(rest))
+    on_complete = SendRequest(queue, JOIN, data) if rest else None
+    try:
+        app.bus.create_batch(queue, requests, batch_id=first, name="celery", on_complete=on_complete)
+    except InvalidOperationError:
+        if app.bus.get_batch(queue, first) is None:  # else this is a repetition
+            raise
+
+
+def _request(
+    app: Celery,
+    step: Step,
+    rest: Plan,
+    command_id: UUID,
+    args: tuple[Any, ...],
+    batch: str | None,
+    typed: bool,
+) -> SendRequest[Any]:
+    if step["immutable"]:
+        args = ()
+    own = (*args, *step["args"])
+    request = app.request_of(step["task"], own, step["kwargs"], step["options"], typed=typed)
+    headers = dict(request.headers or {})
+    if rest:
+        headers[HEADER] = {"then": _plain(rest)} | ({} if batch is None else {"batch": batch})
+    return request.options(command_id=command_id, headers=headers or None, batch_id=batch)
+
+
+def _plain(plan: Plan) -> Any:
+    """A plan as JSON values; what a task declares as a Decimal or a date is text here."""
+    return msgspec.to_builtins(plan)
+
+
+def follow(app: Celery, command: Command[Any], result: Any) -> None:
+    """Send what follows a task that has succeeded; `result` is plain JSON."""
+    carried = command.headers.get(HEADER)
+    if carried is not None:
+        first = following(command.command_id)
+        start(app, carried["then"], first, (result,), carried.get("batch"))
+
+
+def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
+    """Send what follows a group, with the results of all its tasks."""
+    by_id = {record.command_id: record for record in records}
+    results = []
+    for number, length in enumerate(data.lengths):
+        last = uuid5(data.first, str(number))
+        for _ in range(length - 1):
+            last = following(last)
+        record = by_id.get(last)
+        if record is None or record.status is not CommandStatus.COMPLETED:
+            raise PermanentCommandError(
+                "ChordError",
+                f"Task {last} of the group has not succeeded, so its body is not sent. Retry or "
+                "complete that task, then retry this command.",
+            )
+        results.append(record.result)
+    start(app, data.then, following(data.first), (results,))

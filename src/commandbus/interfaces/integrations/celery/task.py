@@ -1,0 +1,485 @@
+"""`Task`: a function as a typed command, with Celery's way of calling, retrying and looking at it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+
+from commandbus.domain import payload
+from commandbus.domain.cause import running
+from commandbus.domain.command import Command
+from commandbus.domain.contract import CommandType, is_model
+from commandbus.domain.ids import new_id
+from commandbus.domain.retry import RetryPolicy
+from commandbus.errors import (
+    BusinessRuleException,
+    CommandBusError,
+    CommandCanceled,
+    ConfigurationError,
+    HandlerError,
+    PermanentCommandError,
+    RetryAfter,
+    Snooze,
+    TransientCommandError,
+)
+from commandbus.interfaces.integrations.celery import canvas
+from commandbus.interfaces.integrations.celery.conf import Conf
+from commandbus.interfaces.integrations.celery.exceptions import (
+    Ignore,
+    MaxRetriesExceededError,
+    Reject,
+    Retry,
+)
+from commandbus.interfaces.integrations.celery.options import aware, bus_priority, check_task_options
+from commandbus.interfaces.integrations.celery.places import refused
+from commandbus.interfaces.integrations.celery.result import FAILURE, SUCCESS, AsyncResult, EagerResult
+from commandbus.interfaces.integrations.celery.timing import SoftLimit
+from commandbus.worker.context import SyncHandlerContext
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.options import HandlerOptions
+from commandbus.worker.signatures import described, is_async
+
+if TYPE_CHECKING:
+    from commandbus.interfaces.integrations.celery.app import Celery
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ATTEMPTS_MAX = 32_767
+"""The bus sets no bound of its own: max_retries is counted here, as `retry` may raise it."""
+META_CHARACTERS_MAX = 500
+_IGNORED: Any = object()
+"""In place of a result: nothing follows a task that raised Ignore."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`self.request`: the delivery of a task that runs. Arguments are named, so `args` is empty."""
+
+    id: str | None = None
+    task: str | None = None
+    retries: int = 0
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()
+    root_id: str | None = None
+    parent_id: str | None = None
+    hostname: str | None = None
+    delivery_info: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+    is_eager: bool = False
+    called_directly: bool = True
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.root_id
+
+
+_request: ContextVar[Request | None] = ContextVar("commandbus_celery_request", default=None)
+_context: ContextVar[SyncHandlerContext | None] = ContextVar("commandbus_celery_context", default=None)
+
+
+class Task(Generic[P, R]):
+    """A task. Subclasses, given as `base=`, may have the hooks of Celery: before_start, on_success,
+    on_retry, on_failure and after_return."""
+
+    abstract = True
+    max_retries: int | None = 3
+    default_retry_delay: float = 180
+    autoretry_for: Iterable[type[BaseException]] = ()
+    dont_autoretry_for: Iterable[type[BaseException]] = ()
+    retry_kwargs: Mapping[str, Any] = {}
+    retry_backoff: bool | float = False
+    retry_backoff_max: float = 600
+    retry_jitter: bool = True
+    rate_limit: str | float | None = None
+    time_limit: float | None = None
+    soft_time_limit: float | None = None
+    ignore_result: bool | None = None
+    priority: int | None = None
+    expires: float | timedelta | None = None
+    throws: Iterable[type[BaseException]] = ()
+    queue: str | None = None
+
+    def __init__(
+        self,
+        function: Callable[..., R],
+        name: str,
+        app: Callable[[], Celery],
+        bind: bool,
+        options: Mapping[str, Any],
+        place: str,
+    ) -> None:
+        self.function, self.name, self.bind, self.place = function, name, bind, place
+        self.__doc__, self.__module__ = function.__doc__, function.__module__
+        self.__name__, self.__wrapped__ = function.__name__, function
+        self._app = app
+        check_task_options(name, options, place)
+        for option, value in options.items():
+            if option not in ("name", "base"):
+                setattr(self, option, value)
+        self.signature_of_function = _signature(function, bind, place)
+
+    def __repr__(self) -> str:
+        return f"<@task: {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here, as any function."""
+        return self.function(self, *args, **kwargs) if self.bind else self.function(*args, **kwargs)
+
+    @property
+    def app(self) -> Celery:
+        return self._app()
+
+    @property
+    def command(self) -> CommandType[P, R]:
+        """The typed command of the task: `bus.send(task.command(order=7))`."""
+        found = self.app.contract(self, self.app.queue_of(self.name, {}))
+        return cast("CommandType[P, R]", found)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What its module defines, among which the class of its exception is looked up."""
+        return getattr(self.function, "__globals__", {})
+
+    @property
+    def takes_model(self) -> bool:
+        """Whether its only parameter is the whole payload."""
+        parameters = list(self.signature_of_function.parameters.values())
+        return len(parameters) == 1 and is_model(parameters[0].annotation)
+
+    # Calling
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]:
+        """Send the task with these arguments."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        link: Any = None,
+        **options: Any,
+    ) -> AsyncResult[R]:
+        """Send the task: countdown, eta, expires (seconds or a time), priority, queue, task_id (a
+        UUID), headers and link. Raises TypeError for arguments that do not fit, PayloadError for
+        values that are no JSON, NotPortable for other options."""
+        if task_id is not None:
+            options["task_id"] = task_id
+        called = canvas.Signature(self, args or (), dict(kwargs or {}), options)
+        plan = called.plan()
+        if link is not None:
+            links = link if isinstance(link, list | tuple) else [link]
+            plan += links[0].plan() if len(links) == 1 else canvas.group(*links).plan()
+        found = canvas.begin(self.app, plan)
+        if link is not None:
+            while found.parent is not None:
+                found = found.parent
+        return found  # type: ignore[no-any-return]
+
+    def s(self, *args: Any, **kwargs: Any) -> canvas.Signature[R]:
+        """A call that is not made yet; in a chain it gets the result before as its first argument."""
+        return canvas.Signature(self, args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> canvas.Signature[R]:
+        """A call that takes no result of another."""
+        return canvas.Signature(self, args, kwargs, immutable=True)
+
+    def signature(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        immutable: bool = False,
+        **options: Any,
+    ) -> canvas.Signature[R]:
+        """As `s`, with options of `apply_async`."""
+        return canvas.Signature(self, args, kwargs, options, immutable)
+
+    subtask = signature
+
+    def AsyncResult(self, task_id: str) -> AsyncResult[R]:  # noqa: N802 - Celery's name
+        return AsyncResult(task_id, self.app)
+
+    def apply(
+        self, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **_: Any
+    ) -> EagerResult[R]:
+        """Run the task here, with its retries but without waiting between them."""
+        task_id = str(new_id())
+        for retries in range(ATTEMPTS_MAX):
+            request = Request(task_id, self.name, retries, is_eager=True, called_directly=False)
+            token = _request.set(request)
+            try:
+                return EagerResult(task_id, self._attempt(tuple(args), dict(kwargs or {})), SUCCESS)
+            except Retry:
+                continue
+            except Exception as error:  # the task's own, which is its result
+                return EagerResult(task_id, error, FAILURE)
+            finally:
+                _request.reset(token)
+        raise AssertionError("the retries have a bound")
+
+    # While it runs
+
+    @property
+    def request(self) -> Request:
+        """The delivery that runs in this thread."""
+        return _request.get() or Request()
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Retry:
+        """Run again after `countdown` seconds, at `eta` or after `default_retry_delay`: raises Retry,
+        or returns it without `throw`. When the retries are used up it raises `exc`, else
+        MaxRetriesExceededError."""
+        if args is not None or kwargs is not None or options:
+            raise refused(
+                f"self.retry of task {self.name} with other arguments or options",
+                "The payload of a command never changes: send another task, and return.",
+            )
+        request = self.request
+        if request.called_directly:
+            raise exc if exc is not None else Retry("the task was called directly, and is not retried")
+        bound = self.max_retries if max_retries is None else max_retries
+        if bound is not None and request.retries >= bound:
+            if exc is not None:
+                raise exc
+            raise MaxRetriesExceededError(
+                f"Can't retry {self.name}[{request.id}] more than {bound} times"
+            )
+        seconds = self.default_retry_delay if countdown is None else countdown
+        if countdown is None and eta is not None:
+            seconds = (aware(eta, self.app.conf.timezone) - datetime.now(UTC)).total_seconds()
+        found = Retry(exc=exc, when=max(0.0, float(seconds)))
+        if throw:
+            raise found
+        return found
+
+    def update_state(self, state: str = "PROGRESS", meta: Any = None, **_: Any) -> None:
+        """Show a state and its meta in `AsyncResult` while the task runs; both together have at most
+        500 characters as JSON. `current` and `total` in meta are the progress in percent."""
+        context = _context.get()
+        if context is None:
+            return
+        text = json.dumps({"state": state, "meta": meta})
+        if len(text) > META_CHARACTERS_MAX:
+            raise refused(
+                f"update_state of task {self.name} with {len(text)} characters",
+                f"Keep state and meta below {META_CHARACTERS_MAX} characters of JSON.",
+            )
+        done, total = (meta.get("current"), meta.get("total")) if isinstance(meta, dict) else (0, 0)
+        context.progress(min(100.0, max(0.0, 100 * done / total)) if done and total else 0.0, text)
+
+    def before_start(self, task_id: Any, args: Any, kwargs: Any) -> None:
+        """Called before the function."""
+
+    def on_success(self, retval: Any, task_id: Any, args: Any, kwargs: Any) -> None:
+        """Called after a success."""
+
+    def on_retry(self, exc: Any, task_id: Any, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Called before a retry."""
+
+    def on_failure(self, exc: Any, task_id: Any, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Called after the last failure. `einfo` is None: the traceback is that of `exc`."""
+
+    def after_return(
+        self, status: Any, retval: Any, task_id: Any, args: Any, kwargs: Any, einfo: Any
+    ) -> None:
+        """Called after a success and after the last failure."""
+
+    # As a handler
+
+    def handler(self) -> Callable[..., Any]:
+        """The function that a worker calls, with the signature of the task after a context."""
+
+        def run(context: SyncHandlerContext, **arguments: Any) -> Any:
+            return self._run(context, arguments)
+
+        first = inspect.Parameter(
+            "context", inspect.Parameter.POSITIONAL_ONLY, annotation=SyncHandlerContext
+        )
+        own = self.signature_of_function
+        signature = own.replace(parameters=[first, *own.parameters.values()])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__wrapped__ = self.function  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = self.__name__, self.__doc__
+        run.__module__, run.__qualname__ = self.__module__, self.function.__qualname__
+        return run
+
+    def check(self) -> None:
+        """Raises ConfigurationError where the signature or an option cannot be those of a command."""
+        registry = HandlerRegistry("celery")
+        try:
+            registry.command(self.name, **self.handler_options(Conf()))(self.handler())
+        except CommandBusError as error:
+            raise ConfigurationError(f"{self.place}: {error}") from None
+
+    def handler_options(self, conf: Conf) -> HandlerOptions:
+        """The task's own options, and those of the app where it has none."""
+        rate = conf.task_default_rate_limit if self.rate_limit is None else self.rate_limit
+        priority = conf.task_default_priority if self.priority is None else self.priority
+        options: HandlerOptions = {
+            "retry": RetryPolicy(ATTEMPTS_MAX, [self.default_retry_delay]),
+            "errors": _rules(self.throws),
+            "timeout": self.time_limit or conf.task_time_limit,
+            "priority": bus_priority(priority),
+            "expires": self.expires,
+        }
+        if rate is not None:
+            options["rate"] = rate if isinstance(rate, str) and "/" in rate else f"{rate}/s"
+        return options
+
+    def _run(self, context: SyncHandlerContext, arguments: dict[str, Any]) -> Any:
+        command = running.get()
+        assert command is not None, "a worker has set the command that runs"
+        request = Request(
+            str(command.command_id),
+            self.name,
+            context.attempt - context.crashes - 1,
+            arguments,
+            root_id=str(command.correlation_id),
+            parent_id=None if command.causation_id is None else str(command.causation_id),
+            hostname=context.worker,
+            delivery_info={"routing_key": command.domain, "priority": command.priority},
+            headers=command.headers,
+            called_directly=False,
+        )
+        told = (request.id, (), arguments)
+        tokens = _request.set(request), _context.set(context)
+        try:
+            value = self._judged(arguments, told)
+            if value is _IGNORED:
+                return None
+            self._follow(command, value)
+        finally:
+            _request.reset(tokens[0])
+            _context.reset(tokens[1])
+        self.on_success(value, *told)
+        self.after_return(SUCCESS, value, *told, None)
+        ignored = self.app.conf.task_ignore_result if self.ignore_result is None else self.ignore_result
+        return None if ignored else value
+
+    def _judged(self, arguments: dict[str, Any], told: tuple[Any, Any, Any]) -> Any:
+        """The result of the function; an exception says whether the bus is to retry or to park."""
+        try:
+            self.before_start(*told)
+            return self._attempt((), arguments)
+        except (Snooze, CommandCanceled, RetryAfter):
+            raise
+        except Ignore:
+            return _IGNORED
+        except Reject as rejected:
+            if rejected.requeue:
+                raise Snooze(0, "requeued by the task") from None
+            raise
+        except Retry as retry:
+            cause = retry.exc or retry
+            self.on_retry(cause, *told, None)
+            raise RetryAfter(retry.seconds, type(cause).__name__, str(cause)) from retry.exc
+        except Exception as error:  # the task's own; the rules of the handler judge it
+            self.on_failure(error, *told, None)
+            self.after_return(FAILURE, error, *told, None)
+            raise
+
+    def _attempt(self, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+        limit = self.soft_time_limit or self.app.conf.task_soft_time_limit
+        retried: tuple[type[BaseException], ...] = (*self.autoretry_for, TransientCommandError)
+        others: tuple[type[BaseException], ...] = (Retry, Ignore, Reject, RetryAfter)
+        try:
+            with SoftLimit(limit):
+                return self(*args, **arguments)
+        except (*others, *self.dont_autoretry_for):
+            raise
+        except retried as error:
+            self._autoretry(error)
+
+    def _autoretry(self, error: BaseException) -> NoReturn:
+        options = dict(self.retry_kwargs)
+        if self.retry_backoff:
+            factor = int(max(1.0, float(self.retry_backoff)))
+            seconds = min(self.retry_backoff_max, factor * 2**self.request.retries)
+            options["countdown"] = random.uniform(0, seconds) if self.retry_jitter else seconds
+        raise self.retry(exc=error, **options)
+
+    def _follow(self, command: Command[Any], value: Any) -> None:
+        if canvas.HEADER in command.headers:
+            text = self.app.contract(self, command.domain).encode_result(value)
+            canvas.follow(self.app, command, None if text is None else payload.decode(text))
+
+
+def _signature(function: Callable[..., Any], bind: bool, place: str) -> inspect.Signature:
+    """The parameters of a task as the payload has them; those without annotation take any JSON."""
+    if is_async(function):
+        raise refused(
+            f"the `async def` task {described(function)}",
+            "Make it a command: @registry.command, sent with bus.send.",
+            place,
+        )
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1 if bind else 0 :]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise refused(
+                f"{str(parameter).split(':')[0]} of task {described(function)}",
+                "The fields of a payload have names: name the parameters, or take one dict or list.",
+                place,
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise refused(
+                f"the positional-only parameter {parameter.name!r} of task {described(function)}",
+                "The fields of a payload have names: remove the `/`.",
+                place,
+            )
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise refused(
+            f"an annotation of task {described(function)}",
+            f"It cannot be resolved ({error}): import its types at the top of the module.",
+            place,
+        ) from None
+    result = hints.get("return", Any)
+    return inspect.Signature(
+        [one.replace(annotation=hints.get(one.name, Any)) for one in parameters],
+        # A task may end without a result: by Ignore, or with ignore_result.
+        return_annotation=Any if result is Any else result | None,
+    )
+
+
+def _itself(error: BaseException) -> BaseException:
+    return error
+
+
+def _final(error: TransientCommandError) -> BaseException:
+    """What a task retries has become RetryAfter before; the rest is over, such as a time limit."""
+    if isinstance(error, RetryAfter):
+        return error
+    over = error.code in ("HANDLER_TIMEOUT", "THREAD_TIMEOUT")
+    return PermanentCommandError("TimeLimitExceeded" if over else error.code, error.message)
+
+
+def _rules(throws: Iterable[type[BaseException]]) -> dict[type[BaseException], Any]:
+    """What exceptions of a task mean. Celery retries nothing by itself: a failure is final, and here
+    an operator may retry it; what the task `throws` is expected, and not for an operator."""
+    return {
+        BaseException: PermanentCommandError,
+        HandlerError: _itself,
+        TransientCommandError: _final,
+        Snooze: _itself,
+        CommandCanceled: _itself,
+        **dict.fromkeys(throws, BusinessRuleException),
+    }

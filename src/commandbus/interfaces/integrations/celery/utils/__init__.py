@@ -1,0 +1,1 @@
+"""Helpers of Celery that applications import."""

@@ -1,0 +1,131 @@
+"""An application of 12 tasks runs on Celery, and then on Command Bus with changed imports, with equal
+results: in a worker process, and in a test with `drain`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHOP = Path(__file__).with_name("celery_shop") / "shop.py"
+PORTED = "commandbus.interfaces.integrations.celery"
+BEFORE_SETTINGS = """
+from pathlib import Path
+folder = Path(__file__).parent
+for name in ("queue", "results", "control"):
+    (folder / name).mkdir(exist_ok=True)
+broker_url = "filesystem://"
+broker_transport_options = {
+    "data_folder_in": str(folder / "queue"),
+    "data_folder_out": str(folder / "queue"),
+    "control_folder": str(folder / "control"),
+}
+result_backend = f"file://{folder / 'results'}"
+task_serializer = "json"
+task_acks_late = True
+worker_prefetch_multiplier = 1
+"""
+AFTER_SETTINGS = """
+from pathlib import Path
+broker_url = f"sqlite:///{Path(__file__).parent / 'shop.db'}"
+task_serializer = "json"
+task_acks_late = True
+worker_prefetch_multiplier = 1
+"""
+PLAY = "import json, shop; print(json.dumps(shop.play()))"
+
+
+def write_shop(folder: Path, *, ported: bool) -> dict[str, str]:
+    """The application in a folder of its own; returns the environment in which it runs."""
+    text = SHOP.read_text()
+    if ported:
+        text = re.sub(r"^from celery\b", f"from {PORTED}", text, flags=re.MULTILINE)
+    (folder / "shop.py").write_text(text)
+    (folder / "shop_settings.py").write_text(AFTER_SETTINGS if ported else BEFORE_SETTINGS)
+    (folder / "notes.txt").touch()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COMMANDBUS_")}
+    return {**clean, "SHOP_FOLDER": str(folder), "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+
+
+@contextmanager
+def working(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    with (folder / "worker.log").open("w") as log:
+        worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(15)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait(15)
+
+
+def play(folder: Path, command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    with working(command, folder, environment):
+        played = subprocess.run(
+            [sys.executable, "-c", PLAY],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    log = (folder / "worker.log").read_text()
+    assert played.returncode == 0, f"{played.stderr}\n{log}"
+    found: dict[str, Any] = json.loads(played.stdout)
+    return found
+
+
+def comparable(found: dict[str, Any]) -> dict[str, Any]:
+    """Without the texts that each side words for itself: ids, and what a time limit says. Of a task
+    whose result is ignored Celery never knows the state."""
+    found["results"]["ignored"][0] = "ignored"
+    for result in found["results"].values():
+        if result[1] in ("TimeLimitExceeded", "ChordError"):
+            del result[2:]
+    return found
+
+
+def celery_worker() -> list[str]:
+    options = ["-A", "shop", "worker", "-B", "-c", "4", "-Q", "celery,audit", "-l", "WARNING"]
+    return [sys.executable, "-m", "celery", *options, "-s", "beat.db"]
+
+
+def commandbus_worker() -> list[str]:
+    return [sys.executable, "-m", "commandbus", "worker", "shop:app.registry", "--threads", "-c", "8"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the prefork pool of Celery needs fork")
+def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "celery", reason="CELERY IS NOT INSTALLED: the port is not compared; pip install celery"
+    )
+    old, new = tmp_path / "before", tmp_path / "after"
+    old.mkdir()
+    new.mkdir()
+
+    on_celery = play(old, celery_worker(), write_shop(old, ported=False))
+    environment = write_shop(new, ported=True)
+    store = {"COMMANDBUS_URL": f"sqlite:///{new / 'shop.db'}"}
+    on_the_bus = play(new, commandbus_worker(), {**environment, **store})
+
+    before, after = comparable(on_celery), comparable(on_the_bus)
+    names = before["results"] | after["results"]
+    seen = {name: (before["results"].get(name), after["results"].get(name)) for name in names}
+    assert {name: both for name, both in seen.items() if both[0] != both[1]} == {}
+    assert (after["notes"], after["uploads"]) == (before["notes"], before["uploads"])
+    assert after["results"]["chord"] == ["SUCCESS", 20]
+    assert after["results"]["hard limit"][:2] == ["FAILURE", "TimeLimitExceeded"]
+    assert after["uploads"] == 2
