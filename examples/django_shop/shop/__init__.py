@@ -1,0 +1,1 @@
+"""The shop: an order, and the task that ships it."""
