@@ -45,7 +45,7 @@ def test_every_statement_prepares(connection: psycopg.Connection[Any], name: str
     assert prepared == (1,)
 
 
-def test_every_query_says_why_or_is_plain() -> None:
+def test_every_query_is_put_into_its_schema() -> None:
     for name, sql in vars(queries("commandbus")).items():
         assert sql.strip(), name
         assert "commandbus." not in sql, f"{name} was not put into its schema"

@@ -130,11 +130,10 @@ def help_of(*words: str) -> str | None:
 
 @pytest.mark.parametrize("words", shell_cases())
 def test_the_commands_of_the_documentation_exist(words: list[str]) -> None:
-    usage = help_of()
-    if usage is None:
+    if help_of() is None:
         pytest.skip("the command line is not installed here")
-    known = re.findall(r"^[│|\s]*([a-z][a-z-]*)\b", usage, re.MULTILINE)
-    assert words[0] in known, f"`commandbus {words[0]}` is not in `commandbus --help`."
+    # A second word may be an argument, such as a domain: then the help is that of the command.
+    assert help_of(*words[:2]) is not None, f"There is no `commandbus {' '.join(words[:2])}`."
 
 
 def test_the_diagram_of_states_is_the_table_of_transitions() -> None:

@@ -6,7 +6,6 @@ server); a process keeps its own, and the fleet shares what they found through t
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from enum import StrEnum
 from math import inf
@@ -102,12 +101,6 @@ class CircuitBreaker:
 def denial(target: str) -> str:
     """Why a command was put off that needs a target whose breaker is open."""
     return f"the breaker of {target!r} is open"
-
-
-def denied_by(reason: str) -> str | None:
-    """The target for whose breaker a command was put off."""
-    found = re.search(r"the breaker of '([^']+)' is open$", reason)
-    return found[1] if found else None
 
 
 class BreakerSnapshot(msgspec.Struct, frozen=True):

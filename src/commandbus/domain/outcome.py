@@ -9,7 +9,7 @@ import msgspec
 from commandbus.domain.failure import POOL_TIMEOUT, Failure, FailureKind, classify
 from commandbus.domain.moment import LONGEST
 from commandbus.domain.retry import RetryPolicy
-from commandbus.errors import CommandCanceled, RetryAfter, Snooze
+from commandbus.errors import BreakerOpen, CommandCanceled, RetryAfter, Snooze
 
 CRASHES_MAX = 3
 """A command whose worker died this often is parked: it may be what kills them."""
@@ -54,6 +54,8 @@ class Released(msgspec.Struct, frozen=True):
     delay: float = 0.0
     counted: bool = False
     """Whether it counts among the releases of the command, which are not forgiven for ever."""
+    breaker: str | None = None
+    """The target whose open breaker is the reason."""
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -87,7 +89,8 @@ def decide_failure(
     if isinstance(error, CommandCanceled):
         return Canceled(str(error.reason)[:500])
     if isinstance(error, Snooze):
-        return Released(reason=str(error)[:500], delay=_bounded(error.seconds))
+        target = error.target if isinstance(error, BreakerOpen) else None
+        return Released(str(error)[:500], _bounded(error.seconds), breaker=target)
     failure = classify(error)
     match failure.kind:
         case FailureKind.BUSINESS_RULE:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.breaker import BreakerState, denied_by
+from commandbus.domain.breaker import BreakerState
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
@@ -161,8 +161,8 @@ def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
     last = trail[-1] if trail else None
     if last is not None and last.event_type is AuditEventType.RELEASED:
         reason = str(last.details.get("reason"))
-        target = denied_by(reason)
-        if target is not None:
+        target = last.details.get("breaker")
+        if isinstance(target, str):
             breaker = yield from get_breaker(scope, target)
             if breaker is None or breaker.state is not BreakerState.CLOSED:
                 return Reason("BREAKER_OPEN", f"the breaker of {target!r} is open until {due}")

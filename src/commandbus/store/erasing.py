@@ -24,6 +24,7 @@ _KEPT = frozenset(
         "worker",
         "received_at",
         "retry_in",
+        "breaker",
         "operator",
         "actor",
         "assignee",

@@ -135,11 +135,12 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
         case RetryLater(failure, delay):
             writes.requeues.append(QueueRow(seq, attempt, crashes, member.releases, _micro(delay)))
             note(AuditEventType.FAILED, error=failure, retry_in=delay)
-        case Released(reason, delay, counted):
+        case Released(reason, delay, counted, breaker):
             # Only these are counted: a command may be put off for other reasons as often as it likes.
             releases = member.releases + counted
             writes.requeues.append(QueueRow(seq, attempt - 1, crashes, releases, _micro(delay)))
-            note(AuditEventType.RELEASED, reason=reason, retry_in=delay)
+            behind = {"breaker": breaker} if breaker else {}
+            note(AuditEventType.RELEASED, reason=reason, retry_in=delay, **behind)
         case Crashed(cause):
             plan_lost(
                 writes, member, settlement.lease_id, worker, claimed_at, worker_lost(crashes + 1, cause)

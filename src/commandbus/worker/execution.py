@@ -261,7 +261,8 @@ class Execution:
         if handler.breaker is not None:
             wait = self._gates.allow(handler.breaker)
             if wait > 0:
-                return self._settlement(claimed, Released(denial(handler.breaker.target), wait))
+                target = handler.breaker.target
+                return self._settlement(claimed, Released(denial(target), wait, breaker=target))
         command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
         return Call(

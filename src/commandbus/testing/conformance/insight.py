@@ -18,6 +18,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     InvalidArgumentError,
     PermanentCommandError,
+    Snooze,
     TransientCommandError,
 )
 from commandbus.operations.insight import FORGOTTEN_AFTER, report_worker
@@ -100,6 +101,15 @@ class WhySuite:
         with bus.run_worker(registry_of(ship=call_the_bank)):
             command_id = bus.send()
             assert eventually(lambda: codes(bus, command_id) == ["BREAKER_OPEN"])
+
+    def test_a_delay_is_no_breaker_whatever_its_text_says(self, bus: Harness) -> None:
+        def put_off(command: Any, context: Any) -> None:
+            raise Snooze(60, "the breaker of 'bank' is open")
+
+        with bus.run_worker(registry_of(ship=put_off)):
+            command_id = bus.send()
+            assert eventually(lambda: codes(bus, command_id) == ["SCHEDULED"])
+            eventually(lambda: "put off" in bus.call(bus.bus.why, command_id).summary)
 
     def test_a_breaker_that_was_reset_is_not_called_open(self, bus: Harness) -> None:
         registry = HandlerRegistry()
