@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 
 from bench.servers import own_postgres
-from commandbus import BatchCommand, CommandBus, Schedule
+from commandbus import CommandBus, Schedule, SendRequest
 from commandbus.interfaces.web import create_dashboard
 
 BOUND_SECONDS, HELP_SECONDS = 0.300, 0.250
@@ -250,14 +250,14 @@ def _on_terminal(program: list[str]) -> None:
 async def measure(url: str, count: int) -> int:
     slow = 0
     async with CommandBus(url) as bus:
-        batch = await bus.create_batch("orders", [BatchCommand("ship")] * 1_000, name="large")
+        batch = await bus.create_batch([SendRequest("orders", "ship")] * 1_000, name="large")
         await bus.put_schedule(
             Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
         )
         transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             await client.get("/")
-            for path in pages(count, f"/batches/orders/{batch.batch_id}"):
+            for path in pages(count, f"/batches/{batch.batch_id}"):
                 took = []
                 for _ in range(ROUNDS):
                     began = time.perf_counter()

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from commandbus import BatchCommand, CommandBus, HandlerRegistry, SendRequest, Worker
+from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
@@ -416,9 +416,8 @@ def _send_measured(url: str, commands: int, what: str, results: Any) -> None:
         if what == "send_many":
             sent = len(bus.send_many(SendRequest("bench", "noop", DATA) for _ in range(commands)))
         else:
-            sent = bus.create_batch(
-                "bench", (BatchCommand("noop", DATA) for _ in range(commands))
-            ).total
+            requests = (SendRequest("bench", "noop", DATA) for _ in range(commands))
+            sent = bus.create_batch(requests).total
         assert sent == commands
         results.put((commands / (time.perf_counter() - began), _peak_megabytes()))
 

@@ -105,17 +105,14 @@ class CommandNotFoundError(CommandBusError, LookupError):
 
 
 class BatchNotFoundError(CommandBusError, LookupError):
-    """No batch with this id exists in this domain."""
+    """No batch with this id exists."""
 
-    def __init__(self, domain: str, batch_id: UUID) -> None:
-        super().__init__(
-            f"There is no batch {batch_id} in domain {domain!r}; create it with create_batch first."
-        )
-        self.domain = domain
+    def __init__(self, batch_id: UUID) -> None:
+        super().__init__(f"There is no batch {batch_id}; create it with create_batch first.")
         self.batch_id = batch_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.domain, self.batch_id)
+        return type(self), (self.batch_id,)
 
 
 class DuplicateProcessError(CommandBusError):

@@ -1,6 +1,5 @@
 """The names at the top of the package: what most programs import. This list is the only one."""
 
-from commandbus.domain.batch import BatchCommand as BatchCommand
 from commandbus.domain.batch import BatchStatus as BatchStatus
 from commandbus.domain.breaker import CircuitBreaker as CircuitBreaker
 from commandbus.domain.command import Command as Command

@@ -19,6 +19,7 @@ from commandbus.domain.schedule import ScheduleRecord as ScheduleRecord
 from commandbus.engines.memory.queue import QueueItem as QueueItem
 from commandbus.operations.actions import ActionRecord as ActionRecord
 from commandbus.operations.batches import AddToBatchResult as AddToBatchResult
+from commandbus.operations.batches import CancelBatchResult as CancelBatchResult
 from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
 from commandbus.operations.cases import Case as Case
 from commandbus.operations.checking import CheckReport as CheckReport

@@ -19,7 +19,6 @@ from statistics import median
 from uuid import UUID
 
 from commandbus import (
-    BatchCommand,
     BatchStatus,
     CommandRecord,
     CommandStatus,
@@ -98,8 +97,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
     wrong: list[str] = []
     with SyncCommandBus(url) as bus:
         made = bus.create_batch(
-            DOMAIN,
-            [BatchCommand("member", {"broken": n % 100 == 0}) for n in range(size)],
+            [SendRequest(DOMAIN, "member", {"broken": n % 100 == 0}) for n in range(size)],
             on_complete=SendRequest(DOMAIN, "whole"),
         )
         batch_id, looks = made.batch_id, 0
@@ -108,7 +106,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
             def look() -> bool:
                 """Whether nothing goes on any more; the counts lie between two looks at the members."""
                 nonlocal looks
-                before, found = bus.stats(DOMAIN, cap=1), bus.get_batch(DOMAIN, batch_id)
+                before, found = bus.stats(DOMAIN, cap=1), bus.get_batch(batch_id)
                 after = bus.stats(DOMAIN, cap=1)
                 assert found is not None
                 looks += 1
@@ -123,7 +121,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
                 return after.completed + after.parked == size
 
             wait_until(look, "every member has ended or is parked", 600)
-            found = bus.get_batch(DOMAIN, batch_id)
+            found = bus.get_batch(batch_id)
             assert found is not None
             if found.status is not BatchStatus.IN_PROGRESS or found.in_troubleshooting != size // 100:
                 wrong.append(f"before the retry it is {found}")
@@ -135,9 +133,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
         page = bus.query_commands(domain=DOMAIN, command_type="whole")
         if len(page) != 1:
             wrong.append(f"it completed {len(page)} times")
-        members = Counter(
-            record.status for record in bus.list_batch_commands(DOMAIN, batch_id, limit=1)
-        )
+        members = Counter(record.status for record in bus.list_batch_commands(batch_id, limit=1))
         if any(status is not CommandStatus.COMPLETED for status in members):
             wrong.append(f"a member is {members}")
     told = f"{size:,} members, {size // 100:,} parked, {looks:,} looks at the counts, {report}"
@@ -145,7 +141,7 @@ def batch(url: str, folder: Path, *, size: int = 100_000, processes: int = 4) ->
 
 
 def _is_complete(bus: SyncCommandBus, batch_id: UUID) -> bool:
-    found = bus.get_batch(DOMAIN, batch_id)
+    found = bus.get_batch(batch_id)
     return found is not None and found.status is BatchStatus.COMPLETED
 
 
@@ -206,9 +202,9 @@ def share(url: str, folder: Path, *, commands: int = 40_000, processes: int = 10
         for turn in range(6):
             in_batch = turn % 2 == 1
             before = bus.stats(DOMAIN, cap=1).completed
-            members = [BatchCommand("member", {"broken": False}) for _ in range(commands)]
+            members = [SendRequest(DOMAIN, "member", {"broken": False}) for _ in range(commands)]
             if in_batch:
-                bus.create_batch(DOMAIN, members)
+                bus.create_batch(members)
             else:
                 bus.send_many([member.in_domain(DOMAIN) for member in members])
             with crew(url, folder, processes, 20):

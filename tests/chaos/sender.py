@@ -18,7 +18,6 @@ from uuid import UUID
 import psycopg
 
 from commandbus import (
-    BatchCommand,
     CommandBusError,
     DuplicateCommandError,
     InvalidOperationError,
@@ -159,8 +158,8 @@ class Sender:
         if "batch" in group:
             domain, batch_id = group["domain"], group["batch"]
             done = SendRequest(domain, BATCH_DONE, {"batch": batch_id, "seconds": 0})
-            members = [BatchCommand(c["type"], c["data"], **_options(c, member=True)) for c in commands]
-            self._bus.create_batch(domain, members, batch_id=batch_id, on_complete=done)
+            members = [SendRequest(domain, c["type"], c["data"], **_options(c)) for c in commands]
+            self._bus.create_batch(members, batch_id=batch_id, on_complete=done)
         elif len(commands) == 1:
             (one,) = commands
             self._bus.send(one["domain"], one["type"], one["data"], **_options(one))
@@ -220,14 +219,14 @@ class Sender:
             connection.close()
 
 
-def _options(command: dict[str, Any], *, member: bool = False) -> dict[str, Any]:
-    options = {
+def _options(command: dict[str, Any]) -> dict[str, Any]:
+    return {
         "command_id": command["id"],
         "priority": command["priority"],
         "delay": command["delay"] or None,
         "reply_to": command.get("reply_to"),
+        "group_key": command.get("group"),
     }
-    return options if member else options | {"group_key": command.get("group")}
 
 
 def unanswered(history: str) -> list[Group]:

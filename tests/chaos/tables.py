@@ -73,7 +73,7 @@ class Tables:
         """Batches that are open, though none of their commands is parked."""
         parked = f"""select 1 from @command c join @outcome o on o.seq = c.seq
             where o.status = 'IN_TROUBLESHOOTING_QUEUE' and {self._is("c.batch_id", "d.key")}"""
-        batches = "from @document d where d.kind like 'batch:%' and d.status = 'open'"
+        batches = "from @document d where d.kind = 'batch' and d.status = 'open'"
         return int(self.one(f"select count(*) {batches} and not exists ({parked})"))
 
     def batches(self) -> Rows:
@@ -100,7 +100,7 @@ where o.status in ('COMPLETED', 'FAILED', 'CANCELED')
     or not exists (select 1 from @command c where c.seq = k.seq)"""
 BATCHES = """select d.key, d.status, d.body, coalesce(sum(n.completed), 0), coalesce(sum(n.failed), 0),
     coalesce(sum(n.canceled), 0), coalesce(sum(n.parked), 0)
-from @document d left join @batch_count n on {same} where d.kind like 'batch:%'
+from @document d left join @batch_count n on {same} where d.kind = 'batch'
 group by d.kind, d.key, d.status, d.body"""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from commandbus import BatchCommand, BusinessRuleException
+from commandbus import BusinessRuleException, SendRequest
 from commandbus.sync import SyncCommandBus
 from commandbus.testing.harness import Configuration
 from commandbus.testing.sagas import BookTrip, Sagas
@@ -43,9 +43,9 @@ def test_limits_are_kept(cli: Cli, bus: SyncCommandBus) -> None:
 
 
 def test_a_batch_that_is_canceled_is_kept(cli: Cli, bus: SyncCommandBus) -> None:
-    batch = bus.create_batch("shop", [BatchCommand("Buy")]).batch_id
+    batch = bus.create_batch([SendRequest("shop", "Buy")]).batch_id
     cli("batch", "cancel", str(batch), "--yes", "--operator", "ann")
-    assert done(cli) == [["ann", "cancel_batch", f"shop {batch}"]]
+    assert done(cli) == [["ann", "cancel_batch", str(batch)]]
 
 
 def test_what_is_done_about_processes_is_kept(cli: Cli, sagas: Sagas) -> None:

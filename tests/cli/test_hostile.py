@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from commandbus import BatchCommand, Schedule
+from commandbus import Schedule, SendRequest
 from commandbus.interfaces.cli import output, text
 from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli, park
@@ -55,7 +55,7 @@ def test_every_command_shows_it_harmlessly(
     data = {hostile: [hostile] for hostile in HOSTILE}
     bus.put_schedule(Schedule(name="s", domain="shop", command_type="Buy", data=data, every=60))
     batch = str(
-        bus.create_batch("shop", [BatchCommand("Buy")], name=everything, custom_data=data).batch_id
+        bus.create_batch([SendRequest("shop", "Buy")], name=everything, custom_data=data).batch_id
     )
     for command in (
         ["breaker", "list"],

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from commandbus import (
-    BatchCommand,
     CommandStatus,
     PermanentCommandError,
     RetryPolicy,
@@ -194,7 +193,7 @@ def test_a_key_that_is_held_in_the_target_is_told(old: SyncCommandBus, new: Sync
 
 
 def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncCommandBus) -> None:
-    batch = old.create_batch("shop", [BatchCommand("buy") for _ in range(2)])
+    batch = old.create_batch([SendRequest("shop", "buy") for _ in range(2)])
     one = old.send("shop", "buy").command_id
     old.pause("shop", "night")
     order = ("promote", old.url, new.url)
@@ -207,7 +206,7 @@ def test_what_belongs_to_a_batch_stays(cli: Cli, old: SyncCommandBus, new: SyncC
     assert new.get_command(one) is not None
     assert new.stats("shop").paused
     assert [one.action for one in new.list_actions()] == ["promote", "pause"]
-    assert old.get_batch("shop", batch.batch_id) is not None
+    assert old.get_batch(batch.batch_id) is not None
 
 
 def test_only_from_a_file_to_a_server(cli: Cli, old: SyncCommandBus, new: SyncCommandBus) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from commandbus import (
-    BatchCommand,
     CommandBus,
     CommandStatus,
     HandlerRegistry,
@@ -213,8 +212,8 @@ def test_no_event_loop_is_behind_the_thread_runtime(
     with Running(SyncWorker(bus, "d", registry)):
         routing.start()
         assert bus.wait(bus.send("d", "x").command_id, timeout=10).result == "done"
-        batch = bus.create_batch("d", [BatchCommand("x")])
-        eventually(lambda: bus.get_batch("d", batch.batch_id).completed == 1)
+        batch = bus.create_batch([SendRequest("d", "x")])
+        eventually(lambda: bus.get_batch(batch.batch_id).completed == 1)
         eventually(lambda: len(bus.list_workers()) == 2)
         router.stop()
     routing.join(10)

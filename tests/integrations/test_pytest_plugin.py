@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from commandbus import (
-    BatchCommand,
     CommandBus,
     HandlerRegistry,
     RetryPolicy,
@@ -136,8 +135,7 @@ def test_schedules_send_and_batches_complete_in_a_drain(
         Schedule(name="hourly", domain="shop", command_type="pack", data="hourly", every=3_600)
     )
     bus.create_batch(
-        "shop",
-        [BatchCommand("ship", n) for n in range(2)],
+        [SendRequest("shop", "ship", n) for n in range(2)],
         on_complete=SendRequest("shop", "pack", "batch"),
     )
     drain(bus, shop.registry)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import BatchCommand, HandlerRegistry
+from commandbus import HandlerRegistry, SendRequest
 from commandbus.domain.priority import LABELS
 from commandbus.engines.postgres.location import parse
 from commandbus.engines.postgres.pgmq.installation import look
@@ -74,7 +74,7 @@ def test_a_queue_that_is_bound_again_has_no_other_index_than_at_first(bus: Harne
 def test_a_batch_that_is_refused_leaves_no_belief_in_its_queue(bus: Harness) -> None:
     """Its queue was created in the transaction that was undone."""
     domain, batch_id = f"d{uuid4().hex[:8]}", uuid4()
-    bus.call(bus.bus.create_batch, "orders", [BatchCommand("ship")], batch_id=batch_id)
+    bus.call(bus.bus.create_batch, [SendRequest("orders", "ship")], batch_id=batch_id)
     taken = bus.store.put_document
 
     def refused(document: Any) -> Any:
@@ -83,9 +83,9 @@ def test_a_batch_that_is_refused_leaves_no_belief_in_its_queue(bus: Harness) -> 
 
     bus.store.put_document = refused
     with pytest.raises(Exception, match="exists already"):
-        bus.call(bus.bus.create_batch, domain, [BatchCommand("ship")])
+        bus.call(bus.bus.create_batch, [SendRequest(domain, "ship")])
     del bus.store.put_document
-    bus.call(bus.bus.create_batch, domain, [BatchCommand("ship")])
+    bus.call(bus.bus.create_batch, [SendRequest(domain, "ship")])
     assert bus.stats(domain).depth == 1
 
 
@@ -93,7 +93,7 @@ def _use(kind: int, bus: SyncCommandBus, domain: str) -> None:
     if kind == 0:
         bus.send(domain, "ship")
     elif kind == 1:
-        bus.create_batch(domain, [BatchCommand("ship"), BatchCommand("ship", priority="high")])
+        bus.create_batch([SendRequest(domain, "ship"), SendRequest(domain, "ship", priority="high")])
     else:
         with psycopg.connect(shared_url()) as connection:
             bus.within(connection).send(domain, "ship", priority="low")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from commandbus import BatchCommand, SendRequest
+from commandbus import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.engines.postgres import sending
 from commandbus.errors import DuplicateCommandError
@@ -49,7 +49,7 @@ def test_a_command_refused_in_the_last_chunk_undoes_the_first(bus: SyncCommandBu
 
 @pytest.mark.usefixtures("_small_chunks")
 def test_a_batch_of_several_chunks_is_whole(bus: SyncCommandBus) -> None:
-    made = bus.create_batch("orders", (BatchCommand("ship", n) for n in range(1_000)))
+    made = bus.create_batch(SendRequest("orders", "ship", n) for n in range(1_000))
     assert made.total == bus.stats("orders").ready == 1_000
 
 
@@ -58,7 +58,7 @@ def test_a_batch_of_several_chunks_is_whole(bus: SyncCommandBus) -> None:
     reason="takes a minute; COMMANDBUS_TEST=everything",
 )
 def test_a_batch_of_a_million_is_whole(bus: SyncCommandBus) -> None:
-    made = bus.create_batch("orders", (BatchCommand("ship", n) for n in range(1_000_000)))
+    made = bus.create_batch(SendRequest("orders", "ship", n) for n in range(1_000_000))
     with psycopg.connect(bus.url) as connection:
         row = connection.execute("select count(*) from commandbus.queue").fetchone()
     assert row == (made.total,) == (1_000_000,)

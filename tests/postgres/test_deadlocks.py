@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import BatchCommand, SendRequest
+from commandbus import SendRequest
 from commandbus.errors import StoreUnavailable
 from commandbus.processes import END, Process, step
 from commandbus.testing import Harness
@@ -52,8 +52,8 @@ class Once(Process[dict[str, Any]]):
 
 
 def test_a_batch_is_created_once_after_a_deadlock(bus: Harness) -> None:
-    commands = [BatchCommand("ship"), BatchCommand("ship")]
-    created = deadlocked(bus, "document", lambda: bus.bus.create_batch("orders", commands))
+    commands = [SendRequest("orders", "ship"), SendRequest("orders", "ship")]
+    created = deadlocked(bus, "document", lambda: bus.bus.create_batch(commands))
     assert created.total == 2
     assert bus.stats().depth == 2
 
@@ -66,7 +66,7 @@ def test_a_process_starts_once_after_a_deadlock(bus: Harness) -> None:
 
 
 def test_an_operation_whose_arguments_are_used_up_is_not_run_again(bus: Harness) -> None:
-    commands = iter([BatchCommand("ship")])
+    commands = iter([SendRequest("orders", "ship")])
     with pytest.raises(StoreUnavailable, match="resolved a deadlock; nothing was changed"):
-        deadlocked(bus, "document", lambda: bus.bus.create_batch("orders", commands))
+        deadlocked(bus, "document", lambda: bus.bus.create_batch(commands))
     assert bus.stats().depth == 0

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from commandbus import BatchCommand, CommandStatus, SendRequest
+from commandbus import CommandStatus, SendRequest
 from commandbus.errors import LeaseLost
 from commandbus.operations.batches import close_batches
-from commandbus.operations.cancelling import open_requests
+from commandbus.operations.canceling import open_requests
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url
@@ -137,8 +137,7 @@ def test_a_unique_key_against_the_end_of_its_holders_transaction(
 @pytest.mark.parametrize("order", THREE)
 def test_the_last_two_of_a_batch(one: SyncCommandBus, other: SyncCommandBus, order: str) -> None:
     batch = one.create_batch(
-        DOMAIN,
-        [BatchCommand("ship"), BatchCommand("ship")],
+        [SendRequest(DOMAIN, "ship"), SendRequest(DOMAIN, "ship")],
         on_complete=SendRequest("done", "batch_done"),
     ).batch_id
     mine, theirs = SyncWorker(one, DOMAIN), SyncWorker(other, DOMAIN)
@@ -146,11 +145,11 @@ def test_the_last_two_of_a_batch(one: SyncCommandBus, other: SyncCommandBus, ord
 
     def end(bus: SyncCommandBus, worker: SyncWorker, received: object) -> None:
         worker.complete(received)  # type: ignore[arg-type]
-        bus.session.run(close_batches(bus.scope, [(DOMAIN, batch)]))
+        bus.session.run(close_batches(bus.scope, [batch]))
 
     results = race(order, lambda: end(one, mine, first), lambda: end(other, theirs, second))
     assert results == {"A": None, "B": None}
-    record = one.get_batch(DOMAIN, batch)
+    record = one.get_batch(batch)
     assert record is not None
     assert (record.completed, record.total) == (2, 2)
     assert one.stats("done").ready == 1, "completion fires once, after the last"

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from commandbus import BatchCommand, BusinessRuleException, CommandBus, Schedule, SendRequest
+from commandbus import BusinessRuleException, CommandBus, Schedule, SendRequest
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.errors import InvalidArgumentError, ProcessNotFoundError
 from commandbus.interfaces.web import create_dashboard
@@ -41,10 +41,10 @@ class TestDoors:
 
     def test_a_batch_refuses_it(self, bus: Harness, command_type: str) -> None:
         with pytest.raises(InvalidArgumentError, match="reserved"):
-            bus.call(bus.bus.create_batch, REPLIES, [BatchCommand(command_type)])
+            bus.call(bus.bus.create_batch, [SendRequest(REPLIES, command_type)])
         end = SendRequest(REPLIES, command_type)
         with pytest.raises(InvalidArgumentError, match="reserved"):
-            bus.call(bus.bus.create_batch, REPLIES, [BatchCommand("fine")], on_complete=end)
+            bus.call(bus.bus.create_batch, [SendRequest(REPLIES, "fine")], on_complete=end)
 
     def test_a_schedule_refuses_it(self, bus: Harness, command_type: str) -> None:
         schedule = Schedule(name="forged", domain=REPLIES, command_type=command_type, every=60)

@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from commandbus import BatchCommand, CommandBus, Schedule
+from commandbus import CommandBus, Schedule, SendRequest
 from commandbus.connect import create_administration
 from commandbus.interfaces.web import create_dashboard
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
@@ -24,7 +24,7 @@ from commandbus.testing.waiting import eventually
 DOMAIN = "shop"
 FAR = 9_000_000_000_000_000_000
 BODIES = {"no json": "no json", "another shape": "[1]", "1,500 levels": "[" * 1500 + "]" * 1500}
-KINDS = ("worker", "schedule", "breaker", "action", "cancellation", f"batch:{DOMAIN}")
+KINDS = ("worker", "schedule", "breaker", "action", "cancellation", "batch")
 Put = Callable[[str, str, str, int | None, str], None]
 
 
@@ -59,7 +59,7 @@ def damage(put: Put, body: str) -> UUID:
     for kind in KINDS:
         put(kind, "bad", "open", FAR if kind == "worker" else 1, body)
     batch = UUID(int=7)
-    put(f"batch:{DOMAIN}", str(batch), "open", None, body)
+    put("batch", str(batch), "open", None, body)
     return batch
 
 
@@ -68,7 +68,7 @@ def test_lists_leave_it_out(store: tuple[str, Put], body: str) -> None:
     url, put = store
     with SyncCommandBus(url) as bus:
         bus.acting("ann").pause(DOMAIN, "closed")
-        made = bus.create_batch(DOMAIN, [BatchCommand("Buy")])
+        made = bus.create_batch([SendRequest(DOMAIN, "Buy")])
         batch = damage(put, body)
         replaced = Schedule(name="bad", domain=DOMAIN, command_type="Buy", every=60)
         assert not bus.list_workers()
@@ -76,8 +76,8 @@ def test_lists_leave_it_out(store: tuple[str, Put], body: str) -> None:
         assert bus.put_schedule(replaced).schedule == replaced
         assert not bus.list_breakers()
         assert [action.action for action in bus.list_actions()] == ["put_schedule", "pause"]
-        assert [found.batch_id for found in bus.list_batches(DOMAIN)] == [made.batch_id]
-        assert bus.get_batch(DOMAIN, batch) is None
+        assert [found.batch_id for found in bus.list_batches(domain=DOMAIN)] == [made.batch_id]
+        assert bus.get_batch(batch) is None
     assert create_administration(url).doctor()
 
 
@@ -106,13 +106,13 @@ def test_a_worker_goes_on(store: tuple[str, Put], body: str) -> None:
     with SyncCommandBus(url) as bus:
         bus.put_schedule(Schedule(name="good", domain=DOMAIN, command_type="Buy", every=1))
         damage(put, body)
-        batch = bus.create_batch(DOMAIN, [BatchCommand("Buy")]).batch_id
+        batch = bus.create_batch([SendRequest(DOMAIN, "Buy")]).batch_id
         worker = SyncWorker(bus, DOMAIN, registry_of(DOMAIN, Buy=recorder))
         running = threading.Thread(target=worker.run, daemon=True)
         running.start()
         try:
             assert eventually(lambda: len(recorder.commands) >= 2)
-            assert eventually(lambda: str(bus.get_batch(DOMAIN, batch).status) == "COMPLETED")
+            assert eventually(lambda: str(bus.get_batch(batch).status) == "COMPLETED")
         finally:
             worker.stop(1)
             running.join(10)

@@ -33,7 +33,7 @@ from commandbus.errors import (
     StoreUnavailable,
     TransientCommandError,
 )
-from commandbus.operations import cancelling, commands, queues, troubleshooting
+from commandbus.operations import canceling, commands, queues, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, WorkerSettings
 from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
@@ -260,7 +260,7 @@ class World:
 
     def _cancel_waiting(self, command: Tracked) -> Op[None]:
         records = yield from self.scope.store.find(command.command_id, command.domain)
-        yield from cancelling.cancel_waiting(self.scope, records[0], "canceled")
+        yield from canceling.cancel_waiting(self.scope, records[0], "canceled")
 
     def operate(self) -> None:
         """An operator acts, mostly on something that is parked, sometimes too late."""

@@ -31,7 +31,7 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations import cancelling, commands, queues, troubleshooting
+from commandbus.operations import canceling, commands, queues, troubleshooting
 from commandbus.store.records import ClaimRequest
 from tests.simulation.oracle import fold
 from tests.stateful.side_by_side import SETTINGS, Delivery, SideBySide
@@ -144,7 +144,7 @@ class Engines(RuleBasedStateMachine):
         self.touched.add(command_id)
         with suppress(InvalidOperationError):
             self.both.run(
-                lambda scope: cancelling.cancel(
+                lambda scope: canceling.cancel(
                     scope, command_id, domain=domain, reason="changed my mind"
                 )
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commandbus import BatchCommand, CircuitBreaker, Schedule
+from commandbus import CircuitBreaker, Schedule, SendRequest
 from commandbus.errors import (
     CommandBusError,
     ConfigurationError,
@@ -42,18 +42,15 @@ LIMITS: list[Any] = [0, -1, 2**70, "x", None, True, 2.5]
 
 CALLS: list[tuple[str, Callable[[SyncCommandBus], object]]] = [
     *[(f"query_commands limit {n!r}", lambda b, n=n: b.query_commands(limit=n)) for n in LIMITS],
-    *[(f"list_batches limit {n!r}", lambda b, n=n: b.list_batches("orders", limit=n)) for n in LIMITS],
+    *[(f"list_batches limit {n!r}", lambda b, n=n: b.list_batches(limit=n)) for n in LIMITS],
     *[(f"receive {n!r}", lambda b, n=n: worker(b).receive(n)) for n in LIMITS],
     *[
         (f"query_commands after {c!r}", lambda b, c=c: b.query_commands(after=c))
         for c in ("9" * 30, "x", "", 5, b"1")
     ],
     *[(f"send_many {v!r}", lambda b, v=v: b.send_many(v)) for v in (ANY, 5, "abc", [None])],
-    *[
-        (f"create_batch {v!r}", lambda b, v=v: b.create_batch("orders", v))
-        for v in (ANY, 5, "abc", [None], [])
-    ],
-    ("create_batch name", lambda b: b.create_batch("orders", [BatchCommand("ship")], name=5)),  # type: ignore[arg-type]
+    *[(f"create_batch {v!r}", lambda b, v=v: b.create_batch(v)) for v in (ANY, 5, "abc", [None], [])],
+    ("create_batch name", lambda b: b.create_batch([SendRequest("orders", "ship")], name=5)),  # type: ignore[arg-type]
     ("bulk limit", lambda b: tsq(b).bulk("retry", domain="orders", limit="x")),  # type: ignore[arg-type]
     ("query domain", lambda b: b.query_commands(domain=5)),  # type: ignore[arg-type]
     ("query tag", lambda b: b.query_commands(tag=5)),  # type: ignore[arg-type]
@@ -79,7 +76,7 @@ CALLS: list[tuple[str, Callable[[SyncCommandBus], object]]] = [
         )
     ],
     *[
-        (f"add_to_batch {v!r}", lambda b, v=v: b.add_to_batch("orders", "0" * 32, v))
+        (f"add_to_batch {v!r}", lambda b, v=v: b.add_to_batch("0" * 32, v))
         for v in (None, "abc", [None], [])
     ],
     ("unique", lambda b: b.send("orders", "ship", unique_key="k", unique="replace")),  # type: ignore[arg-type]

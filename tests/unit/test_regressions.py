@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from commandbus import (
-    BatchCommand,
     CommandBus,
     CommandStatus,
     DuplicateCommandError,
@@ -95,10 +94,10 @@ def test_a_refused_bulk_in_the_callers_transaction_leaves_nothing(tmp_path: Path
 
 def test_a_duplicate_does_not_count_for_its_batch() -> None:
     with SyncCommandBus("memory://") as bus:
-        batch_id = bus.create_batch("d", [BatchCommand("x")]).batch_id
+        batch_id = bus.create_batch([SendRequest("d", "x")]).batch_id
         for _ in range(2):
             bus.send("d", "x", batch_id=batch_id, unique_key="k")
-        assert bus.get_batch("d", batch_id).total == 2
+        assert bus.get_batch(batch_id).total == 2
 
 
 def test_a_schedule_that_cannot_send_does_not_hold_up_the_others() -> None:
@@ -159,13 +158,13 @@ def test_several_stops_at_once_do_not_end_the_next_run() -> None:
 
 def test_a_batch_whose_last_worker_died_before_closing_it_is_closed_by_others_soon() -> None:
     with SyncCommandBus("memory://") as bus:
-        batch = bus.create_batch("d", [BatchCommand("go")])
+        batch = bus.create_batch([SendRequest("d", "go")])
         worker, closer = SyncWorker(bus, "d"), BatchCloser(["d"])
         assert bus.session.run(closer.work(bus.scope)) == AGAIN, "as long as a batch is open"
         for received in worker.receive():
             bus.session.run(bus.engine.store.settle([_done(received.claimed)]))
         assert bus.session.run(closer.work(bus.scope)) == SWEEP
-        record = bus.get_batch("d", batch.batch_id)
+        record = bus.get_batch(batch.batch_id)
         assert record is not None
         assert record.status == "COMPLETED"
 
@@ -198,10 +197,10 @@ def test_a_bulk_action_whose_store_is_away_says_so(monkeypatch: pytest.MonkeyPat
 
     with SyncCommandBus("memory://") as bus:
         queue = _parked(bus)
-        batch_id = bus.create_batch("d", [BatchCommand("x")]).batch_id
+        batch_id = bus.create_batch([SendRequest("d", "x")]).batch_id
         for name in ("resolve", "cancel"):
             monkeypatch.setattr(bus.scope.store, name, away)
         with pytest.raises(StoreUnavailable):
             queue.bulk("retry", domain="d")
         with pytest.raises(StoreUnavailable):
-            bus.cancel_batch("d", batch_id)
+            bus.cancel_batch(batch_id)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from commandbus import (
-    BatchCommand,
     BusinessRuleException,
     Command,
     CommandBus,
@@ -83,8 +82,10 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
     ]
     requests += [SendRequest("mail", "welcome", {"user": n, "password": "s3cret"}) for n in range(40)]
     await bus.send_many(requests)
-    batch = [BatchCommand("ship", {"order": n, "city": CITIES[n % 7]}) for n in range(1_000, 1_120)]
-    await bus.create_batch("orders", batch, name="autumn sale")
+    batch = [
+        SendRequest("orders", "ship", {"order": 1_000 + n, "city": CITIES[n % 7]}) for n in range(120)
+    ]
+    await bus.create_batch(batch, name="autumn sale")
     await work(bus)
     for name, cron, command_type in (
         ("nightly-report", "0 3 * * *", "report"),
@@ -98,11 +99,11 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
     await bus.acting("worker-1").open_breaker("warehouse", 0.01)
     await bus.acting("ana").reset_breaker("warehouse")
     await bus.send("mail", "welcome", {"user": 99}, delay=timedelta(hours=3))
-    letters = [BatchCommand("welcome", {"user": n}) for n in range(60)]
-    await bus.create_batch("mail", letters[:24], name="letters of the week")
+    letters = [SendRequest("mail", "welcome", {"user": n}) for n in range(60)]
+    await bus.create_batch(letters[:24], name="letters of the week")
     await work(bus)
     await bus.acting("ana").pause("mail", "the mail server moves")
-    await bus.create_batch("mail", letters, name="letters of next week")
+    await bus.create_batch(letters, name="letters of next week")
     if parked:
         await bus.send_many(
             SendRequest("orders", "ship", {"order": n, "city": "Atlantis"}) for n in range(parked)

@@ -68,8 +68,8 @@ def links(place: Served) -> dict[str, str]:
     found = dict[str, str]()
     parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
     found["command"] = f"/commands/{parked.domain}/{parked.command_id}"
-    batches = place.run(place.bus.list_batches("orders"))
-    found["batch"] = f"/batches/orders/{batches[0].batch_id}"
+    batches = place.run(place.bus.list_batches(domain="orders"))
+    found["batch"] = f"/batches/{batches[0].batch_id}"
     undone = place.run(place.bus.list_processes(status="COMPENSATED"))[0]
     found["process"] = f"/processes/{undone.process_id}"
     groups = f"/troubleshooting/bulk?action=retry&domain={parked.domain}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from commandbus import BatchCommand, CommandBus, Schedule
+from commandbus import CommandBus, Schedule, SendRequest
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.table import ENDPOINTS
@@ -24,7 +24,7 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
     )
     parked = await bus.query_commands(domain="orders", status="IN_TROUBLESHOOTING_QUEUE")
     commands = [{"domain": "orders", "command_id": command.command_id} for command in parked]
-    batch = await bus.create_batch("mail", [BatchCommand("welcome")])
+    batch = await bus.create_batch([SendRequest("mail", "welcome")])
     nightly = Schedule(
         name="nightly", domain="orders", command_type="count", cron="0 3 * * *", enabled=False
     )
@@ -47,7 +47,7 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
         "post_commands_domain_command_id_comment": (commands[3], {"text": "looked at it"}),
         "post_commands_domain_command_id_assign": (commands[3], {"assignee": "ana"}),
         "post_troubleshooting_bulk": ({}, WHY | {"action": "retry", "command_ids": chosen}),
-        "post_batches_domain_batch_id_cancel": ({"domain": "mail", "batch_id": batch.batch_id}, WHY),
+        "post_batches_batch_id_cancel": ({"batch_id": batch.batch_id}, WHY),
         "post_processes_process_id_cancel": ({"process_id": ids["called_off"]}, WHY),
         "post_processes_process_id_retry": ({"process_id": ids["stuck"]}, {}),
         "post_processes_process_id_skip": ({"process_id": ids["skipped"]}, WHY),

@@ -43,7 +43,7 @@ class Site:
         )
         self.document.config.generation.modes = list(GenerationMode)
         commands = place.run(place.bus.query_commands(limit=50))
-        batch = place.run(place.bus.list_batches("orders"))[0]
+        batch = place.run(place.bus.list_batches(domain="orders"))[0]
         process = place.run(place.bus.list_processes())[0]
         self.known: dict[str, list[Any]] = {
             "domain": ["orders", "payments", "mail"],

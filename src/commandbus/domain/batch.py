@@ -9,9 +9,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import SendRequest
-from commandbus.domain.priority import Priority
-
 
 class BatchStatus(StrEnum):
     """PENDING until the first of its commands is taken up; a parked command holds a batch open."""
@@ -20,34 +17,6 @@ class BatchStatus(StrEnum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_FAILURES = "COMPLETED_WITH_FAILURES"
-
-
-class BatchCommand(msgspec.Struct, frozen=True):
-    """A command of a batch; the fields are those of `send`, the domain is the batch's."""
-
-    command_type: str
-    data: Any = None
-    command_id: UUID | str | None = None
-    correlation_id: UUID | str | None = None
-    reply_to: str | None = None
-    priority: Priority | None = None
-    delay: Any = None
-    max_attempts: int | None = None
-    tags: tuple[str, ...] | list[str] = ()
-
-    def in_domain(self, domain: str) -> SendRequest:
-        return SendRequest(
-            domain,
-            self.command_type,
-            self.data,
-            command_id=self.command_id,
-            correlation_id=self.correlation_id,
-            reply_to=self.reply_to,
-            priority=self.priority,
-            delay=self.delay,
-            max_attempts=self.max_attempts,
-            tags=self.tags,
-        )
 
 
 class BatchCounts(msgspec.Struct, frozen=True):
@@ -74,8 +43,9 @@ class BatchCounts(msgspec.Struct, frozen=True):
 class BatchRecord(msgspec.Struct, frozen=True):
     """A batch at one moment. The counts are always those of its commands."""
 
-    domain: str
     batch_id: UUID
+    domains: tuple[str, ...]
+    """Of its commands; of a batch of processes, the domain of their replies."""
     name: str | None
     custom_data: Any
     status: BatchStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -10,7 +10,6 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.batch import (
-    BatchCommand,
     BatchCounts,
     BatchRecord,
     BatchStatus,
@@ -21,20 +20,20 @@ from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord, SendRequest
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
-from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.lifecycle import FINAL, Cancellation, CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import recorded
-from commandbus.operations.cancelling import cancel_waiting
+from commandbus.operations.canceling import cancel
 from commandbus.operations.commands import LIMIT_MAX, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
+    KIND,
     OPEN,
     BatchBody,
     batch_document,
     decode_batch,
-    kind_of,
     require_batch,
 )
 from commandbus.operations.scope import Flow, Scope, Send
@@ -42,41 +41,60 @@ from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
 from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
+LOOKS_MAX = 20
+"""How often one page of a list looks further for batches that match."""
+
 
 class CreateBatchResult(msgspec.Struct, frozen=True):
     batch_id: UUID
     total: int
     command_ids: list[UUID]
+    """In the order of the requests."""
 
 
 class AddToBatchResult(msgspec.Struct, frozen=True):
     batch_id: UUID
     command_ids: list[UUID]
-    """In the order of the commands."""
+    """In the order of the requests."""
+
+
+class CancelBatchResult(msgspec.Struct, frozen=True):
+    """How many commands of a batch were canceled, and how; see `cancel`."""
+
+    batch_id: UUID
+    canceled: int = 0
+    """They waited and have ended."""
+    canceled_parked: int = 0
+    """They were parked and have ended."""
+    stop_requested: int = 0
+    """They run and are asked to stop."""
+
+    @property
+    def total(self) -> int:
+        return self.canceled + self.canceled_parked + self.stop_requested
 
 
 def create_batch(
     scope: Scope,
-    domain: str,
-    commands: Iterable[BatchCommand | SendRequest[Any]],
+    requests: Iterable[SendRequest[Any]],
     *,
     batch_id: UUID | str | None = None,
     name: str | None = None,
     custom_data: Any = None,
     on_complete: SendRequest | None = None,
 ) -> Op[CreateBatchResult]:
-    """Create a batch and send its commands: all of it or, on any error, nothing.
+    """Create a batch and send its commands, to any domains: all of it or, on any error, nothing.
 
     When the last of them has ended, `on_complete` is sent, exactly once, with the batch's id in its
-    headers. A parked command holds the batch open until an operator has decided. Raises
-    InvalidArgumentError for an empty batch, InvalidOperationError when the id is taken.
+    headers; its handler gets the results with `context.batch_results()`. A parked command holds the
+    batch open until an operator has decided. Raises InvalidArgumentError for an empty batch,
+    InvalidOperationError when the id is taken.
     """
-    as_name(domain, "domain")
     key = as_optional_id(batch_id, "batch_id") or scope.new_id()
     cause = running.get()
     members = [
-        msgspec.structs.replace(encode_request(scope, _member(command, domain), cause), batch_id=key)
-        for command in as_items(commands, "commands")
+        msgspec.structs.replace(encode_request(scope, _member(request), cause), batch_id=key)
+        for request in as_items(requests, "requests")
     ]
     if not members:
         raise InvalidArgumentError("A batch needs at least one command.")
@@ -84,48 +102,37 @@ def create_batch(
     body = BatchBody(
         len(members),
         0,
+        tuple(sorted({member.domain for member in members})),
         None if name is None else as_text(name, "name"),
         custom_data,
         None if on_complete is None else encode_request(scope, on_complete, cause),
     )
-    return _create(scope, domain, key, body, members)
+    return _create(scope, key, body, members)
 
 
-def _member(command: BatchCommand | SendRequest[Any], domain: str) -> SendRequest[Any]:
-    if isinstance(command, SendRequest):
-        if command.domain != domain:
-            raise InvalidArgumentError(
-                f"{command.domain}.{command.command_type} cannot join a batch of {domain!r}: the "
-                "commands of a batch are of one domain."
-            )
-        if command.unique_key is not None or command.unique is not None or command.sender is not None:
-            raise InvalidArgumentError(
-                "A command of a batch has no unique_key, unique or sender: a batch counts every one of "
-                "its commands. Send it alone instead."
-            )
-        return command
-    if not isinstance(command, BatchCommand):
+def _member(request: SendRequest[Any]) -> SendRequest[Any]:
+    if not isinstance(request, SendRequest):
         raise InvalidArgumentError(
-            f"A batch takes requests, such as calls of typed commands, or BatchCommand objects, not "
-            f"{command!r}."
+            f"A batch takes requests: calls of typed commands, or SendRequest objects, not {request!r}."
         )
-    return command.in_domain(domain)
+    if request.unique_key is not None or request.unique is not None or request.sender is not None:
+        raise InvalidArgumentError(
+            "A command of a batch has no unique_key, unique or sender: a batch counts every one of "
+            "its commands. Send it alone instead."
+        )
+    return request
 
 
 def _create(
-    scope: Scope, domain: str, batch_id: UUID, body: BatchBody, members: Sequence[NewCommand]
+    scope: Scope, batch_id: UUID, body: BatchBody, members: Sequence[NewCommand]
 ) -> Op[CreateBatchResult]:
-    body.created_at = yield from scope.store.now()
-    document = batch_document(domain, batch_id, 0, body)
-    if not (yield from scope.store.put_document(document)):
-        raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
+    yield from _open(scope, batch_id, body)
     yield from scope.insert(members, Capacity(scope.settings.max_pending))
     return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
 
 
 def open_batch(
     scope: Scope,
-    domain: str,
     batch_id: UUID,
     name: str | None,
     custom_data: Any,
@@ -135,28 +142,28 @@ def open_batch(
     payload.encode(custom_data, what="custom_data")
     label = None if name is None else as_text(name, "name")
     told = None if on_complete is None else encode_request(scope, on_complete)
-    return _open(scope, domain, batch_id, BatchBody(0, 0, label, custom_data, told))
+    return _open(scope, batch_id, BatchBody(0, 0, (), label, custom_data, told))
 
 
-def _open(scope: Scope, domain: str, batch_id: UUID, body: BatchBody) -> Op[None]:
+def _open(scope: Scope, batch_id: UUID, body: BatchBody) -> Op[None]:
     body.created_at = yield from scope.store.now()
-    if not (yield from scope.store.put_document(batch_document(domain, batch_id, 0, body))):
-        raise InvalidOperationError(f"Batch {batch_id} exists already in domain {domain!r}.")
+    if not (yield from scope.store.put_document(batch_document(batch_id, 0, body))):
+        raise InvalidOperationError(f"Batch {batch_id} exists already; nothing was sent.")
 
 
 def add_to_batch(
-    scope: Scope, domain: str, batch_id: UUID | str, commands: Iterable[BatchCommand | SendRequest[Any]]
+    scope: Scope, batch_id: UUID | str, requests: Iterable[SendRequest[Any]]
 ) -> Op[AddToBatchResult]:
-    """Send more commands of an open batch. Raises BatchNotFoundError, or InvalidOperationError when
-    the batch is complete."""
+    """Send more commands of an open batch, to any domains. Raises BatchNotFoundError, or
+    InvalidOperationError when the batch is complete."""
     key = as_id(batch_id, "batch_id")
-    requests = [
-        msgspec.structs.replace(_member(command, domain), batch_id=key)
-        for command in as_items(commands, "commands")
+    members = [
+        msgspec.structs.replace(_member(request), batch_id=key)
+        for request in as_items(requests, "requests")
     ]
-    if not requests:
+    if not members:
         raise InvalidArgumentError("Give at least one command to add.")
-    return _add(scope, key, requests)
+    return _add(scope, key, members)
 
 
 def _add(scope: Scope, batch_id: UUID, requests: list[SendRequest[Any]]) -> Op[AddToBatchResult]:
@@ -164,57 +171,69 @@ def _add(scope: Scope, batch_id: UUID, requests: list[SendRequest[Any]]) -> Op[A
     return AddToBatchResult(batch_id, [result.command_id for result in results])
 
 
-def get_batch(scope: Scope, domain: str, batch_id: UUID | str) -> Op[BatchRecord | None]:
+def get_batch(scope: Scope, batch_id: UUID | str) -> Op[BatchRecord | None]:
     """A batch with its counts, or None. The counts are always those of its commands."""
     key = as_id(batch_id, "batch_id")
-    document = yield from scope.store.get_document(kind_of(domain), str(key))
+    document = yield from scope.store.get_document(KIND, str(key))
     if document is None:
         return None
-    records = yield from _records(scope, domain, [document])
+    records = yield from _records(scope, [document])
     return records[0] if records else None
 
 
 def list_batches(
     scope: Scope,
-    domain: str,
     *,
+    domain: str | None = None,
     status: BatchStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
 ) -> Op[Page[BatchRecord]]:
-    """The batches of a domain, newest first, a page at a time."""
+    """Batches, newest first, a page at a time; with `domain`, those that have commands in it. A page
+    may be short and still have a next one: it looks at a bounded number of batches."""
     try:
         wanted = None if status is None else BatchStatus(status)
     except ValueError:
         known = ", ".join(BatchStatus)
         raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
     as_count(limit, "limit", highest=LIMIT_MAX)
+    where = None if domain is None else as_name(domain, "domain")
+    cursor = None if after is None else as_text(after, "after")
     is_open = wanted in (BatchStatus.PENDING, BatchStatus.IN_PROGRESS)
     stored = None if wanted is None else OPEN if is_open else str(wanted)
-    page = yield from scope.store.list_documents(
-        kind_of(as_name(domain, "domain")),
-        status=stored,
-        after=None if after is None else as_text(after, "after"),
-        limit=limit,
-        backwards=True,
-    )
-    records = yield from _records(scope, domain, page)
-    chosen = [record for record in records if wanted is None or record.status is wanted]
-    return Page(chosen, page[-1].key if len(page) == limit else None)
+    found: list[BatchRecord] = []
+    for _ in range(LOOKS_MAX):
+        documents = yield from scope.store.list_documents(
+            KIND, status=stored, after=cursor, limit=limit, backwards=True
+        )
+        near = [
+            document
+            for document, body in readable(documents, lambda d: (d, decode_batch(d)))
+            if where is None or where in body.domains
+        ]
+        records = yield from _records(scope, near)
+        found += [record for record in records if wanted in (None, record.status)]
+        if len(found) >= limit:
+            return Page(found[:limit], str(found[limit - 1].batch_id))
+        cursor = documents[-1].key if len(documents) == limit else None
+        if cursor is None:
+            break
+    return Page(found, cursor)
 
 
 def list_batch_commands(
     scope: Scope,
-    domain: str,
     batch_id: UUID | str,
     *,
+    domain: str | None = None,
     status: CommandStatus | str | None = None,
     after: str | None = None,
     limit: int = 100,
 ) -> Op[Page[CommandRecord]]:
-    """The commands of a batch, newest first, a page at a time. Raises BatchNotFoundError."""
+    """The commands of a batch, newest first, a page at a time; with `domain`, those in it. Raises
+    BatchNotFoundError."""
     key = as_id(batch_id, "batch_id")
-    yield from require_batch(scope, domain, key)
+    yield from require_batch(scope, key)
     return (
         yield from query_commands(
             scope, domain=domain, batch_id=key, status=status, after=after, limit=limit
@@ -223,88 +242,84 @@ def list_batch_commands(
 
 
 def cancel_batch(
-    scope: Scope,
-    domain: str,
-    batch_id: UUID | str,
-    reason: str = "the batch was canceled",
-) -> Flow[int]:
-    """Cancel every command of a batch that has not begun; returns how many. Running ones finish."""
-    as_text(reason, "reason", longest=500)
-    key, canceled, cursor = as_id(batch_id, "batch_id"), 0, None
+    scope: Scope, batch_id: UUID | str, *, reason: str | None = None
+) -> Flow[CancelBatchResult]:
+    """Cancel every command of a batch that has not ended, as `cancel` does: waiting and parked ones
+    end as CANCELED, running ones are asked to stop. Says how many of each. Raises
+    BatchNotFoundError."""
+    checked = as_reason(reason) or f"the batch was canceled by {scope.by}"
+    key, cursor = as_id(batch_id, "batch_id"), None
+    done = dict.fromkeys(Cancellation, 0)
     while True:
-        page = yield list_batch_commands(
-            scope, domain, key, status=CommandStatus.PENDING, after=cursor, limit=500
-        )
+        page = yield list_batch_commands(scope, key, after=cursor, limit=500)
         for record in page:
+            if record.status in FINAL:
+                continue
             try:
-                op: Op[Any] = cancel_waiting(scope, record, reason)
-                if not canceled:  # one record for the batch, in the transaction of the first command
-                    op = recorded(scope, op, "cancel_batch", f"{domain} {key}", reason)
-                yield Send(op)
-                canceled += 1
-            except InvalidOperationError:  # it began meanwhile
+                op = cancel(scope, record.command_id, domain=record.domain, reason=checked)
+                if not any(done.values()):  # one record for the batch, with that of the first command
+                    op = recorded(scope, op, "cancel_batch", str(key), checked)
+                done[(yield Send(op))] += 1
+            except InvalidOperationError:  # it ended meanwhile
                 continue
         cursor = page.next
         if cursor is None:
-            yield Send(close_batches(scope, [(domain, key)]))
-            return canceled
+            yield Send(close_batches(scope, [key]))
+            return CancelBatchResult(
+                key,
+                done[Cancellation.CANCELED],
+                done[Cancellation.CANCELED_PARKED],
+                done[Cancellation.STOP_REQUESTED],
+            )
 
 
-def close_batches(scope: Scope, batches: Iterable[tuple[str, UUID]]) -> Op[int]:
-    """Complete those whose commands have all ended; each exactly once, whoever looks."""
+def close_batches(scope: Scope, batches: Iterable[UUID]) -> Op[int]:
+    """Complete those whose commands have all ended; each exactly once, however many workers look."""
     closed = 0
-    for domain, batch_id in batches:
-        document = yield from scope.store.get_document(kind_of(domain), str(batch_id))
+    for batch_id in batches:
+        document = yield from scope.store.get_document(KIND, str(batch_id))
         if document is None or document.status != OPEN:
             continue
         counts = (yield from scope.store.batch_counts([batch_id])).get(batch_id, BatchCounts())
         bodies = readable([document], decode_batch)
         if bodies and is_complete(counts, bodies[0].total):
-            closed += yield from _close(scope, domain, batch_id, document, counts)
+            closed += yield from _close(scope, batch_id, document, counts)
     return closed
 
 
-def close_open_batches(scope: Scope, domains: Iterable[str]) -> Op[int]:
-    """The last net: look at all open batches of these domains. Returns how many are still open."""
+def close_open_batches(scope: Scope, domains: Collection[str]) -> Op[int]:
+    """The last net: look at all open batches that have commands in these domains. Returns how many
+    are still open."""
     left = 0
-    for domain in domains:
-        after: str | None = None
-        while page := (
-            yield from scope.store.list_documents(kind_of(domain), status=OPEN, after=after)
-        ):
-            after = page[-1].key
-            left += len(page)
-            ids = readable(page, lambda document: UUID(document.key))
-            left -= yield from close_batches(scope, [(domain, batch_id) for batch_id in ids])
+    after: str | None = None
+    while page := (yield from scope.store.list_documents(KIND, status=OPEN, after=after)):
+        after = page[-1].key
+        opened = readable(page, lambda document: (UUID(document.key), decode_batch(document)))
+        ours = [batch_id for batch_id, body in opened if not set(body.domains).isdisjoint(domains)]
+        left += len(ours) - (yield from close_batches(scope, ours))
     return left
 
 
-def _close(
-    scope: Scope, domain: str, batch_id: UUID, document: Document, counts: BatchCounts
-) -> Op[int]:
+def _close(scope: Scope, batch_id: UUID, document: Document, counts: BatchCounts) -> Op[int]:
     body = decode_batch(document)
     body.status = final_status(counts)
     body.completed_at = yield from scope.store.now()
-    changed = batch_document(domain, batch_id, document.version, body)
+    changed = batch_document(batch_id, document.version, body)
     if not (yield from scope.store.put_document(changed)):
         return 0
     if body.on_complete is not None:
         headers = payload.decode(body.on_complete.headers or "{}")
-        headers |= {
-            "batch_id": str(batch_id),
-            "batch_domain": domain,
-            "batch_status": str(body.status),
-        }
+        headers |= {"batch_id": str(batch_id), "batch_status": str(body.status)}
         told = msgspec.structs.replace(
             body.on_complete,
-            command_id=uuid5(body.on_complete.command_id, f"{domain}|{batch_id}"),
+            command_id=uuid5(body.on_complete.command_id, str(batch_id)),
             headers=payload.encode(headers, what="headers"),
         )
         yield from scope.insert([told], Capacity())
     return 1
 
 
-def _records(scope: Scope, domain: str, documents: Sequence[Document]) -> Op[list[BatchRecord]]:
+def _records(scope: Scope, documents: Sequence[Document]) -> Op[list[BatchRecord]]:
     batches = readable(documents, lambda d: (UUID(d.key), decode_batch(d)))
     counts = yield from scope.store.batch_counts([batch_id for batch_id, _ in batches])
     records: list[BatchRecord] = []
@@ -312,12 +327,12 @@ def _records(scope: Scope, domain: str, documents: Sequence[Document]) -> Op[lis
         known = counts.get(batch_id, BatchCounts())
         status = body.status
         if status is None:
-            begun = known.ended or known.parked or (yield from _any_running(scope, domain, batch_id))
+            begun = known.ended or known.parked or (yield from _any_running(scope, batch_id))
             status = BatchStatus.IN_PROGRESS if begun else BatchStatus.PENDING
         records.append(
             BatchRecord(
-                domain,
                 batch_id,
+                body.domains,
                 body.name,
                 body.custom_data,
                 status,
@@ -333,7 +348,7 @@ def _records(scope: Scope, domain: str, documents: Sequence[Document]) -> Op[lis
     return records
 
 
-def _any_running(scope: Scope, domain: str, batch_id: UUID) -> Op[bool]:
+def _any_running(scope: Scope, batch_id: UUID) -> Op[bool]:
     running = CommandStatus.IN_PROGRESS
-    wanted = CommandFilter(domain=domain, batch_id=batch_id, status=running, limit=1)
+    wanted = CommandFilter(batch_id=batch_id, status=running, limit=1)
     return bool((yield from scope.store.query(wanted)))

@@ -19,7 +19,7 @@ from commandbus.domain.names import as_name, as_text
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.actions import record_action
-from commandbus.operations.cancelling import cancel_waiting, end_parked
+from commandbus.operations.canceling import cancel_waiting, end_parked
 from commandbus.operations.cases import forget_case
 from commandbus.operations.commands import query_commands
 from commandbus.operations.ledger import Link, link, unsalt, written

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from commandbus.store.documents import Document
 from commandbus.store.op import Op
 from commandbus.store.records import NewCommand
 
+KIND = "batch"
 OPEN = "open"
 
 
@@ -25,6 +25,8 @@ class BatchBody(msgspec.Struct, omit_defaults=True):
 
     total: int
     created_at: int
+    domains: tuple[str, ...]
+    """In order. A closer looks at the batches of its own domains only."""
     name: str | None = None
     custom_data: Any = None
     on_complete: NewCommand | None = None
@@ -36,24 +38,20 @@ class BatchBody(msgspec.Struct, omit_defaults=True):
 _decoder = msgspec.json.Decoder(BatchBody)
 
 
-def kind_of(domain: str) -> str:
-    return f"batch:{domain}"
-
-
 def decode_batch(document: Document) -> BatchBody:
     return _decoder.decode(document.body)
 
 
-def batch_document(domain: str, batch_id: UUID, version: int, body: BatchBody) -> Document:
+def batch_document(batch_id: UUID, version: int, body: BatchBody) -> Document:
     status = OPEN if body.status is None else str(body.status)
     encoded = msgspec.json.encode(body).decode()
-    return Document(kind_of(domain), str(batch_id), version, status, None, encoded)
+    return Document(KIND, str(batch_id), version, status, None, encoded)
 
 
-def require_batch(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
-    document = yield from scope.store.get_document(kind_of(domain), str(batch_id))
+def require_batch(scope: Scope, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
+    document = yield from scope.store.get_document(KIND, str(batch_id))
     if document is None:
-        raise BatchNotFoundError(domain, batch_id)
+        raise BatchNotFoundError(batch_id)
     return document, decode_batch(document)
 
 
@@ -62,29 +60,28 @@ def join_batches(
 ) -> Op[list[SendResult]]:
     """Send commands that belong to open batches, whose totals grow in the same transaction."""
     results = yield from insert
-    joined = Counter(
-        (command.domain, command.batch_id)
-        for command, result in zip(commands, results, strict=True)
-        if command.batch_id is not None and not result.duplicate
-    )
-    for (domain, batch_id), count in sorted(joined.items(), key=str):
-        assert batch_id is not None
-        yield from grow_batch(scope, domain, batch_id, count)
+    joined: dict[UUID, list[str]] = {}
+    for command, result in zip(commands, results, strict=True):
+        if command.batch_id is not None and not result.duplicate:
+            joined.setdefault(command.batch_id, []).append(command.domain)
+    for batch_id, domains in sorted(joined.items()):  # in one order: no deadlock
+        yield from grow_batch(scope, batch_id, domains)
     return results
 
 
-def grow_batch(scope: Scope, domain: str, batch_id: UUID, count: int) -> Op[None]:
-    """So many more belong to an open batch."""
+def grow_batch(scope: Scope, batch_id: UUID, domains: Collection[str]) -> Op[None]:
+    """Add members, each given by its domain, to an open batch."""
     while True:
-        document, body = yield from require_open(scope, domain, batch_id)
-        body.total += count
-        changed = batch_document(domain, batch_id, document.version, body)
+        document, body = yield from require_open(scope, batch_id)
+        body.total += len(domains)
+        body.domains = tuple(sorted({*body.domains, *domains}))
+        changed = batch_document(batch_id, document.version, body)
         if (yield from scope.store.put_document(changed)):
             return
 
 
-def require_open(scope: Scope, domain: str, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
-    document, body = yield from require_batch(scope, domain, batch_id)
+def require_open(scope: Scope, batch_id: UUID) -> Op[tuple[Document, BatchBody]]:
+    document, body = yield from require_batch(scope, batch_id)
     if body.status is not None:
         raise InvalidOperationError(
             f"Batch {batch_id} is {body.status}; only an open batch takes more commands."

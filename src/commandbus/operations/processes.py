@@ -47,7 +47,7 @@ from commandbus.errors import (
 )
 from commandbus.operations.actions import record_action
 from commandbus.operations.batches import open_batch
-from commandbus.operations.cancelling import withdraw
+from commandbus.operations.canceling import withdraw
 from commandbus.operations.evidence import control_details
 from commandbus.operations.ledger import Link, link, link_event, written
 from commandbus.operations.membership import grow_batch
@@ -138,10 +138,8 @@ def _start(
     if opening is not None:
         yield from opening
     if batch is not None:
-        yield from grow_batch(scope, reply_to, batch, len(ids))
-        yield from scope.store.add_batch_counts(
-            {key: counts for (_, key), counts in work.batches.items()}, ""
-        )
+        yield from grow_batch(scope, batch, [reply_to] * len(ids))
+        yield from scope.store.add_batch_counts(work.batches, "")
     if any(row.due_in is not None for row in work.new):
         yield Wake(TIMERS)
     return ids
@@ -162,7 +160,7 @@ def create_process_batch(
     work, ids = _begin_all(scope, declaration, starts, key)
     if not ids:
         raise InvalidArgumentError("A batch needs at least one process.")
-    opening = open_batch(scope, declaration.reply_to, key, name, custom_data, on_complete)
+    opening = open_batch(scope, key, name, custom_data, on_complete)
     return _create_batch(scope, declaration.reply_to, work, ids, key, opening)
 
 

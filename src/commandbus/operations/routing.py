@@ -51,7 +51,7 @@ logger = logging.getLogger("commandbus.processes")
 
 class RouteReport(msgspec.Struct, frozen=True):
     routed: int = 0
-    batches: tuple[tuple[str, UUID], ...] = ()
+    batches: tuple[UUID, ...] = ()
     """Batches in which processes ended: one of them may be complete now."""
 
 

@@ -53,7 +53,7 @@ class Work(msgspec.Struct):
     events: list[ProcessEventRow] = []
     commands: list[NewCommand] = []
     revokes: list[tuple[StepRun, str]] = []
-    batches: dict[tuple[str, UUID], BatchCounts] = {}
+    batches: dict[UUID, BatchCounts] = {}
 
     def add(self, other: Work) -> None:
         self.new += other.new
@@ -177,7 +177,7 @@ def _tell_end(decision: Decision, row: ProcessRow, work: Work) -> None:
     """A process that ended is counted in its batch, and its parent is told."""
     if row.batch_id is not None:
         field = _COUNTED.get(row.status, "failed")
-        work.batches[row.reply_to, row.batch_id] = BatchCounts(**{field: 1})
+        work.batches[row.batch_id] = BatchCounts(**{field: 1})
     parent = decision.progress.parent
     if parent is None:
         return
@@ -223,8 +223,7 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
         if lost:
             raise InvalidOperationError(f"Process {lost[0]} was changed by somebody else meanwhile.")
     if work.batches:
-        counts = {batch_id: counts for (_, batch_id), counts in work.batches.items()}
-        yield from scope.store.add_batch_counts(counts, shard)
+        yield from scope.store.add_batch_counts(work.batches, shard)
     for run, reason in work.revokes:
         yield from _revoke(scope, run, reason[:500])
 

@@ -13,7 +13,7 @@ from commandbus.domain.names import as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidOperationError
-from commandbus.operations.cancelling import end_parked, withdraw
+from commandbus.operations.canceling import end_parked, withdraw
 from commandbus.operations.commands import find_one, query_commands
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope

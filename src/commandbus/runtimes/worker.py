@@ -14,7 +14,7 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import ConfigurationError
-from commandbus.operations.cancelling import TOPIC as CANCELLATIONS
+from commandbus.operations.canceling import TOPIC as CANCELLATIONS
 from commandbus.operations.insight import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus

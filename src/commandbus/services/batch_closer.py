@@ -28,10 +28,10 @@ class BatchCloser:
     def __init__(self, domains: Sequence[str]) -> None:
         self._domains = domains
         self._lock = threading.Lock()
-        self.touched: set[tuple[str, UUID]] = set()
+        self.touched: set[UUID] = set()
         """Not looked at yet."""
 
-    def touch(self, batches: Iterable[tuple[str, UUID]], hub: WakeHub) -> None:
+    def touch(self, batches: Iterable[UUID], hub: WakeHub) -> None:
         """Settles changed the counts of these; look at them soon."""
         with self._lock:
             self.touched.update(batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from commandbus.operations.cancelling import TOPIC, open_requests
+from commandbus.operations.canceling import TOPIC, open_requests
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest

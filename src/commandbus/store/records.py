@@ -196,8 +196,8 @@ class Settlement(msgspec.Struct, frozen=True):
 class SettleReport(msgspec.Struct, frozen=True):
     lost: tuple[int, ...] = ()
     """Sequences that were refused, because their lease is gone: nothing was written for them."""
-    batches: tuple[tuple[str, UUID], ...] = ()
-    """Domain and id of batches whose counts changed: one of them may be complete now."""
+    batches: tuple[UUID, ...] = ()
+    """Batches whose counts changed: one of them may be complete now."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True):

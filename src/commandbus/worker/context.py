@@ -219,7 +219,7 @@ class _Context:
     def _batch_results(self) -> Op[list[CommandRecord[Any]]]:
         """All commands of the batch whose completion this is, in order of sending."""
         headers = payload.decode(self._claimed.headers) if self._claimed.headers else {}
-        if "batch_id" not in headers or "batch_domain" not in headers:
+        if "batch_id" not in headers or "batch_status" not in headers:
             raise InvalidOperationError(
                 "context.batch_results is for the command that a batch sends as its on_complete; this "
                 f"{self._claimed.command_type!r} is not one."
@@ -228,9 +228,7 @@ class _Context:
         batch_id = as_id(headers["batch_id"], "batch_id")
         before: int | None = None
         while True:
-            wanted = CommandFilter(
-                domain=headers["batch_domain"], batch_id=batch_id, before=before, limit=BATCH_PAGE
-            )
+            wanted = CommandFilter(batch_id=batch_id, before=before, limit=BATCH_PAGE)
             page = yield from self._desk.store.query(wanted)
             found += page
             if len(page) < BATCH_PAGE:

@@ -380,7 +380,7 @@ class Execution:
         return self.failed(call, error, ran)
 
     def interrupted(self, call: Call, ran: int) -> Settlement:
-        """The worker stopped and cancelled the handler or left it behind: no attempt is used."""
+        """The worker stopped and canceled the handler or left it behind: no attempt is used."""
         claimed = call.claimed
         outcome = decide_stopped(claimed.releases)
         if isinstance(outcome, Parked):

@@ -271,7 +271,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         now, writes = self._clock(), Writes()
         lost: list[int] = []
         sends: list[NewCommand] = []
-        touched: set[tuple[str, UUID]] = set()
+        touched: set[UUID] = set()
         leaving: dict[int, set[int]] = {}
         for settlement in batch:
             lease = self._state.leases.get(settlement.lease_id)
@@ -287,7 +287,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
             plan(writes, settlement, member, lease.worker, lease.claimed_at)
             sends += settlement.sends
             if settlement.batch_id is not None:
-                touched.add((lease.domain, settlement.batch_id))
+                touched.add(settlement.batch_id)
             leaving.setdefault(settlement.lease_id, set()).add(settlement.seq)
         for lease_id, seqs in leaving.items():
             self._leave_lease(lease_id, seqs)

@@ -62,7 +62,7 @@ class PostgresSettling(PostgresSending):
     @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         doubtful: list[Settlement] = []
-        batches: set[tuple[str, UUID]] = set()
+        batches: set[UUID] = set()
         for group in self._by_worker(batch, doubtful):
             built = self._build(group, doubtful)
             if built.shrinks:
@@ -146,9 +146,7 @@ class PostgresSettling(PostgresSending):
             yield from self.insert(sends, Capacity())
         return valid
 
-    def _settle_again(
-        self, doubtful: Sequence[Settlement], batches: set[tuple[str, UUID]]
-    ) -> Op[tuple[int, ...]]:
+    def _settle_again(self, doubtful: Sequence[Settlement], batches: set[UUID]) -> Op[tuple[int, ...]]:
         """The careful way, for leases that are unknown or not as remembered: look, lock, write.
         Returns what is lost; an outcome that this very lease has recorded before is not."""
         yield from self._recall(sorted({s.lease_id for s in doubtful}))
@@ -382,10 +380,10 @@ def _slot_columns(built: Prepared) -> tuple[str, ...]:
     )
 
 
-def _changed(built: Prepared, valid: set[int]) -> set[tuple[str, UUID]]:
-    """Domain and id of the batches that a settle counted in."""
+def _changed(built: Prepared, valid: set[int]) -> set[UUID]:
+    """The batches that a settle counted in."""
     return {
-        (built.shrinks[built.proofs[seq]].held.domain, batch_id)
+        batch_id
         for seq, batch_id in built.known.batches.items()
         if batch_id is not None and built.proofs[seq] in valid
     }

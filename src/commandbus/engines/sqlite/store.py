@@ -372,8 +372,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             yield from self.add_batch_counts(tally(ends), writes.outcomes[0].worker or "")
         if sends:
             yield from self.insert(sends, Capacity())
-        changed = {(domains[seq], batch_id) for seq, batch_id in batches.items()}
-        return SettleReport((yield from self._really_lost(lost)), tuple(changed))
+        return SettleReport((yield from self._really_lost(lost)), tuple(set(batches.values())))
 
     def _really_lost(self, lost: Sequence[Settlement]) -> Op[tuple[int, ...]]:
         """Without those whose outcome this very lease has recorded before."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
 
 LOOK_SECONDS = 0.25
-PAGE = 1000
 STATUS_STYLES = {"COMPLETED_WITH_FAILURES": ("with failures", "red")}
 PARTS = (
     ("completed", "completed", "green"),
@@ -40,7 +39,7 @@ def _status(record: BatchRecord) -> Text:
 
 COLUMNS = (
     Column("id", field_of("batch_id"), keep=True),
-    Column("domain", field_of("domain")),
+    Column("domains", lambda record: ", ".join(record.domains)),
     Column("name", field_of("name"), wide=True),
     Column("status", field_of("status"), _status),
     Column("total", field_of("total"), pipe=True),
@@ -64,9 +63,6 @@ COLUMNS = (
 """`done` is a share from 0 to 1 in a pipe."""
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
-OwnDomain = Annotated[
-    str | None, typer.Option("--domain", "-d", help="The batch's domain.", show_default="looked for")
-]
 
 
 def list_(
@@ -83,51 +79,30 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List batches, newest first."""
-    if after is not None and domain is None:
-        raise CliError("--after goes on in one domain: name it with --domain.", Exit.USAGE)
+    wanted = status and status.upper().replace("-", "_")
     with target.opened(url) as bus:
-        domains = bus.list_domains() if domain is None else [domain]
-        wanted = status and status.upper().replace("-", "_")
-        pages = [bus.list_batches(one, status=wanted, after=after, limit=limit) for one in domains]
-    found = sorted(
-        (one for page in pages for one in page), key=lambda one: one.created_at, reverse=True
-    )
-    more = len(found) > limit or any(page.next for page in pages)
-    following = pages[0].next if domain is not None else None
+        page = bus.list_batches(domain=domain, status=wanted, after=after, limit=limit)
     if json:
-        output.json_document({"batches": found[:limit], "next": following})
+        output.json_document({"batches": list(page), "next": page.next})
         return
-    output.table(found[:limit], COLUMNS, empty="no batch matches")
-    if more:
-        output.note(f"more with --after {following}" if following else "more: name a --domain")
+    output.table(list(page), COLUMNS, empty="no batch matches")
+    if page.next:
+        output.note(f"more with --after {page.next}")
 
 
-def _find(bus: SyncCommandBus, batch_id: str, domain: str | None) -> BatchRecord:
-    """The batch with this id, whatever its domain."""
+def _find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:
     from commandbus.domain.ids import as_id
     from commandbus.errors import BatchNotFoundError
 
     wanted = as_id(batch_id, "ID")
-    domains = bus.list_domains() if domain is None else [domain]
-    found = [record for one in domains if (record := bus.get_batch(one, wanted)) is not None]
-    if len(found) > 1:
-        names = ", ".join(record.domain for record in found)
-        raise CliError(
-            f"Several domains have a batch {wanted} ({names}); say which with --domain.", Exit.USAGE
-        )
-    if not found:
-        if domain is not None:
-            raise BatchNotFoundError(domain, wanted)
-        raise CliError(
-            f"There is no batch {wanted} in any domain; check the id and the store's URL.",
-            Exit.NOT_FOUND,
-        )
-    return found[0]
+    record = bus.get_batch(wanted)
+    if record is None:
+        raise BatchNotFoundError(wanted)
+    return record
 
 
 def show(
     batch_id: Id,
-    domain: OwnDomain = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Until it is complete.")] = False,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Of --watch: 30s, 5m.")
@@ -142,7 +117,7 @@ def show(
     """
     limit = options.seconds(timeout, "--timeout")
     with target.opened(url) as bus:
-        record = _find(bus, batch_id, domain)
+        record = _find(bus, batch_id)
         if watch:
             record = _watch(bus, record, limit, quiet=json)
     if json:
@@ -174,7 +149,7 @@ def _watch(
             if live is not None:
                 live.update(_bar(record, out.width), refresh=True)
             time.sleep(LOOK_SECONDS)
-            record = bus.get_batch(record.domain, record.batch_id) or record
+            record = bus.get_batch(record.batch_id) or record
     return record
 
 
@@ -184,13 +159,13 @@ def _print(record: BatchRecord) -> None:
     from commandbus.interfaces.cli.details import ago, document, labelled
 
     out = output.console()
-    title = text.line(record.name or f"batch of {record.domain}")
+    title = text.line(record.name or f"batch of {', '.join(record.domains)}")
     out.print(Text.assemble((title, "bold"), "  ", _status(record)))
     if output.is_terminal():
         out.print(_bar(record, out.width))
     facts = [
         ("id", str(record.batch_id)),
-        ("domain", record.domain),
+        ("domains", ", ".join(record.domains)),
         ("created", ago(record.created_at)),
     ]
     if record.completed_at is not None:
@@ -202,7 +177,8 @@ def _print(record: BatchRecord) -> None:
     if record.custom_data is not None:
         document("data", record.custom_data)
     if record.in_troubleshooting:
-        output.note("the parked ones hold it open: commandbus tsq list --domain " + record.domain)
+        for domain in record.domains:
+            output.note(f"parked commands hold it open: commandbus tsq list --domain {domain}")
 
 
 def _counts(record: BatchRecord) -> Text:
@@ -237,7 +213,6 @@ def _bar(record: BatchRecord, width: int) -> Any:
 
 def commands(
     batch_id: Id,
-    domain: OwnDomain = None,
     status: Annotated[
         str | None,
         typer.Option("--status", "-s", help="pending, running, completed, failed, canceled or parked."),
@@ -249,9 +224,8 @@ def commands(
 ) -> None:
     """List the commands of a batch, newest first."""
     with target.opened(url) as bus:
-        record = _find(bus, batch_id, domain)
+        record = _find(bus, batch_id)
         page = bus.list_batch_commands(
-            record.domain,
             record.batch_id,
             status=as_status(status),
             after=after,
@@ -262,36 +236,26 @@ def commands(
 
 def cancel(
     batch_id: Id,
-    domain: OwnDomain = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
-        "the batch was canceled"
-    ),
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why; kept in the audit trail.")
+    ] = None,
     operator: options.Operator = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     url: options.Url = None,
 ) -> None:
-    """Cancel the commands of a batch that have not begun.
+    """Cancel the commands of a batch that have not ended.
 
-    Those that run finish, and parked ones stay parked.
+    Waiting and parked ones end at once; running ones are asked to stop.
     """
     with target.acting(url, operator) as bus:
-        record = _find(bus, batch_id, domain)
-        what = f"{text.plural(_waiting(bus, record), 'waiting command')} of batch {record.batch_id}"
+        record = _find(bus, batch_id)
+        what = f"{text.plural(record.remaining, 'command')} of batch {record.batch_id}"
         if dry_run:
             output.note(f"would cancel {what}")
             return
         options.confirm(f"Cancel {what}?", yes=yes)
-        count = bus.cancel_batch(record.domain, record.batch_id, reason)
-    output.done(f"canceled {text.plural(count, 'command')} of batch {record.batch_id}")
-
-
-def _waiting(bus: SyncCommandBus, record: BatchRecord) -> int:
-    count, after = 0, None
-    while True:
-        page = bus.list_batch_commands(
-            record.domain, record.batch_id, status="PENDING", after=after, limit=PAGE
-        )
-        count, after = count + len(page), page.next
-        if after is None:
-            return count
+        done = bus.cancel_batch(record.batch_id, reason=reason)
+    ended = done.canceled + done.canceled_parked
+    asked = f"; {done.stop_requested:,} asked to stop" if done.stop_requested else ""
+    output.done(f"canceled {text.plural(ended, 'command')} of batch {record.batch_id}{asked}")

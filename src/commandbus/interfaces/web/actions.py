@@ -142,12 +142,12 @@ class Desk(Reads):
         self.figures.forget()
         return v.BulkAnswer(report.matched, report.done, report.refused, body.preview)
 
-    async def cancel_batch(
-        self, domain: str, batch_id: UUID, body: v.CancelBody, who: Account
-    ) -> v.Done:
+    async def cancel_batch(self, batch_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
         bus = await self._acting(who)
-        count = await bus.cancel_batch(domain, batch_id, body.reason)
-        return self._done(f"{plural(count, 'command')} canceled")
+        done = await bus.cancel_batch(batch_id, reason=body.reason)
+        ended = done.canceled + done.canceled_parked
+        asked = f", {done.stop_requested:,} asked to stop" if done.stop_requested else ""
+        return self._done(f"{plural(ended, 'command')} canceled{asked}")
 
     async def cancel_process(self, process_id: UUID, body: v.CancelBody, who: Account) -> v.Done:
         bus = await self._acting(who)

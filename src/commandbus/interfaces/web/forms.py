@@ -48,7 +48,7 @@ class Forms:
             "/domains/{domain}/{change}": self.domain,
             "/commands/{domain}/{command_id}/{change}": self.command,
             "/troubleshooting/bulk": self.bulk,
-            "/batches/{domain}/{batch_id}/cancel": self.batch,
+            "/batches/{batch_id}/cancel": self.batch,
             "/processes/{process_id}/{change}": self.process,
             "/schedules/{name}/{change}": self.schedule,
             "/breakers": self.open_breaker,
@@ -145,11 +145,10 @@ class Forms:
         return self._pages.redirect(request, "/troubleshooting", told)
 
     async def batch(self, request: Request, form: Form, who: Account) -> Response:
-        domain = request.path_params["domain"]
         batch_id = msgspec.convert(request.path_params["batch_id"], UUID)
         body = v.CancelBody(_optional(form, "reason") or "the batch was canceled")
-        done = await self._desk.cancel_batch(domain, batch_id, body, who)
-        return self._pages.redirect(request, f"/batches/{segment(domain)}/{batch_id}", done.done)
+        done = await self._desk.cancel_batch(batch_id, body, who)
+        return self._pages.redirect(request, f"/batches/{batch_id}", done.done)
 
     async def process(self, request: Request, form: Form, who: Account) -> Response:
         process_id = msgspec.convert(request.path_params["process_id"], UUID)

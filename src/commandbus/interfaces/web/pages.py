@@ -75,7 +75,7 @@ class Pages:
             "/troubleshooting": self.troubleshooting,
             "/troubleshooting/bulk": self.bulk,
             "/batches": self.batches,
-            "/batches/{domain}/{batch_id}": self.batch,
+            "/batches/{batch_id}": self.batch,
             "/processes": self.processes,
             "/processes/{process_id}": self.process,
             "/schedules": self.schedules,
@@ -260,7 +260,7 @@ class Pages:
 
     async def batch(self, request: Request, who: Account) -> Content:
         query = _query(request, v.BatchesQuery)
-        detail = await self.desk.batch(request.path_params["domain"], _id(request, "batch_id"), query)
+        detail = await self.desk.batch(_id(request, "batch_id"), query)
         return "batch.html", {"batch": detail.batch, "page": detail, "bar": batch_bar(detail.batch)}
 
     async def processes(self, request: Request, who: Account) -> Content:

@@ -195,27 +195,19 @@ class Reads:
         return v.Groups(groups, grouped, max(count, grouped))
 
     async def batches(self, query: v.BatchesQuery) -> v.Batches:
-        """Of one domain page by page; without one, the newest of each."""
         bus = await self.stores.reading()
-        if query.domain is not None:
-            page = await bus.list_batches(query.domain, after=query.after, limit=query.limit)
-            return v.Batches([self._batch(b) for b in page], page.next)
-        found: list[BatchRecord] = []
-        for domain in await self._urgent():
-            newest = await bus.list_batches(domain, limit=min(20, query.limit))
-            found += newest
-        found.sort(key=lambda batch: batch.created_at, reverse=True)
-        return v.Batches([self._batch(b) for b in found[: query.limit]], None)
+        page = await bus.list_batches(domain=query.domain or None, after=query.after, limit=query.limit)
+        return v.Batches([self._batch(b) for b in page], page.next)
 
     def _batch(self, batch: BatchRecord) -> BatchRecord:
         return msgspec.structs.replace(batch, custom_data=self.redaction.hide(batch.custom_data))
 
-    async def batch(self, domain: str, batch_id: UUID, query: v.BatchesQuery) -> v.BatchDetail:
+    async def batch(self, batch_id: UUID, query: v.BatchesQuery) -> v.BatchDetail:
         bus = await self.stores.reading()
-        batch = await bus.get_batch(domain, batch_id)
+        batch = await bus.get_batch(batch_id)
         if batch is None:
-            raise BatchNotFoundError(domain, batch_id)
-        page = await bus.list_batch_commands(domain, batch_id, after=query.after, limit=query.limit)
+            raise BatchNotFoundError(batch_id)
+        page = await bus.list_batch_commands(batch_id, after=query.after, limit=query.limit)
         return v.BatchDetail(self._batch(batch), self._listed(page), page.next)
 
     async def processes(self, query: v.ProcessesQuery) -> v.Processes:

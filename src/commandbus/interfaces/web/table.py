@@ -57,7 +57,7 @@ def _schedule(change: str) -> Callable[[Desk, Ask], Awaitable[Any]]:
     return lambda desk, ask: desk.change_schedule(ask.path["name"], change, ask.who)
 
 
-COMMAND, BATCH = "/commands/{domain}/{command_id}", "/batches/{domain}/{batch_id}"
+COMMAND, BATCH = "/commands/{domain}/{command_id}", "/batches/{batch_id}"
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/overview", "What needs attention, and every domain.", v.Overview,
@@ -113,10 +113,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/batches", "Batches, newest first.", v.Batches,
              lambda d, a: d.batches(a.query), query=v.BatchesQuery),
     Endpoint("GET", BATCH, "A batch and its commands.", v.BatchDetail,
-             lambda d, a: d.batch(a.path["domain"], a.path["batch_id"], a.query),
+             lambda d, a: d.batch(a.path["batch_id"], a.query),
              query=v.BatchesQuery),
-    Endpoint("POST", f"{BATCH}/cancel", "Cancel what has not begun of a batch.", v.Done,
-             lambda d, a: d.cancel_batch(a.path["domain"], a.path["batch_id"], a.body, a.who),
+    Endpoint("POST", f"{BATCH}/cancel", "Cancel the commands of a batch that have not ended.",
+             v.Done, lambda d, a: d.cancel_batch(a.path["batch_id"], a.body, a.who),
              body=v.CancelBody),
     Endpoint("GET", "/processes", "Processes, newest first.", v.Processes,
              lambda d, a: d.processes(a.query), query=v.ProcessesQuery),

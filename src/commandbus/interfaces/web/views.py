@@ -157,8 +157,8 @@ class Links:
     def command(self, domain: str, command_id: object) -> str:
         return self(f"/commands/{segment(domain)}/{segment(command_id)}")
 
-    def batch(self, domain: str, batch_id: object) -> str:
-        return self(f"/batches/{segment(domain)}/{segment(batch_id)}")
+    def batch(self, batch_id: object) -> str:
+        return self(f"/batches/{segment(batch_id)}")
 
     def domain(self, domain: str) -> str:
         return self(f"/domains/{segment(domain)}")

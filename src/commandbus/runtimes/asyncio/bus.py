@@ -10,7 +10,7 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
-    cancelling,
+    canceling,
     cases,
     chaining,
     checking,
@@ -54,7 +54,7 @@ class _Sending(Acting):
         get_command = awaiting(commands.get_command, read=True)
     send_many = awaiting(commands.send_many)
     chain = awaiting(chaining.chain)
-    cancel = awaiting(cancelling.cancel)
+    cancel = awaiting(canceling.cancel)
     get_process = awaiting(processes.get_process, read=True)
     signal_process = awaiting(processes.signal_process)
     cancel_process = awaiting(processes.cancel_process)

@@ -10,7 +10,7 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
-    cancelling,
+    canceling,
     cases,
     chaining,
     checking,
@@ -54,7 +54,7 @@ class _Sending(Acting):
         get_command = blocking(commands.get_command, read=True)
     send_many = blocking(commands.send_many)
     chain = blocking(chaining.chain)
-    cancel = blocking(cancelling.cancel)
+    cancel = blocking(canceling.cancel)
     get_process = blocking(processes.get_process, read=True)
     signal_process = blocking(processes.signal_process)
     cancel_process = blocking(processes.cancel_process)

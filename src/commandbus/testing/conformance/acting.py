@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.domain.batch import BatchCommand
+from commandbus.domain.command import SendRequest
 from commandbus.domain.schedule import Schedule
 from commandbus.errors import BusinessRuleException, CommandBusError, PermanentCommandError
 from commandbus.operations.ledger import ACTION, HEAD
@@ -69,7 +69,7 @@ def opened(bus: Harness) -> None:
 
 
 def batched(bus: Harness) -> Any:
-    return bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship")] * 3).batch_id
+    return bus.call(bus.bus.create_batch, [SendRequest(DOMAIN, "ship")] * 3).batch_id
 
 
 def ended(bus: Harness) -> None:
@@ -138,7 +138,7 @@ ACTIONS: dict[str, Case] = {
     "reset_breaker": Case(opened, of_bus("reset_breaker", "bank"), "nothing"),
     "cancel_batch": Case(
         batched,
-        lambda bus, one: bus.call(bus.bus.cancel_batch, DOMAIN, one, WHY),
+        lambda bus, one: bus.call(bus.bus.cancel_batch, one, reason=WHY),
         "nothing",
     ),
     "cancel_process": Case(started, of_bus("cancel_process"), None),

@@ -10,7 +10,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from commandbus.domain.batch import BatchCommand
 from commandbus.domain.command import SendRequest
 from commandbus.domain.outcome import Succeeded
 from commandbus.domain.schedule import Schedule
@@ -141,8 +140,8 @@ def fails_at_every_step(bus: Harness, act: Act) -> int:
 
 
 def _batch(bus: Harness) -> UUID:
-    members = [BatchCommand("ship", {"n": 1}), BatchCommand("ship", {"n": 2})]
-    batch_id: UUID = bus.call(bus.bus.create_batch, DOMAIN, members).batch_id
+    members = [SendRequest(DOMAIN, "ship", {"n": 1}), SendRequest(DOMAIN, "ship", {"n": 2})]
+    batch_id: UUID = bus.call(bus.bus.create_batch, members).batch_id
     return batch_id
 
 
@@ -249,7 +248,7 @@ class AtomicitySuite:
     def test_services_do_their_work_all_or_nothing(self, bus: Harness) -> None:
         scope = bus.bus.scope
         bus.call(
-            bus.bus.create_batch, DOMAIN, [BatchCommand("ship")],
+            bus.bus.create_batch, [SendRequest(DOMAIN, "ship")],
             on_complete=SendRequest("answers", "batch_done"),
         )  # fmt: skip
         worker = bus.worker()
@@ -305,7 +304,7 @@ class AtomicitySuite:
                 bus.run(then_fail(op))
         batch_id = _batch(bus)
         with pytest.raises(InvalidOperationError, match="exists"):
-            bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("more")], batch_id=batch_id)
+            bus.call(bus.bus.create_batch, [SendRequest(DOMAIN, "more")], batch_id=batch_id)
         taken = held_by(bus)
         assert taken[limited] == taken[second] == 1
         assert first not in taken

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus.domain.batch import BatchCommand, BatchRecord, BatchStatus
+from commandbus.domain.batch import BatchRecord, BatchStatus
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import (
@@ -19,30 +20,32 @@ from commandbus.errors import (
     PayloadError,
     PermanentCommandError,
 )
-from commandbus.operations.batches import close_batches
+from commandbus.operations.batches import CancelBatchResult, close_batches
 from commandbus.testing.conformance.helpers import registry_of, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
-from commandbus.testing.waiting import eventually
+from commandbus.testing.waiting import PATIENCE_SECONDS, eventually
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.handlers import HandlerRegistry
 
 
 def create(bus: Harness, count: int = 3, **options: Any) -> UUID:
-    commands = [BatchCommand("ship", {"n": n}) for n in range(count)]
-    result = bus.call(bus.bus.create_batch, DOMAIN, commands, **options)
+    commands = [SendRequest(DOMAIN, "ship", {"n": n}) for n in range(count)]
+    result = bus.call(bus.bus.create_batch, commands, **options)
     assert result.total == len(result.command_ids) == count
     batch_id: UUID = result.batch_id
     return batch_id
 
 
 def get(bus: Harness, batch_id: UUID) -> BatchRecord:
-    record: BatchRecord = bus.call(bus.bus.get_batch, DOMAIN, batch_id)
+    record: BatchRecord = bus.call(bus.bus.get_batch, batch_id)
     return record
 
 
 def counts(bus: Harness, batch_id: UUID) -> tuple[int, int, int, int]:
     """Completed, failed, canceled, parked; and they equal what the commands say."""
     batch = get(bus, batch_id)
-    members = bus.call(bus.bus.list_batch_commands, DOMAIN, batch_id, limit=1000)
+    members = bus.call(bus.bus.list_batch_commands, batch_id, limit=1000)
     statuses = [record.status for record in members]
     found = (batch.completed, batch.failed, batch.canceled, batch.in_troubleshooting)
     assert found == (
@@ -67,7 +70,7 @@ def settle(bus: Harness, *ends: BaseException | None) -> None:
 
 
 def close(bus: Harness, batch_id: UUID) -> int:
-    return bus.run(close_batches(bus.bus.scope, [(DOMAIN, batch_id)]))
+    return bus.run(close_batches(bus.bus.scope, [batch_id]))
 
 
 class BatchSuite:
@@ -78,11 +81,11 @@ class BatchSuite:
 
     def test_creation_is_all_or_nothing(self, bus: Harness) -> None:
         taken = bus.send()
-        commands = [BatchCommand("ship"), BatchCommand("ship", command_id=taken)]
+        commands = [SendRequest(DOMAIN, "ship"), SendRequest(DOMAIN, "ship", command_id=taken)]
         batch_id = uuid4()
         with pytest.raises(DuplicateCommandError):
-            bus.call(bus.bus.create_batch, DOMAIN, commands, batch_id=batch_id)
-        assert bus.call(bus.bus.get_batch, DOMAIN, batch_id) is None
+            bus.call(bus.bus.create_batch, commands, batch_id=batch_id)
+        assert bus.call(bus.bus.get_batch, batch_id) is None
         assert bus.stats().ready == 1
 
     def test_counts_follow_every_kind_of_end(self, bus: Harness) -> None:
@@ -137,11 +140,7 @@ class BatchSuite:
         assert sum(r for r in results if isinstance(r, int)) == 1
         (told,) = bus.query(domain="billing")
         assert (told.command_type, told.data) == ("invoice", {"x": 1})
-        assert told.headers == {
-            "batch_id": str(batch_id),
-            "batch_domain": DOMAIN,
-            "batch_status": "COMPLETED",
-        }
+        assert told.headers == {"batch_id": str(batch_id), "batch_status": "COMPLETED"}
         batch = get(bus, batch_id)
         assert (batch.status, batch.progress) == (BatchStatus.COMPLETED, 1.0)
         assert batch.completed_at is not None
@@ -177,9 +176,9 @@ class BatchSuite:
         registry = registry_of(ship=ship)
         registry.register("billing", "done", done if kind == "def" else done_async)
         with bus.run_worker(registry, [DOMAIN, "billing"]):
-            members = [BatchCommand("ship", n) for n in (1, 2, 3)]
+            members = [SendRequest(DOMAIN, "ship", n) for n in (1, 2, 3)]
             request = SendRequest("billing", "done", command_id=UUID(int=7))
-            bus.call(bus.bus.create_batch, DOMAIN, members, on_complete=request)
+            bus.call(bus.bus.create_batch, members, on_complete=request)
             eventually(lambda: bool(bus.query(domain="billing")))
             (told,) = bus.query(domain="billing")
             assert bus.wait(told.command_id).result == [[10, None], [None, "NO_STOCK"], [30, None]]
@@ -192,7 +191,7 @@ class BatchSuite:
 
     def test_an_open_batch_takes_more(self, bus: Harness) -> None:
         batch_id = create(bus, 1)
-        added = bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+        added = bus.call(bus.bus.add_to_batch, batch_id, [SendRequest(DOMAIN, "ship")])
         assert added.batch_id == batch_id
         assert bus.get(added.command_ids[0]).batch_id == batch_id
         bus.send(DOMAIN, "ship", None, batch_id=batch_id)
@@ -207,25 +206,123 @@ class BatchSuite:
         settle(bus, None)
         close(bus, batch_id)
         with pytest.raises(InvalidOperationError, match="COMPLETED"):
-            bus.call(bus.bus.add_to_batch, DOMAIN, batch_id, [BatchCommand("ship")])
+            bus.call(bus.bus.add_to_batch, batch_id, [SendRequest(DOMAIN, "ship")])
         assert bus.stats().ready == 0
 
-    def test_canceling_a_batch_spares_what_has_begun(self, bus: Harness) -> None:
-        batch_id, worker = create(bus, 3), bus.worker()
+    def test_canceling_a_batch_cancels_waiting_and_parked_and_stops_running_ones(
+        self, bus: Harness
+    ) -> None:
+        batch_id, worker = create(bus, 5), bus.worker()
+        settle(bus, None, PermanentCommandError("BAD"))
         received = bus.take(worker)
-        assert bus.call(bus.bus.cancel_batch, DOMAIN, batch_id, "not wanted") == 2
-        bus.call(worker.complete, received)
-        assert counts(bus, batch_id) == (1, 0, 2, 0)
+        done = bus.call(bus.bus.cancel_batch, batch_id, reason="not wanted")
+        assert done == CancelBatchResult(batch_id, canceled=2, canceled_parked=1, stop_requested=1)
+        assert done.total == 4
+        (canceled, _, _) = bus.query(batch_id=batch_id, status="CANCELED")
+        assert canceled.reason == "not wanted"
+        assert get(bus, batch_id).status is BatchStatus.IN_PROGRESS
+        bus.call(worker.complete, received)  # it completes nevertheless, and that stands
+        assert close(bus, batch_id) == 1
+        assert counts(bus, batch_id) == (2, 0, 3, 0)
+        assert bus.call(bus.bus.cancel_batch, batch_id).total == 0
+
+    def test_a_running_handler_of_a_canceled_batch_gives_way(self, bus: Harness) -> None:
+        started = threading.Event()
+
+        def ship(command: Any, context: Any) -> None:
+            started.set()
+            eventually(lambda: context.canceled)
+            context.raise_if_canceled()
+
+        with bus.run_worker(registry_of(ship=ship)):
+            batch_id = create(bus, 1)
+            assert started.wait(PATIENCE_SECONDS)
+            assert bus.call(bus.bus.cancel_batch, batch_id).stop_requested == 1
+            eventually(lambda: get(bus, batch_id).completed_at)
+        assert counts(bus, batch_id) == (0, 0, 1, 0)
+
+    @pytest.mark.parametrize("kind", ["def", "async def"])
+    def test_a_batch_over_several_domains_completes_once_with_all_results(
+        self, bus: Harness, kind: str
+    ) -> None:
+        payments, mail = HandlerRegistry("payments"), HandlerRegistry("mail")
+        seen: list[Any] = []
+
+        @payments.command
+        def charge(order: int) -> int:
+            return order * 10
+
+        @mail.command
+        def post(to: str) -> str:
+            return f"posted to {to}"
+
+        if kind == "def":
+
+            @mail.command
+            def report(context: SyncHandlerContext, title: str) -> None:
+                seen.append((title, [(r.domain, r.result) for r in context.batch_results()]))
+        else:
+
+            @mail.command
+            async def report(context: HandlerContext, title: str) -> None:
+                seen.append((title, [(r.domain, r.result) for r in await context.batch_results()]))
+
+        made = bus.call(
+            bus.bus.create_batch,
+            [charge(1), post("ada"), charge(2)],
+            on_complete=report(title="all"),
+        )
+        batch = get(bus, made.batch_id)
+        assert (batch.domains, batch.total) == (("mail", "payments"), 3)
+        added = bus.call(bus.bus.add_to_batch, made.batch_id, [SendRequest(DOMAIN, "ship")])
+        assert get(bus, made.batch_id).domains == ("mail", DOMAIN, "payments")
+        settle(bus, None)
+        # A worker of each domain settles its part; the last one completes the batch.
+        with bus.run_worker(payments):
+            eventually(lambda: get(bus, made.batch_id).completed == 3)
+            assert get(bus, made.batch_id).status is BatchStatus.IN_PROGRESS
+        with bus.run_worker(mail):
+            eventually(lambda: seen)
+        assert seen == [
+            ("all", [("payments", 10), ("mail", "posted to ada"), ("payments", 20), (DOMAIN, None)])
+        ]
+        assert counts(bus, made.batch_id) == (4, 0, 0, 0)
+        found = bus.call(bus.bus.list_batch_commands, made.batch_id, domain=DOMAIN)
+        assert [record.command_id for record in found] == added.command_ids
+
+    def test_a_batch_over_several_domains_is_listed_in_each_and_canceled_whole(
+        self, bus: Harness
+    ) -> None:
+        requests = [SendRequest(DOMAIN, "ship"), SendRequest("mail", "post")]
+        batch_id = bus.call(bus.bus.create_batch, requests).batch_id
+        create(bus, 1)
+        for domain, number in ((DOMAIN, 2), ("mail", 1), ("elsewhere", 0)):
+            assert len(bus.call(bus.bus.list_batches, domain=domain)) == number
+        assert bus.call(bus.bus.cancel_batch, batch_id).canceled == 2
+        assert get(bus, batch_id).status is BatchStatus.COMPLETED_WITH_FAILURES
+
+    def test_a_list_of_one_domain_finds_batches_behind_those_of_others(self, bus: Harness) -> None:
+        wanted = [create(bus, 1) for _ in range(3)]
+        for _ in range(5):
+            bus.call(bus.bus.create_batch, [SendRequest("mail", "post")])
+        found, after = [], None
+        for _ in range(3):
+            page = bus.call(bus.bus.list_batches, domain=DOMAIN, after=after, limit=2)
+            found += [batch.batch_id for batch in page]
+            after = page.next
+            if after is None:
+                break
+        assert found == wanted[::-1]
 
     def test_batches_are_listed_newest_first_and_by_status(self, bus: Harness) -> None:
         first, second = create(bus, 1), create(bus, 1)
         settle(bus, None)
         close(bus, first)
-        listed = bus.call(bus.bus.list_batches, DOMAIN)
+        listed = bus.call(bus.bus.list_batches, domain=DOMAIN)
         assert [batch.batch_id for batch in listed] == [second, first]
-        done = bus.call(bus.bus.list_batches, DOMAIN, status="COMPLETED")
+        done = bus.call(bus.bus.list_batches, domain=DOMAIN, status="COMPLETED")
         assert [batch.batch_id for batch in done] == [first]
-        assert not bus.call(bus.bus.list_batches, "elsewhere")
+        assert not bus.call(bus.bus.list_batches, domain="elsewhere")
 
     def test_commands_name_their_batch(self, bus: Harness) -> None:
         batch_id = create(bus, 1)
@@ -234,7 +331,7 @@ class BatchSuite:
 
     def test_an_empty_batch_is_refused(self, bus: Harness) -> None:
         with pytest.raises(InvalidArgumentError, match="at least one"):
-            bus.call(bus.bus.create_batch, DOMAIN, [])
+            bus.call(bus.bus.create_batch, [])
 
     def test_a_taken_id_is_refused(self, bus: Harness) -> None:
         batch_id = create(bus, 1)
@@ -246,7 +343,9 @@ class BatchSuite:
         with pytest.raises(BatchNotFoundError):
             bus.send(DOMAIN, "ship", None, batch_id=uuid4())
         with pytest.raises(BatchNotFoundError):
-            bus.call(bus.bus.list_batch_commands, DOMAIN, uuid4())
+            bus.call(bus.bus.list_batch_commands, uuid4())
+        with pytest.raises(BatchNotFoundError):
+            bus.call(bus.bus.cancel_batch, uuid4())
         assert bus.stats().ready == 0
 
     def test_custom_data_must_be_json(self, bus: Harness) -> None:

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus.domain.batch import BatchCommand
 from commandbus.domain.command import Command, CommandRecord, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import LeaseLost
@@ -105,7 +104,7 @@ class CausationSuite:
         assert first.causation_id == second.causation_id == cause.command_id
 
     def test_so_does_a_batch(self, bus: Harness) -> None:
-        cause = run(bus, by_the_bus(bus, "create_batch", "mail", [BatchCommand("notify")]))
+        cause = run(bus, by_the_bus(bus, "create_batch", [SendRequest("mail", "notify")]))
         (sent,) = sent_by(bus)
         assert (sent.correlation_id, sent.causation_id) == (cause.correlation_id, cause.command_id)
 

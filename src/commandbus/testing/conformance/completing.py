@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from commandbus.domain.batch import BatchCommand, BatchStatus
+from commandbus.domain.batch import BatchStatus
+from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.errors import ConfigurationError, LeaseLost, PayloadError
 from commandbus.testing.conformance.helpers import AT_ONCE, registry_of, require
@@ -137,11 +138,9 @@ class CompletingSuite:
     def test_reply_and_batch_are_part_of_it(self, bus: Harness) -> None:
         completing = Completing(bus, commit)
         with bus.run_worker(registry_of(ship=completing.handler)):
-            batch = bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship", reply_to="replies")])
+            batch = bus.call(bus.bus.create_batch, [SendRequest(DOMAIN, "ship", reply_to="replies")])
             eventually(
-                lambda: (
-                    bus.call(bus.bus.get_batch, DOMAIN, batch.batch_id).status is BatchStatus.COMPLETED
-                )
+                lambda: bus.call(bus.bus.get_batch, batch.batch_id).status is BatchStatus.COMPLETED
             )
         (reply,) = bus.query(domain="replies")
         assert reply.data["result"] == "done"

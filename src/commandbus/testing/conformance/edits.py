@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus.domain.batch import BatchCommand
+from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.schedule import Schedule
 from commandbus.errors import (
@@ -117,7 +117,7 @@ class RescheduleSuite:
         key = bus.send(unique_key="k")
         call(bus, "reschedule", key, delay=60)
         assert bus.send_result(DOMAIN, "ship", unique_key="k").command_id == key
-        made = call(bus, "create_batch", DOMAIN, [BatchCommand("ship")])
+        made = call(bus, "create_batch", [SendRequest(DOMAIN, "ship")])
         (member,) = bus.query(batch_id=made.batch_id)
         call(bus, "reschedule", member.command_id, delay=60)
         call(bus, "reprioritise", member.command_id, "high")
@@ -126,7 +126,7 @@ class RescheduleSuite:
         received = bus.take(worker)
         assert received.command.command_id == member.command_id
         bus.call(worker.complete, received)
-        assert call(bus, "get_batch", DOMAIN, made.batch_id).completed == 1
+        assert call(bus, "get_batch", made.batch_id).completed == 1
 
     def test_a_schedule_goes_on_beside_it(self, bus: Harness) -> None:
         schedule = Schedule(name="hourly", domain=DOMAIN, command_type="ship", every=3600.0)
@@ -310,13 +310,13 @@ class ResendSuite:
         assert "OPERATOR_RESEND" not in bus.kinds(ended)
 
     def test_it_is_no_member_of_the_batch(self, bus: Harness) -> None:
-        made = call(bus, "create_batch", DOMAIN, [BatchCommand("ship")])
+        made = call(bus, "create_batch", [SendRequest(DOMAIN, "ship")])
         worker = bus.worker()
         received = bus.take(worker)
         bus.call(worker.complete, received)
         sent = call(bus, "resend", received.command.command_id)
         assert bus.get(sent.command_id).batch_id is None
-        assert call(bus, "get_batch", DOMAIN, made.batch_id).total == 1
+        assert call(bus, "get_batch", made.batch_id).total == 1
 
     def test_a_group_and_an_expiry(self, bus: Harness) -> None:
         require(bus, "gates")

@@ -72,7 +72,7 @@ class SubProcessSuite:
 
 class ProcessBatchSuite:
     def batch(self, bus: Harness, batch_id: UUID) -> BatchRecord:
-        found: BatchRecord = bus.call(bus.bus.get_batch, QUEUE, batch_id)
+        found: BatchRecord = bus.call(bus.bus.get_batch, batch_id)
         return found
 
     def create(self, bus: Harness, count: int, **options: Any) -> tuple[Sagas, UUID]:
@@ -131,4 +131,4 @@ class ProcessBatchSuite:
         starts = [ProcessStart(Trip(), process_id)]
         with pytest.raises(DuplicateProcessError):
             bus.call(sagas.manager.create_batch, starts, batch_id=batch_id)
-        assert bus.call(bus.bus.get_batch, QUEUE, batch_id) is None
+        assert bus.call(bus.bus.get_batch, batch_id) is None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from commandbus.domain.batch import BatchCommand, BatchStatus
+from commandbus.domain.batch import BatchStatus
 from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import CRASHES_MAX, STOPS_MAX
@@ -55,14 +55,14 @@ class StoppingSuite:
         assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
 
     def test_a_batch_that_ends_with_a_workers_last_command_is_complete(self, bus: Harness) -> None:
-        batch = bus.call(bus.bus.create_batch, DOMAIN, [BatchCommand("ship")])
+        batch = bus.call(bus.bus.create_batch, [SendRequest(DOMAIN, "ship")])
         with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
             gate.wait_for(1)
             stopping = bus.spawn(running.worker.stop)
             eventually(lambda: running.worker._core.stopping)
             gate.open()
             stopping.result(20)
-            record = bus.call(bus.bus.get_batch, DOMAIN, batch.batch_id)
+            record = bus.call(bus.bus.get_batch, batch.batch_id)
         assert record.status is BatchStatus.COMPLETED
 
     def test_what_was_not_begun_goes_back_without_an_attempt(self, bus: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Cancelling: a command that waits or is parked ends at once, one that runs is asked to stop.
+"""Canceling: a command that waits or is parked ends at once, one that runs is asked to stop.
 
 The request is a document beside the command, so it survives crashes: it reaches the worker that runs
 the command by a notification, or with the next renewal of its lease; and when the command comes back
@@ -50,7 +50,7 @@ def cancel(
     reason: str | None = None,
 ) -> Op[Cancellation]:
     """Cancel a command in whatever state it is, and say what that did. One that waits or is parked
-    ends as CANCELED at once. One that runs is asked to stop: an `async def` handler is cancelled, a
+    ends as CANCELED at once. One that runs is asked to stop: an `async def` handler is canceled, a
     `def` handler sees `context.canceled`; when it gives way the command ends as CANCELED, when it
     completes nevertheless that stands, and it is not tried again.
 

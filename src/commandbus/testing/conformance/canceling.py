@@ -23,7 +23,7 @@ from commandbus.testing.waiting import eventually
 from commandbus.worker.handlers import HandlerRegistry
 
 
-class CancellingSuite:
+class CancelingSuite:
     def test_a_waiting_command_is_called_off(self, bus: Harness) -> None:
         command_id = bus.send()
         bus.cancel(command_id, "customer left")

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.canceling import CancelingSuite
+
+
+class TestCanceling(CancelingSuite):
+    pass

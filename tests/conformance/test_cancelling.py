@@ -1,5 +1,0 @@
-from commandbus.testing.conformance.cancelling import CancellingSuite
-
-
-class TestCancelling(CancellingSuite):
-    pass
