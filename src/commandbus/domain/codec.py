@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.exact import exact_check
 from commandbus.domain.misfit import bounded, describe_misfit
 from commandbus.errors import PayloadError
 
@@ -23,14 +24,16 @@ T = TypeVar("T")
 class Codec(Generic[T]):
     """Encodes and decodes values of one type. Raises TypeError for a type that has no JSON form."""
 
-    __slots__ = ("_decimals", "_is_open", "_read", "decode", "encode", "kind")
+    __slots__ = ("_decimals", "_is_exact", "_is_open", "_read", "decode", "encode", "kind")
 
     decode: Callable[[str], T]
     """JSON text as a value; raises what the validation of the type raises."""
     encode: Callable[[T, str], str]
     """A value as JSON text; its second argument names the value in PayloadError."""
+    _is_exact: Callable[[T], bool]
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, *, made_of_arguments: bool = False) -> None:
+        """`made_of_arguments`: a plain struct whose instances nothing changes once they are made."""
         self.kind = kind
         if kind is Any:
             self.decode, self.encode = payload.decode, _encode_plain
@@ -40,6 +43,8 @@ class Codec(Generic[T]):
             self._decimals, self._is_open = _look_inside(kind)
             self._read: Callable[[bytes], T] = msgspec.json.Decoder(kind, dec_hook=_dec_hook).decode
             self.decode, self.encode = self._read, self._encode
+            if made_of_arguments and (is_exact := exact_check(kind)) is not None:
+                self._is_exact, self.encode = is_exact, self._encode_exact
 
     @property
     def name(self) -> str:
@@ -58,6 +63,17 @@ class Codec(Generic[T]):
             found: dict[str, Any] = self.kind.model_json_schema()
             return found
         return msgspec.json.schema(self.kind, schema_hook=_schema_hook)
+
+    def _encode_exact(self, value: T, what: str) -> str:
+        """What most sends need: `_encode` without decoding what was encoded."""
+        if self._is_exact(value):
+            try:
+                written = _write(value)
+            except UnicodeEncodeError:
+                return self._encode(value, what)  # says which field it is
+            if b"\\u0000" not in written:
+                return written.decode()
+        return self._encode(value, what)
 
     def _encode(self, value: T, what: str) -> str:
         try:
