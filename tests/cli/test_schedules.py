@@ -44,7 +44,7 @@ def test_the_document_has_every_key_whatever_is_set(cli: Cli, bus: SyncCommandBu
     assert listed == cli("schedule", "show", "ping", "--json").document
     assert set(listed) == {
         *("name", "domain", "command_type", "data", "cron", "every", "timezone", "misfire"),
-        *("overlap", "priority", "enabled", "next_run", "last_run", "last_command_id"),
+        *("overlap", "priority", "options", "enabled", "next_run", "last_run", "last_command_id"),
     }
     assert listed["enabled"] is True
 

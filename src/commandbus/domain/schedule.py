@@ -15,9 +15,12 @@ from uuid import UUID, uuid5
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.command import SendOptions, SendRequest, TypedRequest
+from commandbus.domain.command import SendRequest, TypedRequest
+from commandbus.domain.ids import as_optional_id
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.names import as_name, as_text
+from commandbus.domain.retry import header_of, policy_of
+from commandbus.domain.unique import Unique
 from commandbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,14 +43,77 @@ class Misfire(StrEnum):
     """Each gets its command."""
 
 
+_OF_ONE_COMMAND = {
+    "command_id": "every slot has an id of its own",
+    "idempotency_key": "every slot has an id of its own",
+    "due_at": "give delay, which counts from the slot",
+    "expires_at": "give expires, which counts from when a command is due",
+    "batch_id": "a batch ends, and a schedule does not",
+    "sender": "workers send the commands of a schedule",
+}
+"""Options of a request that its repetitions cannot share, and why."""
+
+
+class ScheduledOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The options of a schedule's commands, beside their priority: those of the request, as JSON."""
+
+    correlation_id: UUID | None = None
+    causation_id: UUID | None = None
+    reply_to: str | None = None
+    delay: float | None = None
+    expires: float | None = None
+    max_attempts: int | None = None
+    unique_key: str | None = None
+    unique: dict[str, Any] | None = None
+    group_key: str | None = None
+    tags: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    headers: dict[str, Any] | None = None
+    retry: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, request: SendRequest[Any], name: str) -> ScheduledOptions:
+        """Raises ConfigurationError for options that are of one command."""
+        for option, why in _OF_ONE_COMMAND.items():
+            if getattr(request, option) is not None:
+                raise ConfigurationError(
+                    f"The request of schedule {name!r} has {option}: {why}. Remove it with "
+                    f".options({option}=None)."
+                )
+        unique, retry = request.unique, request.retry
+        return cls(
+            as_optional_id(request.correlation_id, "correlation_id"),
+            as_optional_id(request.causation_id, "causation_id"),
+            request.reply_to,
+            None if request.delay is None else as_seconds(request.delay, "delay"),
+            None if request.expires is None else as_seconds(request.expires, "expires"),
+            request.max_attempts,
+            request.unique_key,
+            None if unique is None else msgspec.to_builtins(unique.checked(request.unique_key)),
+            request.group_key,
+            tuple(request.tags),
+            tuple(request.requires),
+            request.headers,
+            None if retry is None else header_of(retry) | {"max_attempts": retry.max_attempts},
+        )
+
+    def apply(self, request: SendRequest[Any]) -> SendRequest[Any]:
+        """The request of a slot, with these options."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        given["headers"] = (self.headers or {}) | (request.headers or {})
+        given["retry"] = None if self.retry is None else policy_of(self.retry)
+        given["unique"] = None if self.unique is None else Unique(**self.unique)
+        return msgspec.structs.replace(request, **given)
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Send a command at every slot: `cron` (five fields, in `timezone`, daylight saving as Debian's
     cron does) or `every` so many seconds, counted from a fixed beginning.
 
     The command is a `request`, such as a call of a typed command makes, or a `domain` and a
-    `command_type` with `data`. The schedule takes these fields and the priority from the request;
-    `request` itself is None afterwards. Raises ConfigurationError for both, for neither, and for a
-    request with other options.
+    `command_type` with `data`. The schedule takes these fields, the priority and all other options
+    from the request, whose delay and expiry count from each slot; `request` itself is None afterwards.
+    Raises ConfigurationError for both, for neither, and for options that only one command can have.
     """
 
     name: str
@@ -62,6 +128,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool = True
     overlap: Literal["allow", "skip"] = "allow"
     """With "skip" an occurrence is left out while the command of an earlier one has not ended."""
+    options: ScheduledOptions | None = None
+    """What the request said beside the priority."""
     request: _Request | None = None
 
     def __post_init__(self) -> None:
@@ -82,19 +150,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"Schedule {self.name!r} has a request, which has its domain, command_type and data; "
                 "leave these out."
             )
-        others = [n for n in SendOptions.__annotations__ if n != "priority" and getattr(request, n)]
-        if others:
-            raise ConfigurationError(
-                "A schedule keeps the payload and the priority of its request, not "
-                f"{', '.join(others)}; remove them from the request of schedule {self.name!r} with "
-                ".options(…)."
-            )
+        options = ScheduledOptions.of(request, self.name)
         typed = request if isinstance(request, TypedRequest) else None
         taken = {
             "domain": request.domain,
             "command_type": request.command_type,
             "data": payload.decode(typed.text) if typed else request.data,
             "priority": request.priority if self.priority is None else self.priority,
+            "options": None if options == ScheduledOptions() else options,
             "request": None,
         }
         for field, value in taken.items():
@@ -117,6 +180,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ConfigurationError(f"misfire must be one of {known}, not {self.misfire!r}.") from None
         if self.overlap not in ("allow", "skip"):
             raise ConfigurationError(f"overlap must be allow or skip, not {self.overlap!r}.")
+        if self.overlap == "skip" and self.options is not None and self.options.unique_key is not None:
+            raise ConfigurationError(
+                f'Schedule {self.name!r} has overlap="skip", which is a unique key of its own, and a '
+                "request with unique_key; leave one of them out."
+            )
         next(self.slots_after(_BEGINNING))
         return self
 
@@ -124,6 +192,20 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def unique_key(self) -> str | None:
         """What keeps its commands from overlapping."""
         return f"schedule:{self.name}" if self.overlap == "skip" else None
+
+    def request_at(self, slot: datetime | None = None, seed: UUID | None = None) -> SendRequest[Any]:
+        """The request of a slot; without one, of a command beside the slots."""
+        request: SendRequest[Any] = SendRequest(
+            self.domain,
+            self.command_type,
+            self.data,
+            command_id=None if slot is None or seed is None else self.command_id(slot, seed),
+            priority=self.priority,
+            headers={"schedule": self.name} | ({"slot": slot.isoformat()} if slot else {}),
+        )
+        if self.options is not None:
+            request = self.options.apply(request)
+        return request if self.overlap == "allow" else request.options(unique_key=self.unique_key)
 
     def slots_after(self, moment: datetime) -> Iterator[datetime]:
         """The slots after a moment, in order, in UTC."""

@@ -14,19 +14,25 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import SendRequest, SendResult
+from commandbus.domain.command import SendResult
 from commandbus.domain.moment import SECOND, as_datetime, as_microseconds
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
-from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
+from commandbus.errors import (
+    CommandBusError,
+    InvalidArgumentError,
+    InvalidOperationError,
+    UniqueKeyHeld,
+)
 from commandbus.operations.actions import record_action
-from commandbus.operations.commands import encode_request
+from commandbus.operations.commands import encode_request, reply_to_sender
 from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
+from commandbus.operations.uniqueness import insert_unique
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op, Wake
-from commandbus.store.records import Capacity, NewCommand
+from commandbus.store.records import Capacity, Inserted, NewCommand
 
 logger = logging.getLogger("commandbus.schedules")
 
@@ -62,7 +68,7 @@ def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None)
     if not isinstance(schedule, Schedule):
         raise InvalidArgumentError(f"put_schedule takes a Schedule, not {schedule!r}.")
     schedule.checked()
-    encode_request(scope, _request(schedule))
+    encode_request(scope, schedule.request_at())
     return _put(scope, schedule, as_reason(reason))
 
 
@@ -136,8 +142,8 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
     schedule has not ended, nothing is sent: the result names that command and says `duplicate`."""
     because = as_reason(reason)
     body, _ = yield from _require(scope, name)
-    command = encode_request(scope, _request(body.schedule))
-    inserted = yield from scope.insert([command], Capacity())
+    command = encode_request(scope, body.schedule.request_at())
+    inserted = yield from _insert(scope, body.schedule, [command])
     if not inserted[0].duplicate:
         yield from record_action(scope, "trigger_schedule", name, because)
     return SendResult(inserted[0].command_id, command.domain, inserted[0].duplicate)
@@ -163,7 +169,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
     schedule = body.schedule
     slots, following = _due_slots(schedule, document.due_at or now, now)
     try:
-        commands = [encode_request(scope, _request(schedule, slot, body.seed)) for slot in slots]
+        commands = [encode_request(scope, schedule.request_at(slot, body.seed)) for slot in slots]
     except CommandBusError as error:
         # Such as a priority that only other processes know: the others' slots must not wait for it.
         logger.error("schedule %s cannot send, its slot is skipped: %s", schedule.name, error)  # noqa: TRY400
@@ -181,7 +187,7 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         new += [] if known else [command]
     if not new:
         return 0
-    sent = sum(not row.duplicate for row in (yield from scope.insert(new, Capacity())))
+    sent = sum(not row.duplicate for row in (yield from _insert(scope, schedule, new)))
     if not sent:  # an earlier command of this schedule has not ended
         body.last_run, body.last_command_id = before
         yield from _write(scope, body, following, document.version + 1)
@@ -237,16 +243,20 @@ def _next_from_now(scope: Scope, schedule: Schedule) -> Op[int]:
     return as_microseconds(next(schedule.slots_after(as_datetime(now))), "slot")
 
 
-def _request(schedule: Schedule, slot: datetime | None = None, seed: UUID | None = None) -> SendRequest:
-    return SendRequest(
-        schedule.domain,
-        schedule.command_type,
-        schedule.data,
-        command_id=None if slot is None or seed is None else schedule.command_id(slot, seed),
-        priority=schedule.priority,
-        unique_key=schedule.unique_key,
-        headers={"schedule": schedule.name} | ({"slot": slot.isoformat()} if slot else {}),
-    )
+def _insert(scope: Scope, schedule: Schedule, commands: Sequence[NewCommand]) -> Op[list[Inserted]]:
+    """Send commands of a schedule. One whose unique key is held is a duplicate, also where a send
+    would be rejected: later slots must not wait for it."""
+    request = schedule.request_at()
+    if request.unique is None:
+        return (yield from scope.insert(commands, Capacity()))
+    unique = request.unique.checked(request.unique_key)
+    results: list[Inserted] = []
+    for command in commands:
+        try:
+            results += yield from insert_unique(scope, [command], [unique], Capacity(), reply_to_sender)
+        except UniqueKeyHeld as held:
+            results.append(Inserted(held.holder, duplicate=True))
+    return results
 
 
 def _encoded(schedule: Schedule) -> bytes:

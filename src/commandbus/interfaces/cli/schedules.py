@@ -115,8 +115,12 @@ def _facts(record: ScheduleRecord) -> Iterator[tuple[str, str]]:
             "all": "all: each missed run is made up for",
         }[schedule.misfire],
     )
+    if schedule.overlap == "skip":
+        yield "overlap", "skip: a run is left out while the command of an earlier one has not ended"
     if schedule.priority is not None:
         yield "priority", str(schedule.priority)
+    for name, value in (text.as_plain(schedule.options) if schedule.options else {}).items():
+        yield name.replace("_", " "), text.compact_json(value)
     if record.next_run is not None:
         later = islice(schedule.slots_after(record.next_run), UPCOMING - 1)
         for label, run in zip(("next", *[""] * UPCOMING), (record.next_run, *later), strict=False):

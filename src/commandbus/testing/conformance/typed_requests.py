@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -12,7 +14,9 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.domain.reply import Reply
+from commandbus.domain.retry import RETRY_HEADER, RetryPolicy
 from commandbus.domain.schedule import Schedule
+from commandbus.domain.unique import Unique
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
 from commandbus.operations.schedules import tick
 from commandbus.testing.harness import DOMAIN, Harness
@@ -93,6 +97,57 @@ class TypedRequestsSuite:
         with bus.run_worker(orders):
             eventually(lambda: seen == [Decimal("10.50")] * 2)
 
+    def test_a_schedule_keeps_all_options_of_its_request(self, bus: Harness) -> None:
+        request = SendRequest(
+            DOMAIN,
+            "ship",
+            {"order": 7},
+            correlation_id=UUID(int=1),
+            causation_id=UUID(int=2),
+            reply_to="replies",
+            priority="low",
+            delay=timedelta(seconds=60),
+            expires=600,
+            unique_key="one",
+            unique=Unique(window=30),
+            tags=["vip"],
+            headers={"tenant": "acme"},
+            retry=RetryPolicy(5, [1, 2]),
+        )
+        if bus.capabilities.gates:
+            request = request.options(group_key="berlin", requires=["gpu"])
+        bus.call(bus.bus.put_schedule, Schedule(name="s", request=request, every=3600))
+        bus.advance(3600)
+        assert bus.run(tick(bus.bus.scope)).sent == 1
+        (sent,) = bus.query(domain=DOMAIN)
+        assert (sent.correlation_id, sent.causation_id) == (UUID(int=1), UUID(int=2))
+        assert (sent.reply_to, sent.priority, sent.max_attempts) == ("replies", 10, 5)
+        assert (sent.unique_key, sent.tags) == ("one", ("vip",))
+        if bus.capabilities.gates:
+            assert (sent.group_key, sent.requires) == ("berlin", ("gpu",))
+        assert sent.headers["tenant"] == "acme"
+        assert sent.headers["schedule"] == "s"
+        assert sent.headers[RETRY_HEADER] == {"backoff_schedule": [1, 2]}
+        assert sent.expires_at is not None
+        assert (sent.expires_at - sent.due_at).total_seconds() == pytest.approx(600, abs=60)
+        assert (sent.due_at - sent.created_at).total_seconds() == pytest.approx(60, abs=1)
+        again = bus.call(bus.bus.trigger_schedule, "s")
+        assert (again.command_id, again.duplicate) == (sent.command_id, True)
+
+    def test_a_schedule_beside_a_command_has_the_defaults_of_the_command(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        @orders.schedule(every=3600)
+        @orders.command(priority="high", expires=60, unique_key=lambda data: f"article {data.article}")
+        def count(article: int = 7) -> None: ...
+
+        bus.call(bus.bus.declare, orders)
+        bus.advance(3600)
+        assert bus.run(tick(bus.bus.scope)).sent == 1
+        (sent,) = bus.query(domain=DOMAIN)
+        assert (sent.data, sent.priority, sent.unique_key) == ({}, 0, "article 7")
+        assert sent.expires_at is not None
+
     def test_the_steps_of_a_process_are_typed_requests(
         self, bus: Harness, orders: HandlerRegistry
     ) -> None:
@@ -130,7 +185,7 @@ class TypedRequestsSuite:
                 return pay(state.total)
 
         manager = bus.manager_class(bus.bus, Buy)
-        process_id = bus.call(manager.start, Purchase(7))
+        process_id = bus.call(manager.start, Purchase(7)).process_id
         with bus.run_worker(orders):
             record = bus.call(manager.wait, process_id, timeout=10)
         assert record.status is ProcessStatus.COMPENSATED
