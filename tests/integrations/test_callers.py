@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from commandbus import CommandBus
+from commandbus import CommandBus, HandlerRegistry
 from commandbus.errors import ConfigurationError, InvalidOperationError, PayloadError
 from commandbus.sync import SyncCommandBus
-from commandbus.testing import assert_sent, sent_commands
+from commandbus.testing import assert_sent, drain, sent_commands
 from tests.support.django_site import set_up_django
 
 
@@ -108,13 +108,35 @@ def test_a_send_follows_the_commit_of_a_session_elsewhere(sync_command_bus: Sync
         first = send_after_commit(session, bus, "orders", "ship", 2, priority="high")
         assert sent_commands(bus) == []
         session.commit()
-        assert [one.command_id for one in assert_sent(bus, "orders", data=2)] == [first]
+        assert [one.command_id for one in assert_sent(bus, "orders", data=2)] == [first.command_id]
         session.commit()
         send_after_commit(session, bus, "orders", "ship", "left behind")
         session.close()
         send_after_commit(session, bus, "orders", "ship", 3)
         session.commit()
     assert [one.data for one in sent_commands(bus)] == [2, 3]
+    engine.dispose()
+
+
+def test_a_typed_command_follows_the_commit(sync_command_bus: SyncCommandBus) -> None:
+    engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
+    from sqlalchemy.orm import Session
+
+    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+
+    orders = HandlerRegistry("orders")
+
+    @orders.command
+    def ship(order: int) -> int:
+        return order * 2
+
+    with Session(engine) as session:
+        sent = send_after_commit(session, sync_command_bus, ship(order=7), priority="high")
+        session.commit()
+    drain(sync_command_bus, orders)
+    record = sync_command_bus.get_command(sent)
+    assert record is not None
+    assert (record.priority, record.result) == (0, 14)
     engine.dispose()
 
 

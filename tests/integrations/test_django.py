@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from commandbus.domain.names import as_name
+from commandbus.errors import InvalidArgumentError, PayloadError
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import drain
 from tests.support.django_site import set_up_django
@@ -37,7 +39,7 @@ def emptied() -> Iterator[None]:
     tasks.done.clear()
     yield
     bus = api.task_backends["default"].bus
-    for domain in ("default", "mail"):
+    for domain in ("default", "mail", "payments"):
         bus.purge(domain)
 
 
@@ -67,6 +69,61 @@ def test_a_task_is_sent_run_and_read_back(bus: SyncCommandBus) -> None:
     assert tasks.add.get_result(result.id).return_value == 5
     with pytest.raises(Exception, match="does not match"):
         tasks.refuse.get_result(result.id)
+
+
+def test_a_typed_command_is_sent_and_run_beside_tasks(bus: SyncCommandBus) -> None:
+    backend = api.task_backends["default"]
+    sent = backend.send(tasks.charge(order=7, amount=Decimal("1.50")), priority="high")
+    tasks.add.enqueue(2)
+    run_all(bus)
+    assert sorted(tasks.done) == [("add", 2, 0), ("charge", 7, Decimal("1.50"))]
+    record = bus.get_command(sent)
+    assert record is not None
+    assert (record.domain, record.priority, record.result) == ("payments", 0, Decimal("3.00"))
+    with pytest.raises(PayloadError, match="order"):
+        backend.send(tasks.charge(order="x", amount=Decimal(1)))  # type: ignore[arg-type]
+
+
+async def test_a_typed_command_is_sent_from_async_code(bus: SyncCommandBus) -> None:
+    sent = await api.task_backends["default"].asend(tasks.notify(order=7))
+    await asyncio.to_thread(run_all, bus)
+    assert bus.wait(sent, timeout=5).result == "order 7"
+
+
+def test_a_typed_command_is_part_of_the_transaction(bus: SyncCommandBus) -> None:
+    backend = api.task_backends["default"]
+    with transaction.atomic():
+        lost = backend.send(tasks.notify(order=1))
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        kept = backend.send(tasks.notify(order=2))
+    assert bus.get_command(lost) is None
+    assert bus.get_command(kept) is not None
+
+
+def test_a_typed_command_after_the_commit_has_its_id_before(tmp_path: Path) -> None:
+    options = {"URL": f"sqlite:///{tmp_path}/elsewhere.db", "ON_COMMIT": "default"}
+    backend = CommandBusBackend("elsewhere", {"OPTIONS": options})
+    with transaction.atomic():
+        sent = backend.send(tasks.notify(order=1))
+        assert backend.bus.get_command(sent) is None
+        with pytest.raises(InvalidArgumentError, match="either delay or due_at"):
+            backend.send(tasks.notify(order=2), delay=1, due_at=timezone.now())
+    record = backend.bus.get_command(sent)
+    assert record is not None
+    assert record.data == {"order": 1}
+
+
+@pytest.mark.parametrize(
+    "registries", ["tests.integrations.shop.tasks.payments", [7], ["nowhere.payments"], ["os.path"]]
+)
+def test_registries_are_paths_of_registries(registries: Any) -> None:
+    wrong = {**TASKS["default"], "OPTIONS": {"DATABASE": "default", "REGISTRIES": registries}}
+    with (
+        override_settings(TASKS={"default": wrong}),
+        pytest.raises(ImproperlyConfigured, match="REGISTRIES"),
+    ):
+        handling.registry_for()
 
 
 async def test_async_tasks_are_sent_from_async_code(bus: SyncCommandBus) -> None:

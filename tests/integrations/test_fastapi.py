@@ -69,8 +69,8 @@ async def test_the_worker_of_an_app_drives_processes(tmp_path: Path) -> None:
     app = Starlette(routes=ROUTES, lifespan=bus_lifespan(url, registry=registry))
     async with app.router.lifespan_context(app) as state:
         bus: CommandBus = (state or {})["commandbus"]
-        process_id = await bus.chain(*[SendRequest("payments", "charge", n) for n in (1, 2)])
-        record = await bus.wait_process(process_id, timeout=10)
+        started = await bus.chain(*[SendRequest("payments", "charge", n) for n in (1, 2)])
+        record = await bus.wait_process(started, timeout=10)
     assert record.state["results"] == [1, 2]
 
 

@@ -19,6 +19,7 @@ TASKS = {
         "OPTIONS": {
             "DATABASE": "default",
             "RETRY": {"max_attempts": 2, "backoff_schedule": [0]},
+            "REGISTRIES": ["tests.integrations.shop.tasks.payments"],
         },
     }
 }

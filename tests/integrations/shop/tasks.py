@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
-from commandbus import PermanentCommandError
+from commandbus import HandlerRegistry, PermanentCommandError
 
 try:
     from django.tasks import task
@@ -37,6 +38,21 @@ def fail_once(context: Any) -> int:
 @task
 def refuse() -> None:
     raise PermanentCommandError("NO", "never")
+
+
+payments = HandlerRegistry("payments")
+
+
+@payments.command
+def charge(order: int, amount: Decimal) -> Decimal:
+    done.append(("charge", order, amount))
+    return amount * 2
+
+
+@payments.command
+async def notify(order: int) -> str:
+    done.append(("notify", order))
+    return f"order {order}"
 
 
 def not_a_task() -> None:

@@ -6,35 +6,51 @@ process that dies between the commit and the send has not sent.
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeVar, Unpack, overload
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.util import await_only
 
-from commandbus.domain.command import SendRequest
-from commandbus.domain.ids import new_id
+from commandbus.domain.command import SendOptions, SendRequest, SendResult, as_request
 from commandbus.errors import ConfigurationError
-from commandbus.operations.commands import encode_request
+from commandbus.interfaces.integrations.later import prepared
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.threads.bus import SyncCommandBus
 
+R = TypeVar("R")
 _KEY = "commandbus"
 
 
+@overload
+def send_after_commit(
+    session: Session | AsyncSession,
+    bus: SyncCommandBus | CommandBus,
+    request: SendRequest[R],
+    /,
+    **options: Unpack[SendOptions],
+) -> SendResult[R]: ...
+@overload
 def send_after_commit(
     session: Session | AsyncSession,
     bus: SyncCommandBus | CommandBus,
     domain: str,
     command_type: str,
     data: Any = None,
-    **options: Any,
-) -> UUID:
-    """Send a command when, and only when, the session's transaction commits; returns its id. A
-    rollback forgets it, and that of a savepoint what was meant inside. The options are those of
-    `send`. It is not awaited; a CommandBus needs an AsyncSession, a SyncCommandBus a Session.
+    **options: Unpack[SendOptions],
+) -> SendResult[Any]: ...
+def send_after_commit(
+    session: Session | AsyncSession,
+    bus: SyncCommandBus | CommandBus,
+    domain: str | SendRequest[Any],
+    command_type: str | None = None,
+    data: Any = None,
+    **options: Unpack[SendOptions],
+) -> SendResult[Any]:
+    """Send a command when, and only when, the session's transaction commits; the result has its id. A
+    rollback forgets it, and that of a savepoint what was meant inside. The command and the options are
+    those of `send`. It is not awaited; a CommandBus needs an AsyncSession, a SyncCommandBus a Session.
 
     Raises at once what is wrong with the arguments. What the send itself raises, such as
     StoreUnavailable, comes out of `commit()`, although the transaction is committed then.
@@ -44,8 +60,7 @@ def send_after_commit(
             f"{type(session).__name__} does not fit {type(bus).__name__}; give a CommandBus with an "
             "AsyncSession, and a SyncCommandBus with a Session."
         )
-    request = SendRequest(domain, command_type, data, **{"command_id": new_id(), **options})
-    command_id = encode_request(bus.scope, request).command_id
+    request, result = prepared(bus.scope, as_request(domain, command_type, data, options))
     inner = session.sync_session if isinstance(session, AsyncSession) else session
     if _KEY not in inner.info:
         event.listen(inner, "after_commit", _committed)
@@ -54,7 +69,7 @@ def send_after_commit(
         inner.begin()
     transaction = inner.get_nested_transaction() or inner.get_transaction()
     inner.info.setdefault(_KEY, []).append((transaction, bus, request))
-    return command_id
+    return result
 
 
 def _committed(session: Session) -> None:

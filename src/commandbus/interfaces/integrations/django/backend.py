@@ -5,16 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db.backends.base.creation import BaseDatabaseCreation
 from django.utils import timezone
 
+from commandbus.domain.command import SendOptions, SendRequest, SendResult
 from commandbus.domain.ids import new_id
 from commandbus.domain.names import as_name
 from commandbus.domain.retry import RetryPolicy
@@ -23,9 +25,12 @@ from commandbus.interfaces.integrations.django import api
 from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
 from commandbus.interfaces.integrations.django.location import url_of
 from commandbus.interfaces.integrations.django.results import bus_priority, result_of
-from commandbus.runtimes.threads.bus import SyncCommandBus
+from commandbus.interfaces.integrations.later import prepared
+from commandbus.runtimes.threads.bus import SyncBusWithin, SyncCommandBus
 
-OPTIONS = {"URL", "DATABASE", "PARAMETERS", "ON_COMMIT", "RETRY", "BUS"}
+R = TypeVar("R")
+T = TypeVar("T")
+OPTIONS = {"URL", "DATABASE", "PARAMETERS", "ON_COMMIT", "RETRY", "BUS", "REGISTRIES"}
 
 _buses: dict[tuple[int, str], SyncCommandBus] = {}
 _opening = threading.Lock()
@@ -45,8 +50,9 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
     """OPTIONS: `DATABASE`, the alias of the Django database in which the bus lives, so that a task
     exists when, and only when, its transaction commits, with `PARAMETERS` for options of its URL; or
     the `URL` of a bus elsewhere, with `ON_COMMIT`, the alias of a connection after whose commit a task
-    is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further settings of the bus. Raises
-    ImproperlyConfigured when they are wrong.
+    is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further settings of the bus;
+    `REGISTRIES`, the paths of registries of typed commands that workers carry out beside the tasks.
+    Raises ImproperlyConfigured when they are wrong.
     """
 
     supports_defer = True
@@ -84,6 +90,12 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
             self.retry = None if retry is None else RetryPolicy(**retry)
         except (CommandBusError, TypeError) as error:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from None
+        registries = self.options.get("REGISTRIES", ())
+        if isinstance(registries, str) or not all(isinstance(path, str) for path in registries):
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}]: REGISTRIES must be a list of paths, not {registries!r}."
+            )
+        self.registries: tuple[str, ...] = tuple(registries)
 
     @property
     def url(self) -> str | None:
@@ -127,15 +139,34 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
             worker_ids=[],
         )
         if self._on_commit:
-            transaction.on_commit(partial(self._send, self.bus, result), using=self._on_commit)
-        elif self.database:
-            with transaction.Atomic(self.database, savepoint=True, durable=False):
-                self._send(self.bus.within(connections[self.database]), result)
+            transaction.on_commit(partial(self._send_task, self.bus, result), using=self._on_commit)
         else:
-            self._send(self.bus, result)
+            self._now(lambda bus: self._send_task(bus, result))
         return result
 
-    def _send(self, bus: Any, result: Any) -> None:
+    def send(self, request: SendRequest[R], /, **options: Unpack[SendOptions]) -> SendResult[R]:
+        """Send a request, such as a call of a typed command makes, by the same rule as a task: in the
+        transaction of `DATABASE`, after that of `ON_COMMIT`, or at once. The options are those of
+        `SyncCommandBus.send`."""
+        wanted = request.options(**options) if options else request
+        if not self._on_commit:
+            return self._now(lambda bus: bus.send(wanted))
+        bus = self.bus
+        later, result = prepared(bus.scope, wanted)
+        transaction.on_commit(lambda: bus.send(later), using=self._on_commit)
+        return result
+
+    async def asend(self, request: SendRequest[R], /, **options: Unpack[SendOptions]) -> SendResult[R]:
+        """`send` from `async def` code."""
+        return await sync_to_async(self.send, thread_sensitive=True)(request, **options)
+
+    def _now(self, send: Callable[[SyncCommandBus | SyncBusWithin], T]) -> T:
+        if not self.database:
+            return send(self.bus)
+        with transaction.Atomic(self.database, savepoint=True, durable=False):
+            return send(self.bus.within(connections[self.database]))
+
+    def _send_task(self, bus: Any, result: Any) -> None:
         task, due_at = result.task, result.task.run_after
         if due_at is not None and timezone.is_naive(due_at):
             due_at = timezone.make_aware(due_at)

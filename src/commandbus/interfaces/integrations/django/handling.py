@@ -9,8 +9,9 @@ from hashlib import sha256
 from inspect import iscoroutinefunction
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
 from commandbus.domain.command import Command
 from commandbus.errors import BusinessRuleException, PermanentCommandError, Snooze
@@ -43,8 +44,8 @@ def command_type_of(path: str) -> str:
 
 
 def registry_for(alias: str = "default", queues: Iterable[str] | None = None) -> HandlerRegistry:
-    """Handlers for all tasks of a backend, on each of its queues, or of those given. The `tasks`
-    modules of all installed apps are imported first."""
+    """Handlers for all tasks of a backend, on each of its queues, or of those given, and for the
+    commands of its REGISTRIES. The `tasks` modules of all installed apps are imported first."""
     autodiscover_modules("tasks")
     backend = api.task_backends[alias]
     registry = HandlerRegistry()
@@ -52,7 +53,20 @@ def registry_for(alias: str = "default", queues: Iterable[str] | None = None) ->
         for queue in sorted(backend.queues if queues is None else queues):
             handler = _handler(backend, task)
             registry.register(queue, command_type_of(path), handler, retry=backend.retry)
-    return registry
+    return HandlerRegistry.union([registry, *(_registry(alias, path) for path in backend.registries)])
+
+
+def _registry(alias: str, path: str) -> HandlerRegistry:
+    """A registry that the settings name."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"TASKS[{alias!r}]: REGISTRIES names {path!r}: {error}") from error
+    if not isinstance(found, HandlerRegistry):
+        raise ImproperlyConfigured(
+            f"TASKS[{alias!r}]: REGISTRIES names {path!r}, which is no HandlerRegistry but {found!r}."
+        )
+    return found
 
 
 def _handler(backend: Any, task: Any) -> Callable[..., Any]:

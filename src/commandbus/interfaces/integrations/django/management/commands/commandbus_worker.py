@@ -16,24 +16,28 @@ from commandbus.runtimes.threads.worker import SyncWorker
 
 
 class Command(BaseCommand):  # type: ignore[misc]
-    help = "Carry out the tasks of a backend on the bus. SIGTERM and SIGINT let running ones finish."
+    help = "Carry out the tasks and commands of a backend. SIGTERM and SIGINT let running ones finish."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--backend", default="default", help="An alias in TASKS.")
-        parser.add_argument("--queue", action="append", help="Only these; repeatable.")
+        parser.add_argument(
+            "--queue", action="append", help="Only these queues or domains; repeatable."
+        )
         parser.add_argument("--concurrency", type=int, default=4, help="Tasks that run at once.")
         parser.add_argument("--recycle-after", type=int, help="End after so many tasks.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         backend = api.task_backends[options["backend"]]
         queues = options["queue"] or sorted(backend.queues)
-        if not queues:
+        registry = registry_for(options["backend"], queues)
+        domains = options["queue"] or sorted({*queues, *registry.domains})
+        if not domains:
             raise CommandError("This backend has no QUEUES of its own; name some with --queue.")
         try:
             worker = SyncWorker(
                 backend.bus,
-                queues,
-                registry_for(options["backend"], queues),
+                domains,
+                registry,
                 concurrency=options["concurrency"],
                 recycle_after=options["recycle_after"],
             )
