@@ -45,4 +45,5 @@ from commandbus.worker.handlers import HandlerRegistry as HandlerRegistry
 from commandbus.worker.handlers import handler as handler
 from commandbus.worker.health import HealthState as HealthState
 from commandbus.worker.health import HealthStatus as HealthStatus
+from commandbus.worker.signatures import PROVIDED as PROVIDED
 from commandbus.worker.signatures import Provided as Provided

@@ -15,3 +15,4 @@ from commandbus.domain.process.values import ProcessStep as ProcessStep
 from commandbus.domain.process.values import StepStatus as StepStatus
 from commandbus.operations.processes import CreateProcessBatchResult as CreateProcessBatchResult
 from commandbus.operations.processes import ProcessStart as ProcessStart
+from commandbus.operations.processes import StartProcessResult as StartProcessResult

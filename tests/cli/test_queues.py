@@ -90,7 +90,7 @@ def test_why_says_what_a_command_waits_for(cli: Cli, bus: SyncCommandBus) -> Non
 
 
 def test_why_says_what_a_process_waits_for(cli: Cli, bus: SyncCommandBus) -> None:
-    process_id = str(bus.chain(SendRequest("shop", "Buy")))
+    process_id = str(bus.chain(SendRequest("shop", "Buy")).process_id)
     assert [row[0] for row in cli("why", process_id).rows] == ["NO_ROUTER", "STEP"]
     assert cli("why", process_id, "--json").document["status"] == "RUNNING"
 

@@ -106,7 +106,7 @@ def test_a_worker_drives_the_processes_of_its_registry(
     with (folder / "shop.py").open("a") as file:
         file.write("from commandbus.processes import Chain\nregistry.process(Chain)\n")
     first, second = SendRequest("shop", "Wait", 0), SendRequest("mail", "Send")
-    process_id = bus.chain(first, second)
+    process_id = bus.chain(first, second).process_id
     with serving(folder, url, "shop", *options) as worker:
         record = bus.wait_process(process_id, timeout=20)
         worker.signal()

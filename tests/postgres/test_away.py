@@ -73,7 +73,7 @@ def travel() -> HandlerRegistry:
 def book(bus: Harness) -> None:
     """Start a process and wait for its end."""
     manager = bus.manager_class(bus.bus, BookTrip)
-    process_id = bus.call(manager.start, Trip())
+    process_id = bus.call(manager.start, Trip()).process_id
 
     def completed() -> bool:
         return bus.call(manager.get_process, process_id).status is ProcessStatus.COMPLETED

@@ -60,7 +60,7 @@ def test_a_batch_is_created_once_after_a_deadlock(bus: Harness) -> None:
 
 def test_a_process_starts_once_after_a_deadlock(bus: Harness) -> None:
     manager = bus.manager_class(bus.bus, Once)
-    process_id = deadlocked(bus, "process", lambda: manager.start({}))
+    process_id = deadlocked(bus, "process", lambda: manager.start({})).process_id
     assert bus.call(manager.get_process, process_id) is not None
     assert bus.stats().depth == 1
 

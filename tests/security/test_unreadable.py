@@ -248,7 +248,7 @@ def test_a_result_that_cannot_be_read_is_marked(shop: Shop) -> None:
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_a_process_that_cannot_be_read_breaks_no_list(shop: Shop, column: str, text: str) -> None:
     manager = SyncProcessManager(shop.bus, BookTrip)
-    bad, good = manager.start(Trip()), manager.start(Trip())
+    bad, good = (manager.start(Trip()).process_id for _ in range(2))
     shop.update("process", column, text, _process(shop, bad).sequence)
     listed = {record.process_id: record for record in shop.bus.list_processes()}
     assert set(listed) == {bad, good}

@@ -10,14 +10,18 @@ from decimal import Decimal
 from typing import Any, TypedDict, assert_type
 
 import msgspec
+import psycopg
 
 from commandbus import (
+    PROVIDED,
     Command,
     CommandBus,
     CommandRecord,
     CommandType,
     HandlerContext,
     HandlerRegistry,
+    ProcessManager,
+    Provided,
     RetryPolicy,
     Schedule,
     SendRequest,
@@ -25,7 +29,10 @@ from commandbus import (
     Worker,
     command_type,
 )
-from commandbus.records import Reply
+from commandbus.processes import Process, StartProcessResult
+from commandbus.records import CancelBatchResult, CreateBatchResult, Reply
+from commandbus.runtimes.asyncio.bus import HandlerBus
+from commandbus.runtimes.threads.bus import SyncHandlerBus
 from commandbus.sync import SyncCommandBus, SyncHandlerContext, SyncWorker
 from commandbus.testing import handler_context, sync_handler_context
 
@@ -66,6 +73,23 @@ async def charge_card(context: HandlerContext, order: int) -> Receipt:
 def refund(data: Refund) -> None: ...
 
 
+@payments.command
+async def provided(context: HandlerContext, order: int, *, client: Provided[Receipt] = PROVIDED) -> int:
+    assert_type(client, Receipt)
+    assert_type(context.bus, HandlerBus)
+    assert_type(await context.bus.send(charge(order)), SendResult[Receipt])
+    assert_type(context.connection, psycopg.AsyncConnection[Any])
+    context.bus.sent(charge(order))  # error
+    return order
+
+
+@payments.command
+def provided_too(context: SyncHandlerContext, order: int) -> None:
+    assert_type(context.bus, SyncHandlerBus)
+    assert_type(context.bus.send(charge(order)), SendResult[Receipt])
+    assert_type(context.connection, psycopg.Connection[Any])
+
+
 @payments.command(timeout=5)
 def count(context: SyncHandlerContext, keys: Keys) -> list[int]:
     assert_type(context.send(charge(1)), SendResult[Receipt])
@@ -100,6 +124,8 @@ def requests() -> None:
     assert_type(charge(order=7, amount=Decimal(2)), SendRequest[Receipt])
     assert_type(charge_card(order=7), SendRequest[Receipt])
     assert_type(refund(Refund(7)), SendRequest[None])
+    assert_type(provided(order=7), SendRequest[int])
+    provided()  # error
     assert_type(count({"order": 7}), SendRequest[list[int]])
     assert_type(post("ada", copies=2), SendRequest[str])
     assert_type(elsewhere(order=7), SendRequest[Receipt])
@@ -123,6 +149,19 @@ def requests() -> None:
     one_command: CommandType[[Refund], None] = refund
     other: CommandType[[int], None] = refund  # error
     print(any_command, one_command, other)
+
+
+async def wholes(bus: CommandBus, manager: ProcessManager[Refund], trip: type[Process[Refund]]) -> None:
+    made = await bus.create_batch([charge(1), post("ada")], on_complete=refund(Refund(1)))
+    assert_type(made, CreateBatchResult)
+    assert_type(await bus.cancel_batch(made.batch_id, reason="late"), CancelBatchResult)
+    await bus.create_batch("payments", [charge(1)])  # error
+    await bus.create_batch([charge])  # error
+    await bus.get_batch("payments", made.batch_id)  # error
+    started = await manager.start(Refund(7))
+    assert_type(started, StartProcessResult)
+    await manager.wait(started, timeout=5)
+    await manager.start("nonsense")  # error
 
 
 async def asynchronously(bus: CommandBus) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, TypedDict
+from uuid import uuid4
 
 import msgspec
 import pydantic
 import pytest
 
 from commandbus import (
+    PROVIDED,
     CommandBus,
     CommandType,
     HandlerContext,
     HandlerRegistry,
+    PermanentCommandError,
+    Provided,
     Schedule,
     SendRequest,
     Worker,
@@ -342,6 +346,33 @@ async def test_run_calls_the_plain_function(payments: HandlerRegistry) -> None:
     assert plain.run(anything) is anything
 
 
+class Client:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+async def test_provided_values_are_no_part_of_the_contract(payments: HandlerRegistry) -> None:
+    @payments.command
+    def tell(to: str, client: Provided[Client] = PROVIDED) -> str:
+        return f"{client.name} {to}"
+
+    @payments.command
+    async def ask(context: HandlerContext, to: str, *, client: Provided[Client]) -> str:
+        return f"{client.name} {to} {context.attempt}"
+
+    assert tell("ada").data == tell(to="ada").data
+    assert list(inspect.signature(tell).parameters) == ["to"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'client'"):
+        tell("ada", client=Client("x"))
+    assert tell.run("ada", client=Client("x")) == "x ada"
+    assert await ask.run("ada", client=Client("y")) == "y ada 1"  # type: ignore[arg-type, call-arg, unused-ignore]
+    context = sync_handler_context()
+    context.provide(Client, Client("z"))
+    assert tell.run_with(context, "ada") == "z ada"
+    with pytest.raises(PermanentCommandError, match="provides no Client"):
+        tell.run("ada")
+
+
 def test_a_command_shows_its_own_signature_and_documentation(charge: CommandType[..., Any]) -> None:
     assert list(inspect.signature(charge).parameters) == ["order", "amount", "note", "tags"]
     assert charge.__doc__ == "Take the money."
@@ -406,8 +437,15 @@ def test_a_schedule_has_a_request_or_a_domain_and_a_type(charge: CommandType[...
         Schedule(request=charge(7), data={"order": 7}, **when)
     with pytest.raises(ConfigurationError, match=r"must be a request, such as charge\(order=7\)"):
         Schedule(request=charge, **when)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="not delay, tags; remove them"):
-        Schedule(request=charge(7).options(delay=5, tags=["vip"]), **when)
+    for option, value in (
+        *(("command_id", uuid4()), ("idempotency_key", "one"), ("batch_id", uuid4())),
+        *(("due_at", datetime.now(UTC)), ("expires_at", datetime.now(UTC)), ("sender", "ada")),
+    ):
+        request = charge(7).options(**{option: value})  # type: ignore[misc]
+        with pytest.raises(ConfigurationError, match=f"'nightly' has {option}: .*{option}=None"):
+            Schedule(request=request, **when)
+    with pytest.raises(ConfigurationError, match="leave one of them out"):
+        Schedule(request=charge(7).options(unique_key="x"), overlap="skip", **when).checked()
 
 
 def test_a_schedule_keeps_the_payload_as_it_was_when_the_request_was_made() -> None:

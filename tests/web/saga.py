@@ -83,7 +83,7 @@ async def drive(bus: CommandBus, **more: Order) -> dict[str, UUID]:
     running = [asyncio.create_task(worker.run()), asyncio.create_task(router.run())]
     manager = ProcessManager(bus, PlaceOrder)
     orders = {"good": Order("pen", 2), "undone": Order("car", 20_000), "stuck": Order("piano", 900)}
-    ids = {name: await manager.start(order) for name, order in (orders | more).items()}
+    ids = {name: (await manager.start(order)).process_id for name, order in (orders | more).items()}
     for process_id in ids.values():
         await manager.wait(process_id, timeout=20)
     await router.stop()

@@ -10,7 +10,7 @@ from commandbus.domain.names import as_text
 from commandbus.domain.process.chain import LINKS_MAX, Chain, ChainState, as_link
 from commandbus.errors import InvalidArgumentError
 from commandbus.operations.commands import encode_request
-from commandbus.operations.processes import ProcessStart, start_processes
+from commandbus.operations.processes import ProcessStart, StartProcessResult, start_processes
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -20,9 +20,9 @@ def chain(
     *requests: SendRequest,
     result_as: str | None = None,
     process_id: UUID | str | None = None,
-) -> Op[UUID]:
-    """Send commands one after another, each when the one before has completed; returns the id of the
-    process that does so. It is durable, and a worker drives it on whose registry has the process
+) -> Op[StartProcessResult]:
+    """Send commands one after another, each when the one before has completed; returns the process
+    that does so. It is durable, and a worker drives it on whose registry has the process
     `Chain`: `registry.process(Chain)`.
 
     With `result_as`, each command but the first gets the result of the one before in that field of its
@@ -48,5 +48,5 @@ def chain(
     return _first(start_processes(scope, Chain, [start]))
 
 
-def _first(op: Op[list[UUID]]) -> Op[UUID]:
+def _first(op: Op[list[StartProcessResult]]) -> Op[StartProcessResult]:
     return (yield from op)[0]

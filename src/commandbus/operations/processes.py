@@ -79,6 +79,17 @@ class ProcessStart(msgspec.Struct, frozen=True):
     process_id: UUID | str | None = None
 
 
+class StartProcessResult(msgspec.Struct, frozen=True):
+    """The start is durable. What takes the id of a process takes this as well."""
+
+    process_id: UUID
+    process_type: str
+
+
+ProcessRef = UUID | str | StartProcessResult
+"""A process: its id, or what its start returned."""
+
+
 class CreateProcessBatchResult(msgspec.Struct, frozen=True):
     batch_id: UUID
     process_ids: list[UUID]
@@ -90,12 +101,18 @@ def start_processes(
     declaration: type[Process[Any]],
     starts: Iterable[Any],
     batch_id: UUID | str | None = None,
-) -> Op[list[UUID]]:
+) -> Op[list[StartProcessResult]]:
     """Start processes, all or none: rows and first commands in one transaction. Checked and decided
     before, in the caller's thread."""
     batch = as_optional_id(batch_id, "batch_id")
     work, ids = _begin_all(scope, declaration, starts, batch)
-    return _start(scope, declaration.reply_to, work, ids, batch)
+    results = [StartProcessResult(process_id, declaration.process_type) for process_id in ids]
+    return _started(_start(scope, declaration.reply_to, work, ids, batch), results)
+
+
+def _started(start: Op[None], results: list[StartProcessResult]) -> Op[list[StartProcessResult]]:
+    yield from start
+    return results
 
 
 def _begin_all(
@@ -127,9 +144,9 @@ def _start(
     ids: list[UUID],
     batch: UUID | None,
     opening: Op[None] | None = None,
-) -> Op[list[UUID]]:
+) -> Op[None]:
     if not ids:
-        return []
+        return
     taken = yield from scope.store.add_processes(work.new, work.events)
     if taken:
         raise DuplicateProcessError(taken[0])
@@ -142,7 +159,6 @@ def _start(
         yield from scope.store.add_batch_counts(work.batches, "")
     if any(row.due_in is not None for row in work.new):
         yield Wake(TIMERS)
-    return ids
 
 
 def create_process_batch(
@@ -171,9 +187,15 @@ def _create_batch(
     return CreateProcessBatchResult(key, ids)
 
 
-def get_process(scope: Scope, process_id: UUID | str) -> Op[ProcessRecord | None]:
+def _id_of(process: ProcessRef) -> UUID:
+    return (
+        process.process_id if isinstance(process, StartProcessResult) else as_id(process, "process_id")
+    )
+
+
+def get_process(scope: Scope, process_id: ProcessRef) -> Op[ProcessRecord | None]:
     """Everything known about a process, or None when there is none with this id."""
-    row = yield from scope.store.get_process(as_id(process_id, "process_id"))
+    row = yield from scope.store.get_process(_id_of(process_id))
     if row is None:
         return None
     parked = yield from _parked_runs(scope, row)
@@ -249,10 +271,10 @@ _TROUBLE = {
 _BEGINS = (ProcessEventType.STEP_SENT, ProcessEventType.COMPENSATION_SENT)
 
 
-def get_process_audit(scope: Scope, process_id: UUID | str) -> Op[list[ProcessEvent]]:
+def get_process_audit(scope: Scope, process_id: ProcessRef) -> Op[list[ProcessEvent]]:
     """Everything that happened to a process and its steps, in order: sent, completed, failed, parked,
     compensated, and what was ignored. Empty when there is no such process."""
-    key = as_id(process_id, "process_id")
+    key = _id_of(process_id)
     events = [
         ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, read_details(e.details))
         for e in (yield from scope.store.process_events(key))
@@ -284,11 +306,11 @@ def _insert(events: list[ProcessEvent], event: ProcessEvent) -> None:
 
 
 def wait_process(
-    scope: Scope, process_id: UUID | str, timeout: Duration | None = None
+    scope: Scope, process_id: ProcessRef, timeout: Duration | None = None
 ) -> Flow[ProcessRecord]:
     """Wait until a process has ended or waits for an operator, and return its record. Raises
     TimeoutError after `timeout` seconds, and ProcessNotFoundError."""
-    key = as_id(process_id, "process_id")
+    key = _id_of(process_id)
     seconds = None if timeout is None else as_seconds(timeout, "timeout")
     now = yield Await(0)
     deadline = None if seconds is None else now + seconds
@@ -309,7 +331,7 @@ def wait_process(
 
 
 def signal_process(
-    scope: Scope, process_id: UUID | str, signal: str, data: Any = None, *, reason: str | None = None
+    scope: Scope, process_id: ProcessRef, signal: str, data: Any = None, *, reason: str | None = None
 ) -> Op[None]:
     """Tell a process that something happened, for the step that waits for it now or later. A signal is
     a message between programs; on a bus from `acting` it is an operator action with its record.
@@ -327,7 +349,7 @@ def signal_process(
 
 
 def cancel_process(
-    scope: Scope, process_id: UUID | str, reason: str = "canceled by the starter"
+    scope: Scope, process_id: ProcessRef, reason: str = "canceled by the starter"
 ) -> Op[None]:
     """Call a process off: nothing new is begun, and what was done is undone; a router does it.
 
@@ -339,7 +361,7 @@ def cancel_process(
     yield from record_action(scope, "cancel_process", str(row.process_id), checked)
 
 
-def retry_process(scope: Scope, process_id: UUID | str, *, reason: str | None = None) -> Op[None]:
+def retry_process(scope: Scope, process_id: ProcessRef, *, reason: str | None = None) -> Op[None]:
     """Let a process that waits for troubleshooting try again: parked commands go back to work with
     fresh attempts, and a compensation or decision that failed is repeated.
 
@@ -368,7 +390,7 @@ def retry_process(scope: Scope, process_id: UUID | str, *, reason: str | None = 
     yield from record_action(scope, "retry_process", str(row.process_id), because)
 
 
-def skip_compensation(scope: Scope, process_id: UUID | str, reason: str) -> Op[None]:
+def skip_compensation(scope: Scope, process_id: ProcessRef, reason: str) -> Op[None]:
     """Let a process go on without the compensation that failed; a person vouches for it.
 
     Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
@@ -405,8 +427,8 @@ def _control(scope: Scope, row: ProcessRow, action: str, reason: str | None) -> 
     yield from link_event(scope, domain, key, kind)
 
 
-def _require_going(scope: Scope, process_id: UUID | str, action: str) -> Op[ProcessRow]:
-    key = as_id(process_id, "process_id")
+def _require_going(scope: Scope, process_id: ProcessRef, action: str) -> Op[ProcessRow]:
+    key = _id_of(process_id)
     row = yield from scope.store.get_process(key)
     if row is None:
         raise ProcessNotFoundError(key)

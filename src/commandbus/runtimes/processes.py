@@ -67,8 +67,8 @@ class ManagerBase(Generic[S]):
         *,
         process_id: UUID | str | None = None,
         batch_id: UUID | str | None = None,
-    ) -> Op[UUID]:
-        """Start a process with its first state; returns its id. When this returns, the process is
+    ) -> Op[processes.StartProcessResult]:
+        """Start a process with its first state. When this returns, the process is
         durable and will be carried to an end.
 
         `process_id` makes a repeated start safe: the second one raises DuplicateProcessError. With
@@ -79,8 +79,8 @@ class ManagerBase(Generic[S]):
 
     def _start_many(
         self, states: Iterable[Any], *, batch_id: UUID | str | None = None
-    ) -> Op[list[UUID]]:
-        """Start any number of processes, all or none; returns their ids in order. An item is a first
+    ) -> Op[list[processes.StartProcessResult]]:
+        """Start any number of processes, all or none; the results are in order. An item is a first
         state, or a ProcessStart with an id."""
         return processes.start_processes(self.scope, self.process, states, batch_id)
 
@@ -94,7 +94,7 @@ class ManagerBase(Generic[S]):
         on_complete: SendRequest | None = None,
     ) -> Op[processes.CreateProcessBatchResult]:
         """Start processes as a batch. When the last of them has ended, `on_complete` is sent, exactly
-        once. The batch is found in the domain that `reply_to` names."""
+        once. Its domain is the one that `reply_to` names."""
         return processes.create_process_batch(
             self.scope,
             self.process,
@@ -131,7 +131,7 @@ class ManagerBase(Generic[S]):
         )
 
 
-def _first(op: Op[list[UUID]]) -> Op[UUID]:
+def _first(op: Op[list[processes.StartProcessResult]]) -> Op[processes.StartProcessResult]:
     return (yield from op)[0]
 
 

@@ -11,6 +11,7 @@ from commandbus.domain.process.declaration import END, Process, StartProcess, Wa
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.reply import Reply
 from commandbus.operations.batches import close_open_batches
+from commandbus.operations.processes import StartProcessResult
 from commandbus.operations.routing import RouteReport, fire_timers, route
 from commandbus.services.process_router import declarations_of
 from commandbus.store.records import ClaimRequest
@@ -221,8 +222,11 @@ class Sagas:
         self.worker = bus.worker(DOMAIN)
 
     def start(self, state: Any = None, **options: Any) -> UUID:
-        process_id: UUID = self.bus.call(self.manager.start, state or Trip(), **options)
-        return process_id
+        started: StartProcessResult = self.bus.call(self.manager.start, state or Trip(), **options)
+        return started.process_id
+
+    def start_many(self, states: list[Any]) -> list[UUID]:
+        return [one.process_id for one in self.bus.call(self.manager.start_many, states)]
 
     def get(self, process_id: UUID) -> ProcessRecord:
         record: ProcessRecord | None = self.bus.call(self.bus.bus.get_process, process_id)

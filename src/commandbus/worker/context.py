@@ -31,6 +31,11 @@ from commandbus.worker.completing import Completion, complete_within
 from commandbus.worker.settlements import settlement_of
 
 if TYPE_CHECKING:
+    import psycopg
+
+    # What a handler is given is made by a runtime; only its types are needed here.
+    from commandbus.runtimes.asyncio.bus import HandlerBus
+    from commandbus.runtimes.threads.bus import SyncHandlerBus
     from commandbus.worker.transactional import Unit
 
 R = TypeVar("R")
@@ -165,17 +170,10 @@ class _Context:
         command. It comes before that of a lifespan."""
         self._own = {**(self._own or {}), kind: value}
 
-    @property
-    def connection(self) -> Any:
-        """The connection that a transactional handler's effects belong on. Do not commit it: it is
-        committed with the outcome."""
+    def _own_connection(self) -> Any:
         return self._transactional("connection").connection
 
-    @property
-    def bus(self) -> Any:
-        """A bus for the handler: its methods are awaited in an `async def` handler and block in a
-        `def` handler. In a transactional handler it is inside the transaction: what it sends exists
-        when, and only when, the command completes. Otherwise it sends at once."""
+    def _own_bus(self) -> Any:
         return self._desk.bus if self._unit is None else self._unit.bus
 
     def _sending(self, domain: str | SendRequest[Any], options: SendOptions) -> Any:
@@ -190,7 +188,7 @@ class _Context:
             options["correlation_id"] = claimed.correlation_id
         if options.get("causation_id") is None and (request is None or request.causation_id is None):
             options["causation_id"] = claimed.command_id
-        return self.bus
+        return self._own_bus()
 
     def _transactional(self, what: str) -> Unit:
         if self._unit is None:
@@ -287,6 +285,20 @@ class HandlerContext(_Context):
 
     __slots__ = ()
 
+    @property
+    def bus(self) -> HandlerBus:
+        """A bus for the handler. In a transactional handler it is inside the transaction: what it
+        sends exists when, and only when, the command completes. Otherwise it sends at once."""
+        bus: HandlerBus = self._own_bus()
+        return bus
+
+    @property
+    def connection(self) -> psycopg.AsyncConnection[Any]:
+        """The connection that a transactional handler's effects belong on. Do not commit it: it is
+        committed with the outcome."""
+        connection: psycopg.AsyncConnection[Any] = self._own_connection()
+        return connection
+
     async def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
         await self._desk.session.run(self._extend(seconds))
@@ -365,6 +377,21 @@ class SyncHandlerContext(_Context):
     """For `def` handlers."""
 
     __slots__ = ()
+
+    @property
+    def bus(self) -> SyncHandlerBus:
+        """A bus for the handler, whose methods block. In a transactional handler it is inside the
+        transaction: what it sends exists when, and only when, the command completes. Otherwise it
+        sends at once."""
+        bus: SyncHandlerBus = self._own_bus()
+        return bus
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection that a transactional handler's effects belong on. Do not commit it: it is
+        committed with the outcome."""
+        connection: psycopg.Connection[Any] = self._own_connection()
+        return connection
 
     def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""

@@ -218,8 +218,9 @@ class HandlerRegistry:
         the result, its name, or the one that is given, the command type.
 
         As `@payments.command`, or with the options of `handler`. A first parameter annotated
-        `HandlerContext` (`SyncHandlerContext` of a `def`) gets the context. One parameter that is a
-        dataclass, msgspec Struct, pydantic model or TypedDict is the whole payload. Raises
+        `HandlerContext` (`SyncHandlerContext` of a `def`) gets the context, parameters annotated
+        `Provided[T]` what the worker provides. One parameter that is a dataclass, msgspec Struct,
+        pydantic model or TypedDict is the whole payload. Raises
         ConfigurationError, with the file and line of the function, when its signature cannot be a
         contract, HandlerAlreadyRegisteredError for a second command of one name.
         """
@@ -271,18 +272,16 @@ class HandlerRegistry:
     ) -> Callable[[Target], Target]:
         """Declare a schedule beside a handler: `@registry.schedule(cron="0 2 * * *")` above
         `@registry.handler(…)`. The arguments are the fields of `Schedule`; `name` is the domain and
-        the type, unless given. Workers bring it into the store when they start, without undoing what
-        an operator changed. Raises ConfigurationError, and PayloadError when `data` does not fit the
-        handler.
+        the type, unless given. Its commands have the defaults of the handler's requests. Workers bring
+        it into the store when they start, without undoing what an operator changed. Raises
+        ConfigurationError, and PayloadError when `data` does not fit the handler.
         """
 
         def declare(target: Target) -> Target:
             domain, command_type = self._key_of(target)
             schedule = Schedule(
                 name=name or f"{domain}.{command_type}",
-                domain=domain,
-                command_type=command_type,
-                data=data,
+                request=self._repeated(domain, command_type, data),
                 cron=cron,
                 every=every,
                 timezone=timezone,
@@ -290,13 +289,23 @@ class HandlerRegistry:
                 priority=priority,
                 overlap=overlap,
             ).checked()
-            self.check_payload(domain, command_type, payload.encode(data))
             if schedule.name in self.schedules:
                 raise _two("schedules", schedule.name, "name=")
             self.schedules[schedule.name] = msgspec.structs.replace(schedule, misfire=Misfire(misfire))
             return target
 
         return declare
+
+    def _repeated(self, domain: str, command_type: str, data: Any) -> SendRequest[Any]:
+        """The request of a schedule, with the defaults that its handler declares."""
+        found = self._handlers[domain, command_type]
+        if data is None and found.contract is not None:
+            data = {}  # its parameters have defaults, or the check says which have none
+        text = payload.encode(data)
+        self.check_payload(domain, command_type, text)
+        decoded = data if found.contract is None else found.decode(text)
+        request = self.request(domain, command_type, decoded)
+        return msgspec.structs.replace(request, data=data)
 
     def _key_of(self, target: Any) -> tuple[str, str]:
         """The domain and the type of what a declaration is beside."""

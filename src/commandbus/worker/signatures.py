@@ -29,6 +29,9 @@ _PROVIDED = _Provided()
 Provided = Annotated[T, _PROVIDED]
 """`Provided[AsyncClient]` as the annotation of a handler's parameter: not a part of the payload, but
 the AsyncClient that the worker provides, by a lifespan or a middleware."""
+PROVIDED: Any = _PROVIDED
+"""The default of a parameter of a typed command that is provided: `client: Provided[AsyncClient] =
+PROVIDED`. It tells type checkers that calls leave the parameter out."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -21,7 +21,7 @@ from commandbus.domain.contract import CommandType, is_model
 from commandbus.errors import ConfigurationError, PayloadError
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.local import local_context
-from commandbus.worker.signatures import described, is_async, is_provided
+from commandbus.worker.signatures import PROVIDED, described, is_async, is_provided
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,12 +36,18 @@ class FunctionCommandType(CommandType[P, R]):
     function: Callable[..., Any]
     """The plain function, whose first parameter is the context if it takes one."""
     takes_context: bool
+    provided: Mapping[str, Any]
+    """The types of its parameters that a worker provides, by their names."""
     handler: Call
 
-    def _arguments(self, context: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not self.takes_context:
-            return args
-        return (local_context(is_async(self.function)) if context is None else context, *args)
+    def _call(self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the plain function as a worker does; a provided value that is not given comes from the
+        context."""
+        if context is None and (self.takes_context or self.provided):
+            context = local_context(is_async(self.function))
+        missing = {name: kind for name, kind in self.provided.items() if name not in kwargs}
+        kwargs |= {name: context.provided(kind) for name, kind in missing.items()}
+        return self.function(*((context, *args) if self.takes_context else args), **kwargs)
 
 
 class AsyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
@@ -49,14 +55,14 @@ class AsyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the plain function, for unit tests: no bus, no worker. Where it takes a context it
-        gets one for tests; see `commandbus.testing.handler_context`."""
+        gets one for tests; see `commandbus.testing.handler_context`. Give provided values by name."""
         return self.run_with(None, *args, **kwargs)
 
     def run_with(
         self, context: HandlerContext | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """As `run`, with a context of your own."""
-        called: Coroutine[Any, Any, R] = self.function(*self._arguments(context, args), **kwargs)
+        called: Coroutine[Any, Any, R] = self._call(context, args, kwargs)
         return called
 
 
@@ -65,12 +71,13 @@ class SyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, for unit tests: no bus, no worker. Where it takes a context it
-        gets one for tests; see `commandbus.testing.sync_handler_context`."""
+        gets one for tests; see `commandbus.testing.sync_handler_context`. Give provided values by
+        name."""
         return self.run_with(None, *args, **kwargs)
 
     def run_with(self, context: SyncHandlerContext | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """As `run`, with a context of your own."""
-        result: R = self.function(*self._arguments(context, args), **kwargs)
+        result: R = self._call(context, args, kwargs)
         return result
 
 
@@ -113,8 +120,12 @@ def command_of(
         if is_async(function) and parameters[0].annotation is SyncHandlerContext:
             raise _refused(function, "is `async def`: its context is a HandlerContext")
         del parameters[0]
+    provided: dict[str, Any] = {}
     for parameter in parameters:
-        _check(function, parameter)
+        _check(function, parameter, provided)
+        if is_provided(parameter.annotation):
+            provided[parameter.name] = typing.get_args(parameter.annotation)[0]
+    parameters = [parameter for parameter in parameters if parameter.name not in provided]
     called = signature.replace(parameters=parameters)
     result = _codec(function, signature.return_annotation, "its result")
     if len(parameters) == 1 and is_model(parameters[0].annotation):
@@ -125,8 +136,8 @@ def command_of(
     command: FunctionCommandType[..., Any] = kind(
         domain, name or function.__name__, make, payload, result
     )
-    command.function, command.takes_context = function, takes_context
-    command.handler = _handler(function, takes_context, arguments)
+    command.function, command.takes_context, command.provided = function, takes_context, provided
+    command.handler = _handler(function, takes_context, provided, arguments)
     command.__doc__, command.__module__ = function.__doc__, function.__module__
     command.__signature__ = called
     return command
@@ -174,7 +185,9 @@ def _is_context(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, HandlerContext | SyncHandlerContext)
 
 
-def _check(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
+def _check(
+    function: Callable[..., Any], parameter: inspect.Parameter, provided: Mapping[str, Any]
+) -> None:
     name = parameter.name
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise _refused(
@@ -186,19 +199,24 @@ def _check(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
     if parameter.annotation is parameter.empty:
         raise _refused(function, f"does not annotate {name!r}: say its type, or Any for any JSON value")
     if is_provided(parameter.annotation):
-        kind = typing.get_args(parameter.annotation)[0]
+        return
+    if parameter.default is PROVIDED:
+        raise _refused(function, f"gives {name!r} the default PROVIDED: annotate it Provided[…]")
+    if provided and parameter.kind is not parameter.KEYWORD_ONLY:
         raise _refused(
             function,
-            f"takes the provided value {name!r}, but its parameters are the payload: take the context "
-            f"as the first parameter, and call context.provided({getattr(kind, '__name__', kind)})",
+            f"takes {name!r} after the provided value {next(iter(provided))!r}: write provided values "
+            "last, so that the fields of a payload can be given by position",
         )
     if _is_context(parameter.annotation):
         raise _refused(function, f"takes its context as {name!r}: make it the first parameter")
 
 
-def _codec(function: Callable[..., Any], kind: Any, what: str) -> Codec[Any]:
+def _codec(
+    function: Callable[..., Any], kind: Any, what: str, *, made_of_arguments: bool = False
+) -> Codec[Any]:
     try:
-        return Codec(kind)
+        return Codec(kind, made_of_arguments=made_of_arguments)
     except (TypeError, NameError) as error:
         raise _refused(
             function, f"annotates {what} as {kind!r}, which has no JSON form: {error}"
@@ -245,7 +263,8 @@ def _fields(function: Callable[..., Any], signature: inspect.Signature) -> _Part
             struct = _struct(function, named, bases=(struct,), kw_only=True)
     except (TypeError, ValueError) as error:
         raise _refused(function, f"cannot be a contract: {error}") from None
-    return struct, _codec(function, struct, "its parameters"), msgspec.structs.asdict
+    payload = _codec(function, struct, "its parameters", made_of_arguments=True)
+    return struct, payload, msgspec.structs.asdict
 
 
 def _struct(function: Callable[..., Any], fields: list[Any], **options: Any) -> type[msgspec.Struct]:
@@ -255,9 +274,21 @@ def _struct(function: Callable[..., Any], fields: list[Any], **options: Any) -> 
 
 
 def _handler(
-    function: Callable[..., Any], takes_context: bool, arguments: Callable[[Any], dict[str, Any]]
+    function: Callable[..., Any],
+    takes_context: bool,
+    provided: Mapping[str, Any],
+    arguments: Callable[[Any], dict[str, Any]],
 ) -> Call:
     """The function as a worker calls it. Of an `async def` it returns what is to be awaited."""
+    if provided:
+
+        @wraps(function)
+        def with_values(command: Command[Any], context: Any) -> Any:
+            values = {name: context.provided(kind) for name, kind in provided.items()}
+            first = (context,) if takes_context else ()
+            return function(*first, **arguments(command.data), **values)
+
+        return with_values
 
     @wraps(function)
     def with_context(command: Command[Any], context: Any) -> Any:

@@ -20,9 +20,8 @@ from commandbus.errors import (
     InvalidOperationError,
     PermanentCommandError,
 )
-from commandbus.operations import cases, erasure, ledger, retention, routing, schedules
+from commandbus.operations import cases, erasure, ledger, membership, retention, routing, schedules
 from commandbus.operations.batches import close_open_batches
-from commandbus.operations.membership import kind_of
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessFilter
 from commandbus.store.records import Claimed, ClaimRequest, CommandFilter, Settlement
@@ -36,8 +35,7 @@ Act = Callable[[], Any]
 
 KINDS = {
     *("unique", "cancellation", "breaker", "schedule"),
-    *(cases.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION),
-    *(kind_of(DOMAIN), kind_of(TRAVEL)),
+    *(cases.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
 }
 """Of documents that these operations write; a test fails when one is missing here."""
 
@@ -94,7 +92,7 @@ def everything(bus: Harness) -> dict[str, Any]:
     rows = run(store.query_processes(ProcessFilter(limit=100)))
     domains = run(store.domains())
     documents = {kind: run(store.list_documents(kind, limit=1_000)) for kind in sorted(KINDS)}
-    batches = [UUID(d.key) for domain in (DOMAIN, TRAVEL) for d in documents[kind_of(domain)]]
+    batches = [UUID(document.key) for document in documents[membership.KIND]]
     return {
         "commands": records,
         "trails": [run(store.audit_trail(record.command_id, record.domain)) for record in records],

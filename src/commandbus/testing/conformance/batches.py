@@ -278,10 +278,10 @@ class BatchSuite:
         assert get(bus, made.batch_id).domains == ("mail", DOMAIN, "payments")
         settle(bus, None)
         # A worker of each domain settles its part; the last one completes the batch.
-        with bus.run_worker(payments):
+        with bus.run_worker(payments, "payments"):
             eventually(lambda: get(bus, made.batch_id).completed == 3)
-            assert get(bus, made.batch_id).status is BatchStatus.IN_PROGRESS
-        with bus.run_worker(mail):
+        assert get(bus, made.batch_id).status is BatchStatus.IN_PROGRESS
+        with bus.run_worker(mail, "mail"):
             eventually(lambda: seen)
         assert seen == [
             ("all", [("payments", 10), ("mail", "posted to ada"), ("payments", 20), (DOMAIN, None)])

@@ -17,7 +17,7 @@ from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
-from commandbus.worker.signatures import Provided
+from commandbus.worker.signatures import PROVIDED, Provided
 
 KINDS = pytest.mark.parametrize("kind", ["def", "async def"])
 
@@ -105,21 +105,26 @@ class LifespansSuite:
             assert bus.wait(bus.send(data=7)).result == "orders 7 True"
             assert bus.wait(bus.send(DOMAIN, "count")).result == "orders True"
 
-    def test_a_typed_command_asks_its_context(self, bus: Harness) -> None:
+    def test_a_typed_command_is_provided_with_values_that_are_no_payload(self, bus: Harness) -> None:
         registry = HandlerRegistry(DOMAIN)
         spans(registry, "def", start=lambda: {Client: Client("orders")})
 
         @registry.command
-        async def ship(context: HandlerContext, order: int) -> str:
-            return f"{context.provided(Client).name} {order}"
+        async def ship(context: HandlerContext, order: int, client: Provided[Client] = PROVIDED) -> str:
+            return f"{client.name} {order} {context.provided(Client) is client}"
+
+        @registry.command
+        def pack(order: int, *, client: Provided[Client] = PROVIDED, box: str = "small") -> str:
+            return f"{client.name} {order} {box}"
 
         with bus.run_worker(registry):
-            assert bus.wait(bus.send(DOMAIN, "ship", {"order": 7})).result == "orders 7"
-
-        with pytest.raises(ConfigurationError, match=r"context\.provided\(Client\)"):
-
-            @registry.command
-            def pack(order: int, client: Provided[Client]) -> None: ...
+            shipped, packed = (
+                bus.call(bus.bus.send, ship(7)),
+                bus.call(bus.bus.send, pack(8, box="big")),
+            )
+            assert bus.wait(shipped.command_id).result == "orders 7 True"
+            assert bus.wait(packed.command_id).result == "orders 8 big"
+            assert bus.get(packed.command_id).data == {"order": 8, "box": "big"}
 
     def test_lifespans_of_all_registries_of_a_worker_run(self, bus: Harness) -> None:
         seen: list[str] = []

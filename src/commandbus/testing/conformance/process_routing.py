@@ -63,7 +63,7 @@ class RoutingSuite:
         registry = registry_of(DOMAIN, book_hotel=hotel, book_car=car, pay=Recorder())
         sagas = Sagas(bus, BookTrip)
         with bus.run_worker(registry, DOMAIN), bus.run_router(BookTrip) as router:
-            ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(20)])
+            ids = sagas.start_many([Trip() for _ in range(20)])
             for process_id in ids:
                 record = bus.call(sagas.manager.wait, process_id, 20)
                 assert record.status is ProcessStatus.COMPLETED
@@ -92,7 +92,7 @@ class RoutingSuite:
 
     def test_many_routers_at_once_do_nothing_twice(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(40)])
+        ids = sagas.start_many([Trip() for _ in range(40)])
         for _ in ids:
             sagas.end("book_hotel", "Grand")
         for result in together(4, lambda _: sagas.route()):
@@ -105,7 +105,7 @@ class RoutingSuite:
         names = ("begin", "hotel", "car", "guide", "confirm")
         handlers = {name: Recorder() for name in names}
         sagas = Sagas(bus, Parallel)
-        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(30)])
+        ids = sagas.start_many([Trip() for _ in range(30)])
         with (
             bus.run_worker(registry_of(DOMAIN, **handlers), DOMAIN),
             bus.run_router(Parallel, concurrency=4, batch_size=5),
@@ -141,7 +141,7 @@ class RoutingSuite:
         self, bus: Harness, failure: Exception
     ) -> None:
         sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        ids = sagas.start_many([Trip(), Trip()])
         for _ in ids:
             sagas.end("book_hotel", "Grand")
         with spy_on(bus.store, "lock_processes", failure), bus.run_router(BookTrip) as router:
@@ -152,7 +152,7 @@ class RoutingSuite:
 
     def test_a_reply_that_cannot_be_routed_is_parked_alone(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip(), Trip()])
+        ids = sagas.start_many([Trip(), Trip()])
         for _ in ids:
             sagas.end("book_hotel", "Grand")
         errors = (RuntimeError("boom"), RuntimeError("boom"))

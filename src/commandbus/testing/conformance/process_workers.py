@@ -41,7 +41,7 @@ def travelling(*processes: type[Process[Any]]) -> HandlerRegistry:
 
 def start(bus: Harness, process: type[Process[Any]] = BookTrip) -> UUID:
     manager = bus.manager_class(bus.bus, process)
-    process_id: UUID = bus.call(manager.start, Trip(to="Oslo"))
+    process_id: UUID = bus.call(manager.start, Trip(to="Oslo")).process_id
     return process_id
 
 
@@ -141,7 +141,7 @@ class ProcessWorkersSuite:
 
 
 def chained(bus: Harness, *requests: SendRequest, **options: Any) -> UUID:
-    process_id: UUID = bus.call(bus.bus.chain, *requests, **options)
+    process_id: UUID = bus.call(bus.bus.chain, *requests, **options).process_id
     return process_id
 
 

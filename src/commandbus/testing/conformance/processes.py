@@ -254,7 +254,7 @@ class ProcessSuite:
 
     def test_pages_follow_each_other(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
-        ids = bus.call(sagas.manager.start_many, [Trip() for _ in range(5)])
+        ids = sagas.start_many([Trip() for _ in range(5)])
         first = bus.call(bus.bus.list_processes, limit=3)
         sagas.start()
         rest = bus.call(bus.bus.list_processes, limit=3, after=first.next)
