@@ -525,7 +525,7 @@ class TestCanvas:
             return x + y
 
         sent = group(add.s(n, n) for n in range(3)).apply_async()
-        batch = app.bus.get_batch("celery", sent.id)
+        batch = app.bus.get_batch(sent.id)
         assert batch is not None
         assert batch.total == 3
         run(app)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID, uuid4, uuid5
 
-from commandbus import BatchCommand, Schedule, SendRequest
+from commandbus import Schedule, SendRequest
 from commandbus.operations.batches import close_batches
 from commandbus.operations.schedules import tick
 from commandbus.testing.harness import DOMAIN as ORDERS
@@ -50,13 +50,12 @@ def test_a_slot_of_a_schedule_is_sent_though_its_name_and_time_are_known(bus: Ha
 
 def test_a_batch_completes_though_its_id_is_known(bus: Harness) -> None:
     batch_id = uuid4()
-    known = f"{ORDERS}|{batch_id}"
-    take(bus, ORDERS, [uuid5(namespace, known) for namespace in (*NAMESPACES, batch_id)])
+    take(bus, ORDERS, [uuid5(namespace, str(batch_id)) for namespace in (*NAMESPACES, batch_id)])
     told = SendRequest(ORDERS, "told")
-    bus.call(bus.bus.create_batch, ORDERS, [BatchCommand("ship")], batch_id=batch_id, on_complete=told)
+    bus.call(bus.bus.create_batch, [SendRequest(ORDERS, "ship")], batch_id=batch_id, on_complete=told)
     worker = bus.worker()
     taken = bus.take(worker)
     assert taken.command.command_type == "ship"
     bus.call(worker.complete, taken)
-    assert bus.run(close_batches(bus.bus.scope, [(ORDERS, batch_id)])) == 1
+    assert bus.run(close_batches(bus.bus.scope, [batch_id])) == 1
     assert bus.take(worker).command.command_type == "told"

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.batch import BatchCommand
+from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import CRASHES_MAX, STOPS_MAX
 from commandbus.errors import LeaseLost
@@ -180,9 +180,9 @@ class DeathsSuite:
         assert bus.send_result(DOMAIN, "ship", unique_key="k").command_id == command_id
 
     def test_a_batch_counts_a_killer_that_is_parked(self, bus: Harness) -> None:
-        members = [BatchCommand("ship"), BatchCommand("ship")]
-        made = bus.call(bus.bus.create_batch, DOMAIN, members)
+        members = [SendRequest(DOMAIN, "ship"), SendRequest(DOMAIN, "ship")]
+        made = bus.call(bus.bus.create_batch, members)
         for _ in range(CRASHES_MAX):
             claimed = claim(bus)
             die(bus, claimed[:1])
-        assert bus.call(bus.bus.get_batch, DOMAIN, made.batch_id).in_troubleshooting == 1
+        assert bus.call(bus.bus.get_batch, made.batch_id).in_troubleshooting == 1

@@ -248,7 +248,7 @@ def _check(app: Celery, plan: Plan) -> None:
         if after is not None and len(queues) > 1:
             raise refused(
                 f"a chord over the queues {', '.join(sorted(queues))}",
-                "A batch has one domain: give the tasks of the header one queue, with .set(queue=…).",
+                "Its body follows in the queue of its header: give these one, with .set(queue=…).",
             )
 
 
@@ -290,9 +290,9 @@ def _start_group(
     data = Joined(first, lengths, _plain(rest))
     on_complete = SendRequest(queue, JOIN, data) if rest else None
     try:
-        app.bus.create_batch(queue, requests, batch_id=first, name="celery", on_complete=on_complete)
+        app.bus.create_batch(requests, batch_id=first, name="celery", on_complete=on_complete)
     except InvalidOperationError:
-        if app.bus.get_batch(queue, first) is None:  # else this is a repetition
+        if app.bus.get_batch(first) is None:  # else this is a repetition
             raise
 
 
