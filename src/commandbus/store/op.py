@@ -25,9 +25,15 @@ T = TypeVar("T")
 Build = TypeVar("Build", bound=Callable[..., Any])
 
 Row = Any
-"""One row; engines index it by position."""
+"""One row: a tuple, which engines unpack into names where they get it."""
 
 Rows = Sequence[Row]
+
+
+def scalar(rows: Rows) -> Any:
+    """The value of a statement that answers with one row of one column."""
+    ((value,),) = rows
+    return value
 
 
 class Statement(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ _NEVER = 2**62
 class PostgresArriving(PostgresSending):
     def arrive(self, commands: Sequence[Moving]) -> Op[list[Moving]]:
         rows = yield Statement(self._sql.known_ids, _ids([one.command for one in commands]))
-        known = {(row[0], row[1]) for row in rows}
+        known = {(command_id, domain) for command_id, domain in rows}
         new = [o for o in commands if (o.command.command_id, o.command.domain) not in known]
         if not new:
             return []
@@ -47,20 +47,20 @@ class PostgresArriving(PostgresSending):
         yield Statement(
             self._sql.arrive_audit,
             (
-                *_ids([entry[0] for entry in past]),
-                texts(entry[1] for entry in past),
-                integers(entry[2] for entry in past),
-                texts(entry[3] for entry in past),
+                *_ids([command for command, _, _, _ in past]),
+                texts(kind for _, kind, _, _ in past),
+                integers(at for _, _, at, _ in past),
+                texts(details for _, _, _, details in past),
             ),
         )
         steps = [(one.command, *step) for one in new for step in one.steps]
         yield Statement(
             self._sql.arrive_steps,
             (
-                *_ids([step[0] for step in steps]),
-                texts(step[1] for step in steps),
-                texts(step[2] for step in steps),
-                integers(step[3] for step in steps),
+                *_ids([command for command, _, _, _ in steps]),
+                texts(name for _, name, _, _ in steps),
+                texts(result for _, _, result, _ in steps),
+                integers(at for _, _, _, at in steps),
             ),
         )
         return new

@@ -20,7 +20,7 @@ class PostgresBatches(PostgresBase):
 
     def batch_counts(self, batch_ids: Sequence[UUID]) -> Op[dict[UUID, BatchCounts]]:
         rows = yield Read(self._sql.batch_counts, (numbers(batch_ids),))
-        return {row[0]: BatchCounts(*row[1:]) for row in rows}
+        return {batch_id: BatchCounts(*counts) for batch_id, *counts in rows}
 
 
 def count_columns(counts: Iterable[BatchCounts]) -> tuple[str, str, str, str]:

@@ -146,8 +146,8 @@ def _rest(known: Mapping[int, int]) -> list[Range]:
 
 def _columns(ranges: Sequence[Range]) -> Ranges:
     return Ranges(
-        integers(start[0] for start, _ in ranges),
-        integers(start[1] for start, _ in ranges),
-        integers(end[0] for _, end in ranges),
-        integers(end[1] for _, end in ranges),
+        integers(priority for (priority, _), _ in ranges),
+        integers(seq for (_, seq), _ in ranges),
+        integers(priority for _, (priority, _) in ranges),
+        integers(seq for _, (_, seq) in ranges),
     )

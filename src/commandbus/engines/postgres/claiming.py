@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -23,7 +23,7 @@ from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, 
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
-from commandbus.store.op import Op, Statement, Wake, autocommit
+from commandbus.store.op import Op, Row, Rows, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
@@ -37,8 +37,36 @@ RESCUE_SECONDS = 2.0
 """So long after a rescue every sweep is followed by a look without bounds, in all processes."""
 CAREFUL_SECONDS = 5.0
 """So long after suspects were seen, claims with bounds look for them, too."""
-CRASHES, _AGE, _LEADER = 5, 20, 21
-"""Columns of the query `claim`."""
+
+
+class Unclaimable(NamedTuple):
+    """A row of the query `claim` that is not to be run."""
+
+    seq: int
+    lease_id: int
+    attempts: int
+    crashes: int
+    command_type: str | None
+    command_id: UUID | None
+    correlation_id: UUID | None
+    reply_to: str | None
+    batch_id: UUID | None
+
+    @property
+    def reason(self) -> str:
+        if self.command_type is None:
+            return "ORPHAN" if self.command_id is None else "ENDED"
+        return "EXPIRED"
+
+
+class Received(NamedTuple):
+    """What a claim has put under lease, beside the commands that can run."""
+
+    keys: list[tuple[int, int]]
+    """Priority and sequence of what was taken from its place, in order; not of what came along."""
+    suspects: bool
+    """Whether workers died over some of it."""
+    unclaimable: list[Unclaimable]
 
 
 class PostgresClaiming(PostgresSettling):
@@ -100,8 +128,8 @@ class PostgresClaiming(PostgresSettling):
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         """In how many microseconds an idle worker should look again."""
         wanted = texts([*request.domains, *places])
-        rows = yield Atomic(self._sql.next_moment, (wanted, request.worker))
-        return rows[0][0]  # type: ignore[no-any-return]
+        moment: int | None = scalar((yield Atomic(self._sql.next_moment, (wanted, request.worker))))
+        return moment
 
     def _claim_in_turn(self, request: ClaimRequest, places: list[tuple[str, str]]) -> Op[list[Claimed]]:
         """From all domains of a request, beginning with another one each time; before them from the
@@ -161,20 +189,18 @@ class PostgresClaiming(PostgresSettling):
                         return
                     fresh_only = True
                 continue
-            self._bounds.took(place, [(row[3], row[0]) for row in rows if not row[_LEADER]])
-            suspects = any(row[CRASHES] for row in rows)
-            if suspects:
+            before = len(claimed)
+            received = self._receive(domain, request.worker, rows, claimed)
+            self._bounds.took(place, received.keys)
+            if received.suspects:
                 self._bounds.careful_until[domain] = began + CAREFUL_SECONDS
-            if limit is not None and (not limit.alone or suspects):
+            if limit is not None and (not limit.alone or received.suspects):
                 self._bounds.forget(place)  # more of them may have been left in the queue
             if request.ageing is not None:
-                rows = sorted(rows, key=partial(_rank, request.ageing))
-            ended = self._admit(domain, request.worker, rows, claimed)
-            for lease_id in dict.fromkeys(row[1] for row, _ in ended):
-                refused = [pair for pair in ended if pair[0][1] == lease_id]
-                yield from self._end_unclaimable(domain, request.worker, lease_id, refused)
-            if not ended:
+                claimed[before:] = _by_age(claimed[before:], request.ageing)
+            if not received.unclaimable:
                 return
+            yield from self._end_unclaimable(domain, received.unclaimable)
 
     def _at_once(self, domain: str, wanted: int, limit: SuspectLimit | None) -> int:
         """How many to claim from a domain: while rescued commands wait there, no more than the worker
@@ -184,29 +210,37 @@ class PostgresClaiming(PostgresSettling):
             return wanted
         return min(wanted, limit.room)
 
-    def _admit(
-        self, domain: str, worker: str, rows: Any, claimed: list[Claimed]
-    ) -> list[tuple[Any, str]]:
-        """Rows of the query `claim` as commands under lease; returns those that are none: expired,
-        or without their command."""
+    def _receive(self, domain: str, worker: str, rows: Rows, claimed: list[Claimed]) -> Received:
+        """Rows of the query `claim` as commands under lease, in their order; apart from those that are
+        expired, or without their command."""
         leases: dict[int, dict[int, Seat]] = {}
-        refused: list[tuple[Any, str]] = []
-        leaders = {row[_LEADER] for row in rows} if rows[-1][_LEADER] else ()
+        unclaimable: list[Unclaimable] = []
+        keys: list[tuple[int, int]] = []
+        suspects = False
+        *_, follows = rows[-1]
+        leaders = {leader for *_, leader in rows} if follows else ()
         chains: dict[int, int] = {}
         for row in rows:
             (
-                seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
+                seq, lease_id, now, priority, attempts, crashes, releases, keyed, command_type,
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
                 tags, headers, batch_id, expired, age, leader,
             ) = row  # fmt: skip
-            if lease_id not in leases:
-                leases[lease_id] = {}
-            leases[lease_id][seq] = (attempts + 1, crashes, releases, keyed, priority)
+            if not leader:
+                keys.append((priority, seq))
+            if crashes:
+                suspects = True
             chain = seq if seq in leaders else leader
             if chain:
                 chains[seq] = chain
+            if lease_id not in leases:
+                leases[lease_id] = {}
+            leases[lease_id][seq] = Seat(seq, attempts + 1, crashes, releases, keyed, chain, priority)
             if expired or command_type is None:
-                refused.append((row, _reason(row)))
+                unclaimable.append(Unclaimable(
+                    seq, lease_id, attempts, crashes, command_type, command_id, correlation_id,
+                    reply_to, batch_id,
+                ))  # fmt: skip
                 continue
             if correlation_id is None:
                 correlation_id = command_id
@@ -217,22 +251,27 @@ class PostgresClaiming(PostgresSettling):
             )  # fmt: skip
             claimed.append(command)
         for lease_id, seats in leases.items():
-            self._leases.keep(Held(lease_id, domain, worker, rows[0][2], 0, seats, chains))
-        return refused
+            self._leases.keep(Held(lease_id, domain, worker, now, 0, seats, chains))
+        return Received(keys, suspects, unclaimable)
 
-    def _end_unclaimable(
-        self, domain: str, worker: str, lease_id: int, refused: list[tuple[Any, str]]
-    ) -> Op[None]:
+    def _end_unclaimable(self, domain: str, unclaimable: Sequence[Unclaimable]) -> Op[None]:
+        for lease_id in dict.fromkeys(one.lease_id for one in unclaimable):
+            under = [one for one in unclaimable if one.lease_id == lease_id]
+            yield from self._end_under(domain, lease_id, under)
+
+    def _end_under(self, domain: str, lease_id: int, ended: Sequence[Unclaimable]) -> Op[None]:
         """End expired commands as CANCELED. A queue row without a command, or of one that has ended, is
         only noted, for operators: the tables were changed by hand, and it must not be in a worker's
         way."""
         writes = Writes()
-        for row, reason in refused:
-            seq, attempts, crashes = row[0], row[4], row[5]
+        for one in ended:
+            seq, reason = one.seq, one.reason
             if reason == "EXPIRED":
                 canceled = CommandStatus.CANCELED
                 writes.outcomes.append(
-                    OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
+                    OutcomeRow(
+                        seq, canceled, one.attempts, one.crashes, None, None, ran=0, reason=reason
+                    )
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.EXPIRED, {"reason": reason}))
             elif reason == "ENDED":
@@ -249,21 +288,24 @@ class PostgresClaiming(PostgresSettling):
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
         held = self._leases.get(lease_id)
         assert held is not None
-        expired = [row for row, reason in refused if reason == "EXPIRED" and row[13] is not None]
-        replies = [_reply_to_expired(domain, row) for row in expired]
+        replies = [
+            _reply_to_expired(domain, one.reply_to, one)
+            for one in ended
+            if one.reason == "EXPIRED" and one.reply_to is not None
+        ]
         try:
-            batches = {row[0]: row[18] for row, _ in refused}
+            batches = {one.seq: one.batch_id for one in ended}
             yield from self._write_under(held, batches, writes, replies)
             if any(batch_id is not None for batch_id in batches.values()):
                 yield Wake(BATCHES)
         except StoreUnavailable as error:
             # They stay under the lease and come back with its end; the rest of it is good.
-            logger.warning("could not end %d expired commands: %s", len(refused), error)
+            logger.warning("could not end %d expired commands: %s", len(ended), error)
 
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         """Returns how many were taken back, and in how many seconds more work is due."""
-        rows = yield Atomic(self._sql.sweep, (texts(request.domains), int(RESCUE_SECONDS * SECOND)))
-        expired, gated, promoted, due_in, rescued_to = rows[0]
+        params = (texts(request.domains), int(RESCUE_SECONDS * SECOND))
+        ((expired, gated, promoted, due_in, rescued_to),) = yield Atomic(self._sql.sweep, params)
         self._gated = (self._gated - set(request.domains)) | set(gated)
         for domain in promoted:
             self._bounds.returned(domain)
@@ -292,13 +334,15 @@ class PostgresClaiming(PostgresSettling):
             count = 0
             try:
                 rows = yield Statement(self._sql.take_expired, (integers(skipped + failed), most))
-                taken = [row[0] for row in rows]
-                for domain, worker in dict.fromkeys((row[1], row[2]) for row in rows):
-                    leases = [row for row in rows if (row[1], row[2]) == (domain, worker)]
+                groups: dict[tuple[str, str], list[Row]] = {}
+                for lease_id, domain, worker, *rest in rows:
+                    taken.append(lease_id)
+                    groups.setdefault((domain, worker), []).append((lease_id, *rest))
+                for (domain, worker), leases in groups.items():
                     count += yield from self._take_back(domain, worker, leases)
                 yield Boundary()
                 rescued += count
-                domains.update(row[1] for row in rows)
+                domains.update(domain for domain, _ in groups)
             except Exception as error:  # whatever is wrong with one of these leases
                 yield Undo()
                 if not taken:
@@ -319,16 +363,16 @@ class PostgresClaiming(PostgresSettling):
                 logger.debug("could not tell others of a rescue: %s", error)
         return rescued
 
-    def _take_back(self, domain: str, worker: str, leases: Sequence[Any]) -> Op[int]:
+    def _take_back(self, domain: str, worker: str, leases: Sequence[Row]) -> Op[int]:
         """What expired leases of one worker still held goes back; with what that leads to, in one
         transaction. A worker with transactional handlers has a lease for each command."""
         held = {
             member.seq: (member, lease_id, claimed_at)
-            for lease_id, _, _, claimed_at, seqs, unusual in leases
+            for lease_id, claimed_at, seqs, unusual in leases
             for member in members_of(seqs, unusual)
         }
         rows = yield Statement(self._sql.columns_of, (integers(held),))
-        priorities = {row[0]: row[1] for row in rows}
+        priorities = {seq: priority for seq, priority, _, _ in rows}
         members = [member for seq, (member, _, _) in held.items() if seq in priorities]
         members = yield from self._still_held(members)
         writes = Writes()
@@ -337,9 +381,9 @@ class PostgresClaiming(PostgresSettling):
             plan_lost(writes, member, lease_id, worker, claimed_at)
         if members:
             keyed = {member.seq for member in members if member.keyed}
-            known = Known(priorities, keyed, {row[0]: row[2] for row in rows})
+            known = Known(priorities, keyed, {seq: batch_id for seq, _, batch_id, _ in rows})
             yield from self._write(domain, worker, writes, known)
-        self._leases.forget([row[0] for row in leases])
+        self._leases.forget([lease_id for lease_id, *_ in leases])
         return len(members)
 
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
@@ -347,11 +391,15 @@ class PostgresClaiming(PostgresSettling):
         if not rows:
             return []
         # What this process remembers of them may be old; a settle reads them again.
-        self._leases.forget([row[0] for row in rows])
-        held = [(row[0], member) for row in rows for member in members_of(row[2], row[3])]
+        self._leases.forget([lease_id for lease_id, *_ in rows])
+        held = [
+            (lease_id, member)
+            for lease_id, _, seqs, unusual in rows
+            for member in members_of(seqs, unusual)
+        ]
         columns = yield Statement(self._sql.columns_of, (integers(m.seq for _, m in held),))
-        batches = {row[0]: row[2] for row in columns}
-        domains = sorted({row[1] for row in rows})
+        batches = {seq: batch_id for seq, _, batch_id, _ in columns}
+        domains = sorted({domain for _, domain, _, _ in rows})
         self._rescued_to |= set(domains)
         self._be_careful(domains)
         yield Statement(self._sql.note_rescue, (texts(domains),))
@@ -410,31 +458,26 @@ def suspect_params(limit: SuspectLimit | None) -> tuple[int, bool, bool, int, in
     return limit.room, limit.alone, limit.last_chance, limit.apart, limit.last_apart, LAST_CHANCE
 
 
-def _rank(ageing: int, row: Any) -> tuple[bool, int, int]:
-    """Where a row of the query `claim` stands by priority and by how long it has been due. In a group
-    only the priority counts."""
-    if row[_LEADER]:
-        return True, row[3], row[0]
-    return False, rank(row[3], -(row[_AGE] or 0), ageing), row[0]
+def _by_age(claimed: Sequence[Claimed], ageing: int) -> list[Claimed]:
+    """By priority and by how long they have been due. In a group only the priority counts."""
+
+    def place(one: Claimed) -> tuple[bool, int, int]:
+        if one.follows:
+            return True, one.priority, one.seq
+        return False, rank(one.priority, -one.age, ageing), one.seq
+
+    return sorted(claimed, key=place)
 
 
-def _reason(row: Any) -> str:
-    """Why a row of the query `claim` is not to be run."""
-    command_type, command_id, expired = row[8], row[9], row[19]
-    if command_type is None:
-        return "ORPHAN" if command_id is None else "ENDED"
-    assert expired
-    return "EXPIRED"
-
-
-def _reply_to_expired(domain: str, row: Any) -> NewCommand:
-    """Of a row of the query `claim`."""
+def _reply_to_expired(domain: str, reply_to: str, one: Unclaimable) -> NewCommand:
+    assert one.command_id is not None
+    assert one.command_type is not None
     return reply_command(
-        row[13],
-        command_id=row[9],
+        reply_to,
+        command_id=one.command_id,
         domain=domain,
-        command_type=row[8],
-        correlation_id=row[11] or row[9],
+        command_type=one.command_type,
+        correlation_id=one.correlation_id or one.command_id,
         outcome=ReplyOutcome.CANCELED,
         reason="EXPIRED",
     )

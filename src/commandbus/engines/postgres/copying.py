@@ -74,7 +74,7 @@ def held_line(item: tuple[str, Row]) -> str:
 
 def touches(held: Iterable[tuple[str, Row]], now: int) -> list[tuple[str, str, int]]:
     """That gates are to be looked at; groups some at a time, for there may be as many as commands."""
-    found = sorted({(row[1].domain, gate) for gate, row in held})
+    found = sorted({(command.domain, gate) for gate, (_, command, _, _) in held})
     return [
         (domain, gate, now)
         for domain, gates in groupby(found, key=itemgetter(0))

@@ -100,7 +100,7 @@ class _Examination:
             newest = schemas.verify(self._dsn, self._place.schema)[-1]
         except CommandBusError as error:
             return Finding("schema", _ERROR, f"{self._place.schema}, not usable", str(error))
-        size = self._row("size", self._place.schema)[0]
+        (size,) = self._row("size", self._place.schema)
         return Finding("schema", _OK, f"{self._place.schema}, {newest}, {size}")
 
     def _durability(self) -> Finding:

@@ -8,21 +8,20 @@ from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.store.documents import Document
-from commandbus.store.op import Op, Read
+from commandbus.store.op import Op, Read, scalar
 
 
 class PostgresDocuments(PostgresBase):
     def now(self) -> Op[int]:
-        rows = yield Read(self._sql.now)
-        return int(rows[0][0])
+        return int(scalar((yield Read(self._sql.now))))
 
     def ledger_mark(self) -> Op[int | None]:
         rows = yield Read(self._sql.ledger_mark)
-        return int(rows[0][0]) if rows else None
+        return int(scalar(rows)) if rows else None
 
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Read(self._sql.get_document, (kind, key))
-        return Document(*rows[0]) if rows else None
+        return next((Document(*row) for row in rows), None)
 
     def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
         rows = yield Read(self._sql.get_documents, (kind, texts(keys)))
@@ -57,6 +56,5 @@ class PostgresDocuments(PostgresBase):
         return [Document(*row) for row in rows]
 
     def next_document_due(self, kind: str) -> Op[int | None]:
-        rows = yield Read(self._sql.next_document_due, (kind,))
-        due: int | None = rows[0][0]
+        due: int | None = scalar((yield Read(self._sql.next_document_due, (kind,))))
         return due

@@ -17,14 +17,14 @@ class PostgresErasing(PostgresBase):
         rows = yield Statement(self._sql.lock_ended, (integers(seqs),))
         if not rows:
             return []
-        chosen = [row[0] for row in rows]
-        failures = [read_failure(row[1]) for row in rows]
+        chosen = [seq for seq, _, _ in rows]
+        failures = [read_failure(error) for _, error, _ in rows]
         errors = texts(None if f is None else as_json(erased_failure(f)) for f in failures)
-        reasons = texts(erased_reason(row[2]) for row in rows)
+        reasons = texts(erased_reason(reason) for _, _, reason in rows)
         yield Statement(self._sql.erase_outcomes, (integers(chosen), errors, reasons, MARKER))
         yield Statement(self._sql.erase_commands, (integers(chosen), MARKER))
         kept = yield Statement(self._sql.audit_of, (integers(chosen),))
         details = texts(as_json(erased_details(read_details(text))) for _, text in kept)
-        yield Statement(self._sql.erase_audit, (integers(row[0] for row in kept), details))
+        yield Statement(self._sql.erase_audit, (integers(number for number, _ in kept), details))
         yield Statement(self._sql.erase_rest, (integers(chosen),))
         return chosen

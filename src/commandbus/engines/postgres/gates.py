@@ -52,7 +52,7 @@ class PostgresGates(PostgresBase):
         rows = yield Statement(self._sql.sender_bucket, (domain, gate))
         if not rows:
             return 0.0
-        *limit, full_at, now = rows[0]
+        ((*limit, full_at, now),) = rows
         full_at, wait = take(limit_of_gate(*limit), full_at, now, count)
         if not wait:
             yield Statement(self._sql.fill_bucket, (domain, gate, full_at))
@@ -60,14 +60,14 @@ class PostgresGates(PostgresBase):
 
     def key_holder(self, domain: str, unique_key: str) -> Op[UUID | None]:
         rows = yield Statement(self._sql.key_holders, (texts([domain]), texts([unique_key])))
-        return rows[0][2] if rows else None
+        return next((command_id for _, _, command_id in rows), None)
 
     def free_key(self, domain: str, unique_key: str) -> Op[None]:
         yield Statement(self._sql.free_key, (domain, unique_key))
 
     def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
         rows = yield Read(self._sql.held_at, (seq,))
-        return HeldAt(*rows[0]) if rows else None
+        return next((HeldAt(*row) for row in rows), None)
 
     def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
         """The names of the limits of domains."""
@@ -82,7 +82,7 @@ class PostgresGates(PostgresBase):
         busy = False
         for domain in domains:
             params = (domain, patient, PASS_MAX, ORIGIN, self._notify, ageing)
-            passed, tagged, elsewhere = (yield Atomic(self._sql.admit, params))[0]
+            ((passed, tagged, elsewhere),) = yield Atomic(self._sql.admit, params)
             if passed:
                 # It comes with old keys, which claims have gone past.
                 self._bounds.forget(domain)

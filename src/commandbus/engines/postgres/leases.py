@@ -18,8 +18,11 @@ REMEMBERED_MAX = 5_000
 
 _unusual = msgspec.json.Decoder(dict[str, tuple[int, int, int, bool]])
 
-Seat = tuple[int, int, int, bool, int]
-"""attempt, crashes, releases, keyed, priority of a command under lease"""
+
+class Seat(Member, frozen=True, array_like=True, gc=False):
+    """A command under lease, as far as its settle has to know it."""
+
+    priority: int = 0
 
 
 class Held(msgspec.Struct, frozen=True):

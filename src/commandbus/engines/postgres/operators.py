@@ -17,11 +17,12 @@ from commandbus.domain.lifecycle import (
 )
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
+from commandbus.engines.postgres.rows import Standing
 from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
 from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
-from commandbus.store.op import Op, Statement, Wake, autocommit
+from commandbus.store.op import Op, Statement, Wake, autocommit, scalar
 from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
@@ -38,40 +39,42 @@ CHECK_SECONDS = 2.0
 
 class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        seq, priority, waiting, scheduled = row[0], row[1], row[10], row[11]
-        if not waiting and not scheduled:
-            refuse_cancel(status_of(row))
-        yield Statement(self._sql.delete_waiting, (domain, priority, seq))
+        found = yield from self._standing(domain, command_id)
+        seq = found.seq
+        if not found.waits:
+            refuse_cancel(found.known_status)
+        yield Statement(self._sql.delete_waiting, (domain, found.priority, seq))
         details = {"reason": reason} | ({"actor": actor} if actor else {})
-        canceled = CommandStatus.CANCELED
-        outcome = OutcomeRow(seq, canceled, row[8], row[9], None, None, ran=0, reason=reason)
+        canceled, attempts, crashes = (
+            CommandStatus.CANCELED, found.waiting_attempts, found.waiting_crashes,
+        )  # fmt: skip
+        outcome = OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
         note = AuditRow(seq, AuditEventType.CANCELED, details)
         writes = Writes(outcomes=[outcome], audits=[note])
-        known = Known({}, {seq}, {seq: row[12]})
+        known = Known({}, {seq}, {seq: found.batch_id})
         yield from self._write(domain, None, writes, known)
         yield Wake(domain)
 
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        seq, waiting, scheduled = row[0], row[10], row[11]
-        if not waiting and not scheduled:
-            refuse_edit(status_of(row))
-        waits = (yield Statement(self._sql.delete_waiting, (domain, row[1], seq)))[0]
-        attempts, crashes, releases, present, now = waits
+        found = yield from self._standing(domain, command_id)
+        seq = found.seq
+        if not found.waits:
+            refuse_edit(found.known_status)
+        taken = yield Statement(self._sql.delete_waiting, (domain, found.priority, seq))
+        ((attempts, crashes, releases, present, now),) = taken
         due_at = edit.moment(present, now)
         params = (seq, edit.priority, due_at if edit.moves else None)
-        priority, _ = (yield Statement(self._sql.edit_command, params))[0]
+        ((priority, _),) = yield Statement(self._sql.edit_command, params)
         moved = QueueRow(seq, attempts, crashes, releases, delay=due_at - now)
-        known = Known({seq: priority}, {seq}, {seq: row[12]})
+        known = Known({seq: priority}, {seq}, {seq: found.batch_id})
         yield from self._write(domain, None, Writes(requeues=[moved]), known)
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        if status_of(row) is not PARKED:
+        found = yield from self._standing(domain, command_id)
+        if found.known_status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
-        seq, batch_id = row[0], row[12]
+        seq, batch_id = found.seq, found.batch_id
         yield Statement(self._sql.revoke_parked, (seq, reason))
         for status, sign in ((PARKED, -1), (CommandStatus.CANCELED, 1)):
             yield from self.add_batch_counts(tally([(batch_id, status)], sign), "")
@@ -85,13 +88,13 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         yield Wake(topic)
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        seq, priority, data = row[:3]
+        found = yield from self._standing(domain, command_id)
+        seq = found.seq
         transition = Transition(f"operator_{action.kind}")
-        status = after(status_of(row), transition)
+        status = after(found.known_status, transition)
         yield Statement(self._sql.take_up, (seq, domain, transition.upper()))
-        yield from self.add_batch_counts(tally([(row[12], PARKED)], -1), "")
-        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
+        yield from self.add_batch_counts(tally([(found.batch_id, PARKED)], -1), "")
+        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(found.data))
         writes = Writes(audits=[note])
         if status is CommandStatus.PENDING:
             yield Statement(self._sql.send_back, (seq, action.data))
@@ -101,17 +104,17 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
                 OutcomeRow(
                     seq,
                     status,
-                    row[5],
-                    row[6],
+                    found.attempts,
+                    found.crashes,
                     None,
                     None,
                     ran=0,
                     result=action.result,
-                    error=read_failure(row[7]),
+                    error=read_failure(found.error),
                     reason=action.reason,
                 )
             )
-        known = Known({seq: priority}, {seq}, {seq: row[12]})
+        known = Known({seq: found.priority}, {seq}, {seq: found.batch_id})
         yield from self._write(domain, None, writes, known)
 
     def note(
@@ -126,11 +129,12 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         params = (command_id, domain, str(kind), as_json(details), parked)
         return bool((yield Statement(self._sql.note, params)))
 
-    def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
+    def _standing(self, domain: str, command_id: UUID) -> Op[Standing]:
         rows = yield Statement(self._sql.standing, (command_id, domain))
         if not rows:
             raise CommandNotFoundError(domain, command_id)
-        return rows[0]
+        (row,) = rows
+        return Standing(*row)
 
     @autocommit
     def check(self) -> Op[None]:
@@ -145,7 +149,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
 
     def purge(self, domain: str | None) -> Op[int]:
         chosen = "select seq from commandbus.command where $1::text is null or domain = $1::text"
-        count = (yield self._in_schema(f"select count(*) from ({chosen}) c", domain))[0][0]
+        count = scalar((yield self._in_schema(f"select count(*) from ({chosen}) c", domain)))
         for table in _TABLES_BY_SEQ:
             yield self._in_schema(f"delete from commandbus.{table} where seq in ({chosen})", domain)
         for table in ("lease", "tally", "domain", "limit_rule", "touch", "bucket", "place"):
@@ -162,10 +166,3 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
 
     def _in_schema(self, sql: str, domain: str | None) -> Statement:
         return Statement(in_schema(sql, self._schema), (domain,))
-
-
-def status_of(row: Any) -> CommandStatus:
-    """Of a row of the query `standing`."""
-    if row[4] is not None:
-        return CommandStatus(row[4])
-    return CommandStatus.PENDING if row[10] or row[11] else CommandStatus.IN_PROGRESS

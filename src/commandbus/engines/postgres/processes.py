@@ -12,7 +12,7 @@ from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.failures import UniqueViolation
 from commandbus.engines.postgres.statements import Atomic
-from commandbus.store.op import Op, Read, Statement, autocommit
+from commandbus.store.op import Op, Read, Statement, autocommit, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
 
 
@@ -39,7 +39,7 @@ class PostgresProcesses(PostgresBase):
             return [row.process_id for row in rows if str(row.process_id) in error.detail] or [
                 rows[0].process_id
             ]
-        return [row[0] for row in taken]
+        return [process_id for (process_id,) in taken]
 
     def put_processes(
         self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
@@ -55,7 +55,7 @@ class PostgresProcesses(PostgresBase):
             unless(False, [row.ended for row in rows]),
         )
         written = yield Atomic(self._sql.put_processes, params + _event_columns(events))
-        known = {row[0] for row in written}
+        known = {process_id for (process_id,) in written}
         return [row.process_id for row in rows if row.process_id not in known]
 
     def lock_processes(self, process_ids: Iterable[UUID]) -> Op[list[ProcessRow]]:
@@ -67,12 +67,12 @@ class PostgresProcesses(PostgresBase):
         return [_row(row) for row in rows]
 
     def next_process_due(self, types: Sequence[str]) -> Op[float | None]:
-        rows = yield Read(self._sql.next_process_due, (texts(types),))
-        return None if rows[0][0] is None else rows[0][0] / SECOND
+        due_in = scalar((yield Read(self._sql.next_process_due, (texts(types),))))
+        return None if due_in is None else due_in / SECOND
 
     def get_process(self, process_id: UUID) -> Op[ProcessRow | None]:
         rows = yield Read(self._sql.get_process, (process_id,))
-        return _row(rows[0]) if rows else None
+        return next(map(_row, rows), None)
 
     def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
         # What the status says beside itself is added, so that an index finds the few that fit.
@@ -99,11 +99,13 @@ class PostgresProcesses(PostgresBase):
 
     def process_events(self, process_id: UUID) -> Op[list[ProcessEventRow]]:
         rows = yield Read(self._sql.process_events, (process_id,))
-        return [ProcessEventRow(row[0], ProcessEventType(row[1]), *row[2:]) for row in rows]
+        return [
+            ProcessEventRow(process, ProcessEventType(kind), *rest) for process, kind, *rest in rows
+        ]
 
     def recorded_steps(self, seq: int) -> Op[dict[str, str]]:
         rows = yield Read(self._sql.recorded_steps, (seq,))
-        return {row[0]: row[1] for row in rows}
+        return dict(rows)
 
     @autocommit
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
@@ -121,5 +123,5 @@ def _event_columns(events: Sequence[ProcessEventRow]) -> tuple[str, ...]:
 
 
 def _row(row: Any) -> ProcessRow:
-    values: list[Any] = [*row[:3], ProcessStatus(row[3]), *row[4:]]
-    return ProcessRow(*values)
+    process_id, process_type, reply_to, status, *rest = row
+    return ProcessRow(process_id, process_type, reply_to, ProcessStatus(status), *rest)

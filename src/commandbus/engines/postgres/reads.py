@@ -14,9 +14,9 @@ from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.leases import members_of
-from commandbus.engines.postgres.rows import Running, as_facts, as_record, is_running
+from commandbus.engines.postgres.rows import Depth, KnownCommand, Running, as_facts, as_record
 from commandbus.engines.postgres.statements import Atomic, in_schema
-from commandbus.store.op import Op, Read
+from commandbus.store.op import Op, Read, Rows, scalar
 from commandbus.store.reading import read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
@@ -47,11 +47,11 @@ class PostgresReads(PostgresBase):
         return (yield from self._records(_BY_ID, (command_id, domain)))
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
-        params = numbers(place[0] for place in commands), texts(place[1] for place in commands)
+        params = numbers(key for key, _ in commands), texts(domain for _, domain in commands)
         rows = yield Read(self._sql.endings, params)
         return {
-            (row[0], row[1]): Ended(read_status(row[2]), row[3], read_failure(row[4]), row[5])
-            for row in rows
+            (key, domain): Ended(read_status(status), result, read_failure(error), reason)
+            for key, domain, status, result, error, reason in rows
         }
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
@@ -75,23 +75,23 @@ class PostgresReads(PostgresBase):
     def _few_waiting(self) -> Op[list[int] | None]:
         """Everything that waits, if it is so little that naming it is the quickest way to find it."""
         rows = yield Read(self._sql.few_waiting, (FEW + 1,))
-        return None if len(rows) > FEW else sorted(row[0] for row in rows)
+        return None if len(rows) > FEW else sorted(seq for (seq,) in rows)
 
     def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
-        rows = yield Read(f"{self._sql.records} {clauses}", params)
+        known = _known((yield Read(f"{self._sql.records} {clauses}", params)))
         running: Running = {}
-        if any(is_running(row) for row in rows):
+        if any(one.is_running for one in known):
             running = yield from self._running()
             # Neither waiting, nor ended, nor under lease: it moved between the two looks.
-            if any(is_running(row) and row[0] not in running for row in rows):
-                rows = yield Read(f"{self._sql.records} {clauses}", params)
-            rows = yield from self._locate(rows, running)
-        return [as_record(row, running) for row in rows]
+            if any(one.is_running and one.seq not in running for one in known):
+                known = _known((yield Read(f"{self._sql.records} {clauses}", params)))
+            known = yield from self._locate(known, running)
+        return [as_record(one, running) for one in known]
 
-    def _locate(self, rows: Any, running: Running) -> Op[Any]:
+    def _locate(self, known: list[KnownCommand], running: Running) -> Op[list[KnownCommand]]:
         """Rows of the query `records`, with what it does not see of those that wait."""
         yield from ()
-        return rows
+        return known
 
     def _running(self) -> Op[Running]:
         """What is under lease: few rows, each with many commands."""
@@ -103,8 +103,7 @@ class PostgresReads(PostgresBase):
         }
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
-        rows = yield Read(self._sql.parked, (domain, command_type))
-        return int(rows[0][0])
+        return int(scalar((yield Read(self._sql.parked, (domain, command_type)))))
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         rows = yield Read(self._sql.overdue, (int(seconds * SECOND), limit))
@@ -112,19 +111,15 @@ class PostgresReads(PostgresBase):
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         running = yield from self._running()
-        rows = yield Read(f"{self._sql.records} {_BY_ID}", (command_id, domain))
+        known = _known((yield Read(f"{self._sql.records} {_BY_ID}", (command_id, domain))))
         events: list[AuditEvent] = []
-        for row in rows:
-            kept = yield Read(self._sql.audit, (row[0],))
-            events += compose(
-                as_facts(row, running),
-                [read_entry(*entry) for entry in kept],
-            )
+        for one in known:
+            kept = yield Read(self._sql.audit, (one.seq,))
+            events += compose(as_facts(one, running), [read_entry(*entry) for entry in kept])
         return events
 
     def last_sequence(self) -> Op[int]:
-        rows = yield Read(self._sql.last_sequence)
-        return int(rows[0][0])
+        return int(scalar((yield Read(self._sql.last_sequence))))
 
     def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
         rows = yield Read(
@@ -141,7 +136,7 @@ class PostgresReads(PostgresBase):
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:
         rows = yield Read(self._sql.recent_runs, (limit,))
-        return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
+        return [Run(domain, read_status(status), *rest) for domain, status, *rest in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         moments = payload.encode(dict(cutoffs), what="cutoffs")
@@ -149,42 +144,45 @@ class PostgresReads(PostgresBase):
         return pruned(rows, cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
-        row = yield from self._stats_row(domain, cap)
+        depth = yield from self._depth(domain, cap)
         tally = dict((yield Read(self._sql.tally, (domain,))))
-        now, ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason = row[:9]
-        held, tagged = row[9:]
-        waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
+        now, moments = depth.now, (depth.oldest, depth.next_due)
+        waiting_since = [moment for moment in moments if moment is not None and moment <= now]
         return QueueStats(
             domain=domain,
-            ready=ready + due + held + tagged,
-            scheduled=scheduled,
-            running=running,
+            ready=depth.ready + depth.due + depth.held + depth.tagged,
+            scheduled=depth.scheduled,
+            running=depth.running,
             parked=tally.get(PARKED, 0),
             completed=tally.get(CommandStatus.COMPLETED, 0),
             failed=tally.get(CommandStatus.FAILED, 0),
             canceled=tally.get(CommandStatus.CANCELED, 0),
             oldest_ready_age=(now - min(waiting_since)) / SECOND if waiting_since else None,
-            paused=paused_at is not None,
-            paused_reason=paused_reason,
-            paused_at=as_optional_datetime(paused_at),
-            held=held,
+            paused=depth.paused_at is not None,
+            paused_reason=depth.paused_reason,
+            paused_at=as_optional_datetime(depth.paused_at),
+            held=depth.held,
             operator_actions=operator_actions(tally),
         )
 
-    def _stats_row(self, domain: str, cap: int | None) -> Op[Any]:
-        return (yield Read(self._sql.stats, (domain, cap)))[0]
+    def _depth(self, domain: str, cap: int | None) -> Op[Depth]:
+        (row,) = yield Read(self._sql.stats, (domain, cap))
+        return Depth(*row)
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
-        rows = yield Read(self._sql.next_lease_end, (worker,))
-        return None if rows[0][0] is None else float(rows[0][0]) / SECOND
+        ends_in = scalar((yield Read(self._sql.next_lease_end, (worker,))))
+        return None if ends_in is None else float(ends_in) / SECOND
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
-        rows = yield Read(self._sql.ahead, (domain, priority, seq, limit))
-        return int(rows[0][0])
+        return int(scalar((yield Read(self._sql.ahead, (domain, priority, seq, limit)))))
 
     def domains(self) -> Op[list[str]]:
         rows = yield Read(self._sql.domains)
-        return [row[0] for row in rows]
+        return [domain for (domain,) in rows]
+
+
+def _known(rows: Rows) -> list[KnownCommand]:
+    return [KnownCommand(*row) for row in rows]
 
 
 def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list[Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from commandbus.domain.command import CommandRecord, Progress
 from commandbus.domain.lifecycle import CommandStatus
@@ -22,82 +23,163 @@ Running = dict[int, tuple[str, int, Member]]
 """Worker, time of the claim and member of each command under lease, by sequence."""
 
 
-def is_running(row: Any) -> bool:
-    """Of a row of the query `records`: it has neither an outcome nor a place in a queue."""
-    return row[16] is None and row[26] is None
+class KnownCommand(NamedTuple):
+    """A row of the query `records`. The attempts are there with a status, other columns of what waits
+    and of its progress with the first of them."""
+
+    seq: int
+    domain: str
+    command_type: str
+    command_id: UUID
+    data: str
+    correlation_id: UUID
+    causation_id: UUID | None
+    reply_to: str | None
+    priority: int
+    max_attempts: int | None
+    created_at: int
+    due_at: int
+    expires_at: int | None
+    unique_key: str | None
+    tags: str | None
+    headers: str | None
+    status: str | None
+    attempts: int
+    crashes: int
+    lease_id: int | None
+    worker: str | None
+    started_at: int | None
+    finished_at: int | None
+    result: str | None
+    error: str | None
+    reason: str | None
+    waiting_attempts: int | None
+    waiting_crashes: int
+    waiting_until: int | None
+    percent: float | None
+    message: str
+    reported_at: int
+    last_note: str | None
+    batch_id: UUID | None
+    group_key: str | None
+    requires: str | None
+
+    @property
+    def is_running(self) -> bool:
+        """It has neither an outcome nor a place in a queue."""
+        return self.status is None and self.waiting_attempts is None
 
 
-def as_record(row: Any, running: Running) -> CommandRecord:
-    """A row of the query `records`."""
-    (
-        seq, domain, command_type, command_id, data, correlation_id, causation_id, reply_to,
-        priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
-        status, attempts, crashes, _lease_id, worker, started_at, finished_at, result, error, reason,
-        waiting_attempts, waiting_crashes, waiting_until, percent, message, reported_at, last_note,
-        batch_id, group_key, requires,
-    ) = row  # fmt: skip
-    if status is None and waiting_attempts is not None:
-        status, attempts, crashes = CommandStatus.PENDING, waiting_attempts, waiting_crashes
+class Standing(NamedTuple):
+    """A row of the query `standing`: where a command stands."""
+
+    seq: int
+    priority: int
+    data: str
+    keyed: bool
+    status: str | None
+    attempts: int
+    crashes: int
+    error: str | None
+    waiting_attempts: int
+    waiting_crashes: int
+    ready: bool
+    scheduled: bool
+    batch_id: UUID | None
+
+    @property
+    def waits(self) -> bool:
+        return self.ready or self.scheduled
+
+    @property
+    def known_status(self) -> CommandStatus:
+        if self.status is not None:
+            return CommandStatus(self.status)
+        return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
+
+
+class Depth(NamedTuple):
+    """A row of the query `stats`: what waits and runs in a domain."""
+
+    now: int
+    ready: int
+    scheduled: int
+    due: int
+    running: int
+    oldest: int | None
+    next_due: int | None
+    paused_at: int | None
+    paused_reason: str | None
+    held: int = 0
+    tagged: int = 0
+
+
+def as_record(row: KnownCommand, running: Running) -> CommandRecord:
+    status, attempts, crashes = row.status, row.attempts, row.crashes
+    worker, started_at = row.worker, row.started_at
+    if status is None and row.waiting_attempts is not None:
+        status, attempts, crashes = CommandStatus.PENDING, row.waiting_attempts, row.waiting_crashes
     elif status is None:
         status = CommandStatus.IN_PROGRESS
-        worker, started_at, member = running.get(seq, (None, None, None))
+        worker, started_at, member = running.get(row.seq, (None, None, None))
         attempts, crashes = (member.attempt, member.crashes) if member else (0, 0)
-    columns = read_columns(data, result, tags, headers)
+    columns = read_columns(row.data, row.result, row.tags, row.headers)
+    progress = None
+    if row.percent is not None:
+        progress = Progress(row.percent, row.message, as_datetime(row.reported_at))
     return CommandRecord(
-        domain=domain,
-        command_type=command_type,
-        command_id=command_id,
+        domain=row.domain,
+        command_type=row.command_type,
+        command_id=row.command_id,
         status=read_status(status),
         data=columns.data,
-        correlation_id=correlation_id,
-        causation_id=causation_id,
-        reply_to=reply_to,
-        priority=priority,
+        correlation_id=row.correlation_id,
+        causation_id=row.causation_id,
+        reply_to=row.reply_to,
+        priority=row.priority,
         attempts=attempts,
         crashes=crashes,
-        max_attempts=max_attempts,
-        created_at=as_datetime(created_at),
-        due_at=as_datetime(due_at if waiting_until is None else waiting_until),
-        expires_at=as_optional_datetime(expires_at),
+        max_attempts=row.max_attempts,
+        created_at=as_datetime(row.created_at),
+        due_at=as_datetime(row.due_at if row.waiting_until is None else row.waiting_until),
+        expires_at=as_optional_datetime(row.expires_at),
         started_at=as_optional_datetime(started_at),
-        finished_at=as_optional_datetime(finished_at),
+        finished_at=as_optional_datetime(row.finished_at),
         worker=worker,
         result=columns.result,
-        error=read_failure(error) or noted_failure(last_note),
-        reason=reason,
-        unique_key=unique_key,
+        error=read_failure(row.error) or noted_failure(row.last_note),
+        reason=row.reason,
+        unique_key=row.unique_key,
         tags=columns.tags,
         headers=columns.headers,
-        progress=None if percent is None else Progress(percent, message, as_datetime(reported_at)),
-        sequence=seq,
-        batch_id=batch_id,
-        group_key=group_key,
-        requires=tuple(requires.split(",")) if requires else (),
+        progress=progress,
+        sequence=row.seq,
+        batch_id=row.batch_id,
+        group_key=row.group_key,
+        requires=tuple(row.requires.split(",")) if row.requires else (),
         unreadable=columns.unreadable + (() if status in _STATUSES else (f"status: {status!r}",)),
     )
 
 
-def as_facts(row: Any, running: Running) -> Facts:
-    """A row of the query `records`, as far as it belongs in the trail."""
-    status, attempts, lease_id, worker, started_at, finished_at = (
-        row[16], row[17], row[19], row[20], row[21], row[22],
-    )  # fmt: skip
-    completed = now_running = None
-    if status == CommandStatus.COMPLETED and lease_id is not None:
-        completed = (started_at, finished_at, worker, attempts)
-    if is_running(row) and row[0] in running:
-        name, claimed_at, member = running[row[0]]
+def as_facts(row: KnownCommand, running: Running) -> Facts:
+    """What of it belongs in the trail."""
+    completed: Any = None
+    now_running = None
+    if row.status == CommandStatus.COMPLETED and row.lease_id is not None:
+        completed = (row.started_at, row.finished_at, row.worker, row.attempts)
+    if row.is_running and row.seq in running:
+        name, claimed_at, member = running[row.seq]
         now_running = (claimed_at, name, member.attempt)
     return Facts(
-        domain=row[1],
-        command_id=row[3],
-        command_type=row[2],
-        created_at=row[10],
-        correlation_id=row[5],
-        causation_id=row[6],
-        reply_to=row[7],
-        priority=row[8],
-        headers=read_details(row[15]) if row[15] else {},
+        domain=row.domain,
+        command_id=row.command_id,
+        command_type=row.command_type,
+        created_at=row.created_at,
+        correlation_id=row.correlation_id,
+        causation_id=row.causation_id,
+        reply_to=row.reply_to,
+        priority=row.priority,
+        headers=read_details(row.headers) if row.headers else {},
         completed=completed,
         running=now_running,
     )

@@ -14,6 +14,7 @@ from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.statements import PACKAGE, in_schema
 from commandbus.errors import SchemaOutdated, StoreUnavailable
+from commandbus.store.op import scalar
 from commandbus.store.sql_files import read_text
 from commandbus.store.versions import accepts, compatible_from
 
@@ -107,7 +108,7 @@ def verify_rights(dsn: str) -> bool:
     with connect(place) as connection:
         _verified(connection, place.schema)
         try:
-            return bool(connection.execute(_script(_MAY_WRITE, place.schema)).fetchall()[0][0])
+            return bool(scalar(connection.execute(_script(_MAY_WRITE, place.schema)).fetchall()))
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -158,7 +159,8 @@ def connect(place: Location) -> psycopg.Connection[Any]:
 def _applied(connection: psycopg.Connection[Any], schema: str) -> dict[int, Applied]:
     sql = _script(_APPLIED, schema)
     try:
-        return {row[0]: Applied(*row) for row in connection.execute(sql).fetchall()}
+        applied = [Applied(*row) for row in connection.execute(sql).fetchall()]
+        return {one.version: one for one in applied}
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return {}
     except psycopg.Error as error:

@@ -25,7 +25,7 @@ from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.gates import PostgresGates
 from commandbus.engines.postgres.statements import ORIGIN, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
-from commandbus.store.op import Op, Read, Statement, Wake, autocommit
+from commandbus.store.op import Op, Read, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
 
 COPY_MIN = 120
@@ -51,7 +51,7 @@ class PostgresSending(PostgresGates):
                 rows = yield self._insert_statement(commands, False, Shared)
         except UniqueViolation as error:
             raise _duplicate(error, commands) from error
-        command, due_in = commands[0], rows[0][1]
+        (command,), ((_, due_in),) = commands, rows
         yield Wake(
             command.domain, due_in / SECOND if due_in > 0 else None, command.requires is not None
         )
@@ -106,8 +106,8 @@ class PostgresSending(PostgresGates):
             if kind is not Shared:
                 raise
             rows = yield self._insert_statement(commands, False, kind)
-        yield from _wakes(commands, _soonest(commands, [(row[0], row[1]) for row in rows]))
-        return [row[0] is not None for row in rows]
+        yield from _wakes(commands, _soonest(commands, rows))
+        return [seq is not None for seq, _ in rows]
 
     def _insert_statement(
         self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
@@ -152,13 +152,12 @@ class PostgresSending(PostgresGates):
         return pending
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
-        rows = yield Statement(self._sql.count_pending, (domain, limit))
-        return int(rows[0][0])
+        return int(scalar((yield Statement(self._sql.count_pending, (domain, limit)))))
 
     def _refuse_known(self, commands: Sequence[NewCommand]) -> Op[None]:
         """Raise DuplicateCommandError when one of these was sent before."""
         ids = numbers(c.command_id for c in commands), texts([c.domain for c in commands])
-        known = {(row[0], row[1]) for row in (yield Read(self._sql.known_ids, ids))}
+        known = {(key, domain) for key, domain in (yield Read(self._sql.known_ids, ids))}
         for command in commands:
             if (command.command_id, command.domain) in known:
                 raise DuplicateCommandError(command.domain, command.command_id)
@@ -169,7 +168,7 @@ class PostgresSending(PostgresGates):
             return {}
         keys = texts([c.domain for c in commands]), texts([c.unique_key for c in commands])
         rows = yield Read(self._sql.key_holders, keys)
-        return {(row[0], row[1]): row[2] for row in rows}
+        return {(domain, unique_key): holder for domain, unique_key, holder in rows}
 
     def _name_holders(
         self, commands: Sequence[NewCommand], taken: list[int], results: list[Inserted | None]
@@ -191,11 +190,11 @@ class PostgresSending(PostgresGates):
         return free
 
     def _copy(self, commands: list[NewCommand]) -> Op[list[bool]]:
-        now, seqs, limited = (yield Statement(self._sql.draw_sequences, (len(commands),)))[0]
+        ((now, seqs, limited),) = yield Statement(self._sql.draw_sequences, (len(commands),))
         if not limited and all(map(is_plain, commands)):
             return (yield from self._copy_plain(commands, seqs, now))
         gates = (yield from self._gates_of({c.domain for c in commands})) if limited else {}
-        keyed = [pair for pair in zip(seqs, commands, strict=True) if pair[1].unique_key is not None]
+        keyed = [(seq, c) for seq, c in zip(seqs, commands, strict=True) if c.unique_key is not None]
         left_out: set[int] = set()
         if keyed:
             rows = yield Statement(
@@ -206,7 +205,7 @@ class PostgresSending(PostgresGates):
                     integers([seq for seq, _ in keyed]),
                 ),
             )
-            left_out = {seq for seq, _ in keyed} - {row[0] for row in rows}
+            left_out = {seq for seq, _ in keyed} - {seq for (seq,) in rows}
         kept: list[Row] = []
         ready: list[Row] = []
         later: list[Row] = []
@@ -302,7 +301,8 @@ def _plain_announced(command: NewCommand) -> tuple[Any, ...]:
 
 
 def _plain_silent(command: NewCommand) -> tuple[Any, ...]:
-    return *_plain_announced(command)[:-1], False
+    c = command
+    return c.command_id, c.domain, c.command_type, c.data, c.priority, ORIGIN, False
 
 
 def _alone_announced(command: NewCommand) -> tuple[Any, ...]:

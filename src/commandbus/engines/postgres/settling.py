@@ -12,7 +12,7 @@ from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.batches import count_columns
-from commandbus.engines.postgres.leases import Held, members_of
+from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary, Urgent
 from commandbus.store.batching import tally
@@ -95,23 +95,26 @@ class PostgresSettling(PostgresSending):
             shrink = built.shrinks.get(lease_id)
             held = shrink.held if shrink else self._leases.get(lease_id)
             seat = held.seats.get(seq) if held else None
-            if held is None or seat is None or seat[0] != settlement.attempt or seq in built.proofs:
+            if (
+                held is None
+                or seat is None
+                or seat.attempt != settlement.attempt
+                or seq in built.proofs
+            ):
                 unknown.append(settlement)
                 continue
             if shrink is None:
                 shrink = built.shrinks[lease_id] = Shrink(held, [])
             shrink.settled.append(seq)
-            attempt, crashes, releases, keyed, priority = seat
-            member = Member(seq, attempt, crashes, releases, keyed)
-            plan(built.writes, settlement, member, held.worker, held.claimed_at)
+            plan(built.writes, settlement, seat, held.worker, held.claimed_at)
             built.proofs[seq] = lease_id
-            built.known.priorities[seq] = priority
+            built.known.priorities[seq] = seat.priority
             built.worker = held.worker
             if settlement.batch_id is not None:
                 built.known.batches[seq] = settlement.batch_id
             if settlement.sends:
                 built.sends += [(lease_id, command) for command in settlement.sends]
-            if keyed:
+            if seat.keyed:
                 built.known.keyed.add(seq)
         return built
 
@@ -122,8 +125,9 @@ class PostgresSettling(PostgresSending):
         leases = _lease_columns(built.shrinks, rests)
         params = (*leases, None, built.worker, *self._params(built), *transported)
         rows = yield kind(sql, params)
-        valid = {row[0] for row in rows}
-        for _, domain, priority, seq in rows:
+        valid: set[int] = set()
+        for lease_id, domain, priority, seq in rows:
+            valid.add(lease_id)
             if seq is not None:
                 # It passed its gate with an old key, which claims may have gone past.
                 self._bounds.lower(domain, priority, seq)
@@ -168,16 +172,18 @@ class PostgresSettling(PostgresSending):
         rows = yield Statement(self._sql.lock_leases, (integers(wanted),))
         for lease_id, domain, worker, claimed_at, version, seqs, unusual in rows:
             columns = yield Statement(self._sql.columns_of, (integers(seqs),))
-            priorities = {column[0]: column[1] for column in columns}
-            holders = {column[0]: column[3] for column in columns if column[3] is not None}
+            priorities = {seq: priority for seq, priority, _, _ in columns}
+            holders = {seq: holder for seq, _, _, holder in columns if holder is not None}
             seats = {
-                m.seq: (m.attempt, m.crashes, m.releases, m.keyed, priorities.get(m.seq, 0))
+                m.seq: Seat(
+                    m.seq, m.attempt, m.crashes, m.releases, m.keyed, priority=priorities.get(m.seq, 0)
+                )
                 for m in members_of(seqs, unusual)
             }
             chains = {seq: holders[seq] for seq in seats if seq in holders}
             found = Held(lease_id, domain, worker, claimed_at, version, seats, chains)
             yield from self._keep_found(found)
-        self._leases.forget(set(wanted) - {row[0] for row in rows})
+        self._leases.forget(set(wanted) - {lease_id for lease_id, *_ in rows})
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Remember a lease that was read from the server."""
@@ -193,7 +199,7 @@ class PostgresSettling(PostgresSending):
     ) -> Op[None]:
         """Write something else than settlements about commands of a lease, and take them out of it.
         The commands are given with their batches."""
-        keyed = {seq for seq in batches if held.seats[seq][3]}
+        keyed = {seq for seq in batches if held.seats[seq].keyed}
         prepared = Prepared(
             writes,
             dict.fromkeys(batches, held.lease_id),
@@ -245,7 +251,7 @@ class PostgresSettling(PostgresSending):
         wanted = integers(sorted(lease_ids))
         statement = Urgent(self._sql.renew, (wanted, int(seconds * SECOND)), seconds=seconds / 4)
         rows = yield statement
-        renewed = {row[0] for row in rows}
+        renewed = {lease_id for (lease_id,) in rows}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
         self._leases.forget(gone)
         return gone

@@ -22,7 +22,7 @@ from commandbus.engines.postgres.callers import AsyncCallerSession, CallerSessio
 from commandbus.engines.postgres.conduct import BEGIN, COMMIT, ROLLBACK
 from commandbus.engines.postgres.connections import AsyncLine, Line
 from commandbus.engines.postgres.statements import Ending, Script
-from commandbus.store.op import Op, Rows
+from commandbus.store.op import Op, Rows, scalar
 from commandbus.store.session import TransactionEnded
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class _Transaction:
     """Those that the handler gets, and those of the bus."""
 
     def __init__(self, connection: Any, line: Line | AsyncLine, mark: str, begun: Rows) -> None:
-        self._mark, self._began = mark, begun[0][0]
+        self._mark = mark
+        ((self._began, *_),) = begun
         self._open = True
         self._committing = False
         """From then on, a transaction that is not open any more was not ended by the handler."""
@@ -100,7 +101,7 @@ class _Transaction:
     def _restore(self, connection: Any, state: Rows, left: bool) -> bool:
         """Make the connection as it was, or close it; whether the handler ended the transaction."""
         self._open = False
-        mark, tainted = state[0] if state else (None, None)
+        mark, tainted = next(iter(state), (None, None))
         ended = not self._committing and (left or mark == self._mark)
         if ended or tainted != "f":
             connection.pgconn.finish()
@@ -131,7 +132,7 @@ class BlockingTransaction(_Transaction):
             raise
 
     def record(self, op: Op[T]) -> T:
-        if self._is_idle(self.connection) or self._line.execute(_LOOK)[0][0] != self._began:
+        if self._is_idle(self.connection) or scalar(self._line.execute(_LOOK)) != self._began:
             op.close()
             raise TransactionEnded
         return self.session.run_last(op)
@@ -180,7 +181,7 @@ class AwaitingTransaction(_Transaction):
             raise
 
     async def record(self, op: Op[T]) -> T:
-        if self._is_idle(self.connection) or (await self._line.execute(_LOOK))[0][0] != self._began:
+        if self._is_idle(self.connection) or scalar(await self._line.execute(_LOOK)) != self._began:
             op.close()
             raise TransactionEnded
         return await self.session.run_last(op)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from commandbus.domain.priority import LABELS
 from commandbus.domain.reply import REPLY_TYPE
@@ -13,8 +13,36 @@ from commandbus.engines.postgres.pgmq.queues import Queue, Queues, Texts, templa
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.store.op import Op, Read
 
-Place = tuple[int, int]
-"""Queue and number of a message."""
+
+class Place(NamedTuple):
+    """Where a message is."""
+
+    queue_id: int
+    msg_id: int
+
+
+class Waiting(NamedTuple):
+    """A command that is to get a message: when it becomes visible, by default when the command is due,
+    and what the message counts."""
+
+    seq: int
+    ready_at: int | None
+    attempts: int
+    crashes: int
+    releases: int
+
+
+Kind = tuple[str, int, str]
+"""Domain, priority and type of commands, which decide about their queue."""
+
+
+def place_columns(places: Mapping[int, Place]) -> tuple[str, str, str]:
+    """Sequences, queues and numbers of messages as arrays."""
+    return (
+        integers(places),
+        integers(place.queue_id for place in places.values()),
+        integers(place.msg_id for place in places.values()),
+    )
 
 
 class PgmqBase(PostgresBase):
@@ -52,9 +80,8 @@ class PgmqBase(PostgresBase):
         yield Atomic(self._plain.bind, (domain, priority, replies))
         yield from self._look_up([domain])
 
-    def _carriers(self, kinds: Iterable[tuple[str, int, str]]) -> Op[list[Queue]]:
-        """The queues that carry such commands, created where they are missing: domain, priority, and
-        type of each."""
+    def _carriers(self, kinds: Iterable[Kind]) -> Op[list[Queue]]:
+        """The queues that carry such commands, created where they are missing."""
         carriers: dict[int, Queue] = {}
         for domain, priority, command_type in sorted(set(kinds)):
             yield from self._known(domain)
@@ -69,6 +96,10 @@ class PgmqBase(PostgresBase):
     def _places(self, seqs: Sequence[int]) -> Op[dict[int, Place]]:
         """Where the messages of commands are; their queues become known."""
         rows = yield Read(self._plain.places, (integers(seqs),))
-        if any(self._queues.get(row[1]) is None for row in rows):
+        if any(self._queues.get(queue_id) is None for _, queue_id, _ in rows):
             yield from self._look_up(None)
-        return {row[0]: (row[1], row[2]) for row in rows if self._queues.get(row[1]) is not None}
+        return {
+            seq: Place(queue_id, msg_id)
+            for seq, queue_id, msg_id in rows
+            if self._queues.get(queue_id) is not None
+        }

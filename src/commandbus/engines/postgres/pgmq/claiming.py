@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
-from commandbus.engines.postgres.claiming import CRASHES, PostgresClaiming, hides, suspect_params
+from commandbus.engines.postgres.claiming import PostgresClaiming, hides, suspect_params
 from commandbus.engines.postgres.failures import sqlstate_of
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
@@ -24,19 +24,12 @@ from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, PgmqSettling
 from commandbus.engines.postgres.settling import UNPROVED, Known
 from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.errors import CommandBusError, SchemaOutdated
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Row, Rows, Statement, scalar
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.pgmq")
-
-NATIVE = slice(None, 22)
-"""Rows of our query `claim` are the engine's, with columns of the message behind. The text of a message
-that is none of ours is one of them, read into the last: message, headers, and when it was sent."""
-QUEUE, MESSAGE_ID, ENDED, TEXT, SENT_AT = range(22, 27)
-PLACE = slice(QUEUE, ENDED)
-READ_COUNT = 4
 
 UNREADABLE = "UNREADABLE"
 ATTEMPTS_MAX = 32_767
@@ -47,6 +40,35 @@ _REMOVED = (
 )
 
 _text = msgspec.json.Decoder(tuple[str | None, str | None, int])
+"""Message, headers, and when it was sent."""
+
+
+class Message(NamedTuple):
+    """A message that was read but carries no command to run: its text, if it is none of ours."""
+
+    place: Place
+    priority: int
+    read_count: int
+    text: str | None = None
+    sent_at: int = 0
+
+
+class ReadMessages(NamedTuple):
+    """What one claim has read."""
+
+    ours: list[Row]
+    """With the columns of the engine's own query `claim`."""
+    others: list[Message]
+    places: dict[int, Place]
+    """Of ours, by sequence."""
+    last: dict[int, int]
+    """The last number that was read, by queue."""
+    suspects: bool
+    """Whether workers died over some of them."""
+
+
+Envelopes = dict[Place, tuple[Message, Envelope]]
+"""Messages of other senders and what was read from them, by their places."""
 
 
 class PgmqClaiming(PgmqSettling, PostgresClaiming):
@@ -86,15 +108,15 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         if piece is None:
             return
         params = *piece, texts(sorted(self._served))
-        last, first_open, seqs = (yield Atomic(self._plain.open_piece, params))[0]
+        ((last, first_open, seqs),) = yield Atomic(self._plain.open_piece, params)
         self._rounds.looked(last, first_open)
         gone = (yield self._gone(seqs, UNPROVED)) if seqs else ()
-        for row in gone:
+        for seq, _, command_id, domain, _, _ in gone:
             failure = Failure(FailureKind.PERMANENT, MESSAGE_GONE, _REMOVED)
             try:
-                yield from self._park(row[3], row[0], 0, failure)
+                yield from self._park(domain, seq, 0, failure)
             except CommandBusError as error:  # by another process meanwhile, or in the next round
-                logger.debug("command %s is not parked: %s", row[2], error)
+                logger.debug("command %s is not parked: %s", command_id, error)
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """The look that follows must not miss a queue that was created before senders knew of us."""
@@ -109,15 +131,20 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         if self.listen_also is not None:
             rows = yield Atomic(self._plain.notified, (texts(domains),))
             self.listen_also(
-                {f"pgmq.q_{row[0].lower()}.INSERT": Other(row[1], float(row[2])) for row in rows}
+                {
+                    f"pgmq.q_{queue.lower()}.INSERT": Other(domain, float(throttle))
+                    for queue, domain, throttle in rows
+                }
             )
 
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         queues: list[Queue] = []
         for domain in request.domains:
             queues += yield from self._known(domain)
-        rows = yield Atomic(self._texts("next_moment", queues), (request.worker,))
-        return rows[0][0]  # type: ignore[no-any-return]
+        moment: int | None = scalar(
+            (yield Atomic(self._texts("next_moment", queues), (request.worker,)))
+        )
+        return moment
 
     def _claim_from(
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
@@ -155,11 +182,11 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                         return
                     fresh_only = True
                 continue
-            last = {row[QUEUE]: row[MESSAGE_ID] for row in rows}
-            self._bounds.took(domain, last.items())
-            if limit is not None and (not limit.alone or any(row[CRASHES] for row in rows)):
+            read = _read(rows)
+            self._bounds.took(domain, read.last.items())
+            if limit is not None and (not limit.alone or read.suspects):
                 self._bounds.forget(domain)  # more of them may have been left in the queue
-            if not (yield from self._receive(domain, request, queues, rows, claimed)):
+            if not (yield from self._receive_read(domain, request, queues, read, claimed)):
                 return
 
     def _claim_of(
@@ -198,29 +225,29 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             except CommandBusError as error:
                 if not _is_about_a_value(error):
                     raise
-                place = {QUEUE: queue_id, MESSAGE_ID: msg_id, READ_COUNT: read_count - 1}
-                yield from self._set_aside(domain, queues, place, seq, error)
+                message = Message(Place(queue_id, msg_id), 0, read_count - 1)
+                yield from self._set_aside(domain, queues, message, seq, error)
             else:
-                yield from self._receive(domain, request, queues, found, claimed)
+                yield from self._receive_read(domain, request, queues, _read(found), claimed)
 
     def _set_aside(
         self,
         domain: str,
         queues: Sequence[Queue],
-        place: Mapping[int, int],
+        message: Message,
         seq: int | None,
         error: CommandBusError,
     ) -> Op[None]:
         """Archive a message that cannot be claimed, or park the command that it carries."""
         try:
             if seq is None:
-                yield from self._refuse(domain, queues, [(place, f"{UNREADABLE}: {error}")])
+                yield from self._refuse(domain, queues, [(message, f"{UNREADABLE}: {error}")])
             else:
                 words = f"Its message cannot be claimed: {error}"
                 failure = Failure(FailureKind.PERMANENT, UNREADABLE, words)
-                yield from self._park(domain, seq, place[READ_COUNT] + 1, failure)
+                yield from self._park(domain, seq, message.read_count + 1, failure)
         except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
-            logger.warning("message %d is not set aside yet: %s", place[MESSAGE_ID], refusal)
+            logger.warning("message %d is not set aside yet: %s", message.place.msg_id, refusal)
 
     def _park(self, domain: str, seq: int, attempts: int, failure: Failure) -> Op[None]:
         """A command of the bus itself is for an operator, who can look at it and retry it."""
@@ -232,34 +259,27 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         details = {"error": failure, "reason": failure.code}
         note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
         columns = yield Statement(self._sql.columns_of, (integers([seq]),))
-        known = Known({}, {seq}, {row[0]: row[2] for row in columns})
+        known = Known({}, {seq}, {seq: batch_id for seq, _, batch_id, _ in columns})
         yield from self._write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
         yield Boundary()
         logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
 
-    def _receive(
+    def _receive_read(
         self,
         domain: str,
         request: ClaimRequest,
         queues: Sequence[Queue],
-        rows: Any,
+        read: ReadMessages,
         claimed: list[Claimed],
     ) -> Op[bool]:
-        """Rows of the query `claim`; whether some were no commands to run, so that there is room."""
-        ours: list[Any] = []
-        others: list[Any] = []
-        places: dict[int, Place] = {}
-        for row in rows:
-            if row[0] is None or row[ENDED]:
-                others.append(row)
-            else:
-                ours.append(row[NATIVE])
-                places[row[0]] = row[PLACE]
+        """What a claim has read; whether some were no commands to run, so that there is room."""
         more = False
-        if ours:
-            more = yield from self._keep_claimed(domain, request.worker, ours, places, claimed)
-        if others:
-            yield from self._receive_others(domain, request, queues, others, claimed)
+        if read.ours:
+            more = yield from self._keep_claimed(
+                domain, request.worker, read.ours, read.places, claimed
+            )
+        if read.others:
+            yield from self._receive_others(domain, request, queues, read.others, claimed)
             more = True
         return more
 
@@ -268,24 +288,24 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         domain: str,
         request: ClaimRequest,
         queues: Sequence[Queue],
-        rows: Any,
+        others: Sequence[Message],
         claimed: list[Claimed],
     ) -> Op[None]:
         """Messages of other senders become commands; what cannot is archived, with the reason."""
-        refused: list[tuple[Any, str]] = []
-        envelopes: dict[tuple[int, int], tuple[Any, Envelope]] = {}
+        refused: list[tuple[Message, str]] = []
+        envelopes: Envelopes = {}
         by_id = {queue.queue_id: queue for queue in queues}
-        for row in rows:
-            if row[ENDED]:
-                refused.append((row, "ENDED: its command has an outcome already"))
+        for message in others:
+            if message.text is None:
+                refused.append((message, "ENDED: its command has an outcome already"))
                 continue
             try:
-                message, headers, sent_at = _text.decode(row[TEXT])
-                envelope = read_envelope(message, headers, by_id[row[QUEUE]].mapping)
+                text, headers, sent_at = _text.decode(message.text)
+                envelope = read_envelope(text, headers, by_id[message.place.queue_id].mapping)
             except Refusal as error:
-                refused.append((row, str(error)))
+                refused.append((message, str(error)))
             else:
-                envelopes[row[QUEUE], row[MESSAGE_ID]] = (*row, sent_at), envelope
+                envelopes[message.place] = message._replace(sent_at=sent_at), envelope
         if envelopes:
             yield from self._admit_others(domain, request, queues, envelopes, claimed, refused)
         if refused:
@@ -296,76 +316,80 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         domain: str,
         request: ClaimRequest,
         queues: Sequence[Queue],
-        envelopes: dict[tuple[int, int], tuple[Any, Envelope]],
+        envelopes: Envelopes,
         claimed: list[Claimed],
-        refused: list[tuple[Any, str]],
+        refused: list[tuple[Message, str]],
     ) -> Op[None]:
         """Make commands of messages; what the server does not take, or has already, is refused."""
         params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
-        carriers = _among(queues, {queue_id for queue_id, _ in envelopes})
+        carriers = _among(queues, {place.queue_id for place in envelopes})
         try:
             found = yield Atomic(self._texts("admit", carriers), params)
         except CommandBusError as error:
             if not _is_about_a_value(error):
                 raise
             if len(envelopes) == 1:
-                refused += [(row, f"{UNREADABLE}: {error}") for row, _ in envelopes.values()]
+                refused += [(one, f"{UNREADABLE}: {error}") for one, _ in envelopes.values()]
                 return
             for key, entry in envelopes.items():
                 alone = {key: entry}
                 yield from self._admit_others(domain, request, queues, alone, claimed, refused)
             return
         yield from self._keep_admitted(domain, request.worker, found, envelopes, claimed)
-        fresh = {(row[0], row[1]) for row in found}
-        refused += [(row, _taken(e)) for key, (row, e) in envelopes.items() if key not in fresh]
+        fresh = {(queue_id, msg_id) for queue_id, msg_id, _, _, _ in found}
+        refused += [(one, _taken(e)) for place, (one, e) in envelopes.items() if place not in fresh]
 
     def _keep_admitted(
-        self, domain: str, worker: str, found: Any, envelopes: Any, claimed: list[Claimed]
+        self, domain: str, worker: str, found: Rows, envelopes: Envelopes, claimed: list[Claimed]
     ) -> Op[None]:
         """What the query `admit` has put under a lease, as if it had been claimed."""
-        rows: list[Any] = []
+        rows: list[Row] = []
+        places: dict[int, Place] = {}
         for queue_id, msg_id, seq, lease_id, now in found:
-            row, envelope = envelopes[queue_id, msg_id]
+            places[seq] = place = Place(queue_id, msg_id)
+            message, envelope = envelopes[place]
             expired = envelope.expires_at is not None and envelope.expires_at <= now
             rows.append((
-                seq, lease_id, now, row[3], row[4], 0, 0, False, envelope.command_type,
-                envelope.command_id, envelope.data, envelope.correlation_id, envelope.causation_id,
-                envelope.reply_to, envelope.max_attempts, row[SENT_AT], envelope.tags,
-                envelope.headers, None, expired, now - row[SENT_AT], 0,
+                seq, lease_id, now, message.priority, message.read_count, 0, 0, False,
+                envelope.command_type, envelope.command_id, envelope.data, envelope.correlation_id,
+                envelope.causation_id, envelope.reply_to, envelope.max_attempts, message.sent_at,
+                envelope.tags, envelope.headers, None, expired, now - message.sent_at, 0,
             ))  # fmt: skip
         if rows:
-            places = {row[2]: (row[0], row[1]) for row in found}
             yield from self._keep_claimed(domain, worker, rows, places, claimed)
 
     def _keep_claimed(
-        self, domain: str, worker: str, rows: Any, places: dict[int, Place], claimed: list[Claimed]
+        self, domain: str, worker: str, rows: Rows, places: dict[int, Place], claimed: list[Claimed]
     ) -> Op[bool]:
         """Rows with the columns of the engine's own query; whether some had expired."""
-        ended = self._admit(domain, worker, rows, claimed)
-        held = self._leases.get(rows[0][1])
+        ended = self._receive(domain, worker, rows, claimed).unclaimable
+        _, lease_id, *_ = rows[-1]
+        held = self._leases.get(lease_id)
         assert held is not None
         self._leases.keep(with_places(held, held.seats, places))
         if ended:
-            yield from self._end_unclaimable(domain, worker, rows[0][1], ended)
+            yield from self._end_unclaimable(domain, ended)
         return bool(ended)
 
-    def _refuse(self, domain: str, queues: Sequence[Queue], refused: list[tuple[Any, str]]) -> Op[None]:
+    def _refuse(
+        self, domain: str, queues: Sequence[Queue], refused: list[tuple[Message, str]]
+    ) -> Op[None]:
         names = {queue.queue_id: queue.name for queue in queues}
-        for row, reason in refused:
+        for message, reason in refused:
             logger.warning(
                 "message %d of queue %s is archived, because it is no command: %s",
-                row[MESSAGE_ID],
-                names[row[QUEUE]],
+                message.place.msg_id,
+                names[message.place.queue_id],
                 reason,
             )
         params = (
-            integers(row[QUEUE] for row, _ in refused),
-            integers(row[MESSAGE_ID] for row, _ in refused),
-            integers(row[READ_COUNT] + 1 for row, _ in refused),
+            integers(message.place.queue_id for message, _ in refused),
+            integers(message.place.msg_id for message, _ in refused),
+            integers(message.read_count + 1 for message, _ in refused),
             texts(reason for _, reason in refused),
             domain,
         )
-        concerned = _among(queues, {row[QUEUE] for row, _ in refused})
+        concerned = _among(queues, {message.place.queue_id for message, _ in refused})
         yield Atomic(self._texts("refuse", concerned), params)
 
 
@@ -375,23 +399,42 @@ def _among(queues: Sequence[Queue], wanted: set[int]) -> list[Queue]:
     return sorted(chosen, key=lambda queue: queue.queue_id)
 
 
-def _admitted(envelopes: dict[tuple[int, int], tuple[Any, Envelope]]) -> tuple[str, ...]:
+def _read(rows: Rows) -> ReadMessages:
+    """Rows of the query `claim`: columns of the message come before those of the engine's own query."""
+    ours: list[Row] = []
+    others: list[Message] = []
+    places: dict[int, Place] = {}
+    last: dict[int, int] = {}
+    suspects = False
+    for queue_id, msg_id, ended, priority, read_count, crashes, text, seq, *rest in rows:
+        last[queue_id] = msg_id
+        suspects = suspects or bool(crashes)
+        place = Place(queue_id, msg_id)
+        if ended or text is not None:
+            others.append(Message(place, priority, read_count, text))
+        else:
+            ours.append((seq, *rest))
+            places[seq] = place
+    return ReadMessages(ours, others, places, last, suspects)
+
+
+def _admitted(envelopes: Envelopes) -> tuple[str, ...]:
     """$1 to $15 of the query `admit`."""
-    rows = [row for row, _ in envelopes.values()]
+    messages = [message for message, _ in envelopes.values()]
     read = [envelope for _, envelope in envelopes.values()]
     return (
-        integers(row[QUEUE] for row in rows),
-        integers(row[MESSAGE_ID] for row in rows),
-        integers(row[4] + 1 for row in rows),
+        integers(message.place.queue_id for message in messages),
+        integers(message.place.msg_id for message in messages),
+        integers(message.read_count + 1 for message in messages),
         numbers(e.command_id for e in read),
         texts(e.command_type for e in read),
         texts(e.data for e in read),
         numbers(e.correlation_id for e in read),
         numbers(e.causation_id for e in read),
         texts(e.reply_to for e in read),
-        integers(row[3] for row in rows),
+        integers(message.priority for message in messages),
         numbers(e.max_attempts for e in read),
-        integers(row[SENT_AT] for row in rows),
+        integers(message.sent_at for message in messages),
         numbers(e.expires_at for e in read),
         texts(e.tags for e in read),
         texts(e.headers for e in read),

@@ -35,8 +35,8 @@ def message_line(message: Message) -> str:
 
 
 def place_line(message: Message) -> str:
-    queue_id, msg_id, row = message
-    return f"{row[0]}\t{queue_id}\t{msg_id}"
+    queue_id, msg_id, (seq, _, _, _) = message
+    return f"{seq}\t{queue_id}\t{msg_id}"
 
 
 @lru_cache(maxsize=64)

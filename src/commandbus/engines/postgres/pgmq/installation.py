@@ -55,9 +55,11 @@ def look(connection: psycopg.Connection[Any], place: Location) -> Installed | No
         row = connection.execute(sql.encode(), [f'"{place.schema}".pgmq_queue']).fetchone()
     except psycopg.Error as error:
         raise translate(error) from error
-    if row is None or not row[0]:
+    if row is None:
         return None
-    _, version, comment, columns, mark = row
+    present, version, comment, columns, mark = row
+    if not present:
+        return None
     noted = _NOTE.match(comment or "")
     known = noted[1] if version is None and noted is not None else version
     return Installed(version is not None, known, tuple(columns), mark == _mark())

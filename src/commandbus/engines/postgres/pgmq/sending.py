@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from commandbus.domain.limits import Limit
 from commandbus.domain.reply import REPLY_TYPE
+from commandbus.engines.postgres.arrays import integers, numbers
 from commandbus.engines.postgres.copying import Row
-from commandbus.engines.postgres.pgmq.base import PgmqBase
+from commandbus.engines.postgres.pgmq.base import Kind, PgmqBase, Waiting
 from commandbus.engines.postgres.pgmq.copying import Message, message_line, place_line
 from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import Copy, Shared
 from commandbus.errors import InvalidOperationError, SchemaOutdated
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand
 
 
@@ -58,15 +59,15 @@ class PgmqSending(PgmqBase, PostgresSending):
         return self._texts.insert(carriers), None
 
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
-        rows = sorted(ready + later, key=lambda row: row[0])
-        yield from self._carriers(_kinds([row[1] for row in rows]))
-        told = " ".join(["", *sorted({row[1].domain for row in rows}), ""])
+        rows = sorted(ready + later, key=_sequence)
+        commands = [command for _, command, _, _ in rows]
+        yield from self._carriers(_kinds(commands))
+        told = " ".join(["", *sorted({command.domain for command in commands}), ""])
         messages: list[Message] = []
         for queue, carried in self._by_carrier(rows):
-            drawn = yield Statement(self._plain.draw_numbers, (queue.sequence, len(carried), told))
-            copied = [
-                (queue.queue_id, msg_id, row) for msg_id, row in zip(drawn[0][0], carried, strict=True)
-            ]
+            params = (queue.sequence, len(carried), told)
+            ((drawn, _),) = yield Statement(self._plain.draw_numbers, params)
+            copied = [(queue.queue_id, msg_id, row) for msg_id, row in zip(drawn, carried, strict=True)]
             yield Copy(self._texts.of_one("copy_messages", queue), copied, render=message_line)
             messages += copied
         yield Copy(self._plain.copy_message_places, messages, render=place_line)
@@ -75,30 +76,41 @@ class PgmqSending(PgmqBase, PostgresSending):
         """Rows with the queues that carry them, which are known."""
         found: dict[tuple[str, int, bool], tuple[Queue, list[Row]]] = {}
         for row in rows:
-            kind = row[1].domain, row[1].priority, row[1].command_type == REPLY_TYPE
-            entry = found.get(kind)
-            if entry is None:
-                queue = self._queues.carrier(kind[0], kind[1], row[1].command_type)
+            _, c, _, _ = row
+            kind = c.domain, c.priority, c.command_type == REPLY_TYPE
+            if kind not in found:
+                queue = self._queues.carrier(c.domain, c.priority, c.command_type)
                 assert queue is not None, "a queue is gone that was just looked up"
-                entry = found[kind] = (queue, [])
-            entry[1].append(row)
+                found[kind] = (queue, [])
+            _, carried = found[kind]
+            carried.append(row)
         return list(found.values())
 
     def _put(
-        self, kinds: set[tuple[str, int, str]], *state: str, with_payload: bool = True
+        self, kinds: Iterable[Kind], waiting: Sequence[Waiting], *, with_payload: bool = True
     ) -> Op[None]:
-        """Messages for commands that are in the store: their sequences, due times, attempts, crashes
-        and releases."""
+        """Messages for commands that are in the store."""
         carriers = yield from self._carriers(kinds)
-        yield Statement(self._texts("put", carriers), (*state, with_payload))
+        columns = (
+            integers(one.seq for one in waiting),
+            numbers(one.ready_at for one in waiting),
+            integers(one.attempts for one in waiting),
+            integers(one.crashes for one in waiting),
+            integers(one.releases for one in waiting),
+        )
+        yield Statement(self._texts("put", carriers), (*columns, with_payload))
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
         if self._limited:
             return (yield from super()._count_pending(domain, limit))
         queues = yield from self._known(domain)
-        rows = yield Statement(self._texts("count_pending", queues), (domain, limit))
-        return int(rows[0][0])
+        return int(scalar((yield Statement(self._texts("count_pending", queues), (domain, limit)))))
 
 
-def _kinds(commands: Sequence[NewCommand]) -> set[tuple[str, int, str]]:
+def _sequence(row: Row) -> int:
+    seq, _, _, _ = row
+    return seq
+
+
+def _kinds(commands: Sequence[NewCommand]) -> set[Kind]:
     return {(command.domain, command.priority, command.command_type) for command in commands}

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import integers, numbers, texts
+from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.failures import MessagesMoved
-from commandbus.engines.postgres.leases import Held
-from commandbus.engines.postgres.pgmq.base import Place
+from commandbus.engines.postgres.leases import Held, Seat
+from commandbus.engines.postgres.pgmq.base import Kind, Place, Waiting, place_columns
 from commandbus.engines.postgres.pgmq.queues import GRACE_SECONDS
 from commandbus.engines.postgres.pgmq.sending import PgmqSending
 from commandbus.engines.postgres.settling import (
@@ -43,8 +43,16 @@ MESSAGE_GONE = "MESSAGE_GONE"
 QUICK_MIN = 10
 """From so many on it pays to delete messages without a look at them first."""
 
-Fate = tuple[int, int, int, int, int, int]
-"""proof, sequence, queue, message, read count, and what becomes of the message"""
+
+class Fate(NamedTuple):
+    """What becomes of a message, and the lease that proves it."""
+
+    proof: int
+    seq: int
+    queue_id: int
+    msg_id: int
+    read_count: int
+    fate: int
 
 
 class HeldMessages(Held, frozen=True):
@@ -76,9 +84,16 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         if not fates and prepared.writes.requeues:
             # An operator's retry: the message is in the archive, and `_write` sends another.
             return self._sql.settle, ()
-        queues = self._queues.among(fate[2] for fate in fates)
-        lock = len({fate[4] for fate in fates}) > 1
-        columns = tuple(integers(fate[n] for fate in fates) for n in range(6))
+        queues = self._queues.among(fate.queue_id for fate in fates)
+        lock = len({fate.read_count for fate in fates}) > 1
+        columns = (
+            integers(fate.proof for fate in fates),
+            integers(fate.seq for fate in fates),
+            integers(fate.queue_id for fate in fates),
+            integers(fate.msg_id for fate in fates),
+            integers(fate.read_count for fate in fates),
+            integers(fate.fate for fate in fates),
+        )
         return self._texts.settle(queues, lock=lock), columns
 
     def _deletes(self, prepared: Prepared) -> tuple[str, tuple[Any, ...]] | None:
@@ -123,10 +138,10 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             if place is None:
                 continue
             if proof != UNPROVED:
-                read_count = prepared.shrinks[proof].held.seats[seq][0]
-                fates.append((proof, seq, *place, read_count, fate))
+                read_count = prepared.shrinks[proof].held.seats[seq].attempt
+                fates.append(Fate(proof, seq, *place, read_count, fate))
             elif attempts or fate != RETURN:
-                fates.append((proof, seq, *place, attempts, fate))
+                fates.append(Fate(proof, seq, *place, attempts, fate))
         return fates
 
     def _write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
@@ -139,9 +154,9 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         program that does not know of PGMQ."""
         rows = yield Statement(self._plain.take_over, (texts(domains),))
         if rows:
-            kinds = {(row[5], row[6], row[7]) for row in rows}
-            state = (integers(row[n] for row in rows) for n in range(5))
-            yield from self._put(kinds, *state, with_payload=with_payload)
+            kinds = {tuple(kind) for _, _, _, _, _, *kind in rows}
+            waiting = [Waiting(*state) for *state, _, _, _ in rows]
+            yield from self._put(kinds, waiting, with_payload=with_payload)
 
     def _still_held(self, members: list[Member]) -> Op[list[Member]]:
         yield from self._look_up(None)
@@ -156,11 +171,13 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         that it belongs to its lease as before. What was read again belongs to its new reader."""
         by_seq = {member.seq: member for member in members}
         gone = yield self._gone(by_seq, lease_id)
-        state = []
-        for seq, until, command_id, domain, _, _ in gone:
+        waiting: list[Waiting] = []
+        kinds: set[Kind] = set()
+        for seq, until, command_id, domain, priority, command_type in gone:
             member = by_seq[seq]
             visible = None if until is None else until + GRACE_SECONDS * SECOND
-            state.append((seq, visible, member.attempt, member.crashes, member.releases))
+            waiting.append(Waiting(seq, visible, member.attempt, member.crashes, member.releases))
+            kinds.add((domain, priority, command_type))
             logger.warning(
                 "the message of command %s is gone from its queue without an outcome; it is sent again",
                 command_id,
@@ -168,10 +185,9 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             details = as_json({"attempt": member.attempt, "reason": MESSAGE_GONE})
             note = (command_id, domain, AuditEventType.RELEASED, details, False)
             yield Statement(self._sql.note, note)
-        if gone:
-            kinds = {tuple(row[3:]) for row in gone}
-            yield from self._put(kinds, *(numbers(row[n] for row in state) for n in range(5)))
-        return {row[0] for row in gone}
+        if waiting:
+            yield from self._put(kinds, waiting)
+        return {one.seq for one in waiting}
 
     def _gone(self, seqs: Iterable[int], lease_id: int) -> Atomic:
         """Which of these commands have no message any more and no outcome, under this lease or none."""
@@ -184,17 +200,16 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         places = yield from self._places(list(attempts))
         if not places:
             return {}
-        rows = [(seq, *place, attempts[seq]) for seq, place in places.items()]
-        queues = self._queues.among(row[1] for row in rows)
-        columns = tuple(integers(row[n] for row in rows) for n in range(4))
+        queues = self._queues.among(place.queue_id for place in places.values())
+        columns = (*place_columns(places), integers(attempts[seq] for seq in places))
         found = (yield Statement(self._texts("as_read", queues), columns)) if queues else ()
-        return {row[0]: places[row[0]] for row in found}
+        return {seq: places[seq] for (seq,) in found}
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Only messages that are still as this lease read them belong to it."""
-        attempts = {seq: seat[0] for seq, seat in held.seats.items()}
+        attempts = {seq: seat.attempt for seq, seat in held.seats.items()}
         places = yield from self._as_read(attempts)
-        missing = [Member(seq, *seat[:4]) for seq, seat in held.seats.items() if seq not in places]
+        missing = [seat for seq, seat in held.seats.items() if seq not in places]
         if missing and (yield from self._restore(missing, held.lease_id)):
             places = yield from self._as_read(attempts)
         seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
@@ -207,24 +222,30 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         if unknown:
             yield from self._recall(unknown)
             yield Boundary()
-        rows: list[tuple[int, int, int, int, int]] = []
+        under: list[tuple[int, Seat, Place]] = []
         for lease_id in wanted:
             held = self._leases.get(lease_id)
             if isinstance(held, HeldMessages):
-                rows += [(lease_id, *held.places[s], seat[0], s) for s, seat in held.seats.items()]
-        queues = self._queues.among(row[1] for row in rows)
+                under += [(lease_id, seat, held.places[s]) for s, seat in held.seats.items()]
+        queues = self._queues.among(place.queue_id for _, _, place in under)
         if not queues:
             return (yield from super().renew(lease_ids, seconds))
-        columns = [integers(row[n] for row in rows) for n in range(5)]
+        columns = (
+            integers(lease_id for lease_id, _, _ in under),
+            integers(place.queue_id for _, _, place in under),
+            integers(place.msg_id for _, _, place in under),
+            integers(seat.attempt for _, seat, _ in under),
+            integers(seat.seq for _, seat, _ in under),
+        )
         duration = int(seconds * SECOND)
         found = yield Atomic(self._texts("renew", queues), (integers(wanted), duration, *columns))
-        renewed = {row[0] for row in found}
+        renewed = {lease_id for (lease_id,) in found}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
         self._leases.forget(gone)
         return gone
 
 
-def with_places(held: Held, seats: dict[int, Any], places: dict[int, Place]) -> HeldMessages:
+def with_places(held: Held, seats: dict[int, Seat], places: dict[int, Place]) -> HeldMessages:
     return HeldMessages(
         held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places=places
     )

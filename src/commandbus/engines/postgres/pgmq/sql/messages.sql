@@ -191,11 +191,12 @@ leased as (
             filter (where k.read_ct > 0 or k.crashes > 0 or k.releases > 0 or k.keyed)
     from known k cross join moment m where k.seq is not null and not k.ended having count(*) > 0
     returning lease_id)
-select k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
+select k.queue_id, k.msg_id, k.ended, k.priority, k.read_ct, k.crashes,
+    case when k.seq is null then case k.queue_id @all text_of@ end end,
+    k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
     k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
     k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
-    k.expires_at <= m.now, m.now - k.due_at, 0,
-    k.queue_id, k.msg_id, k.ended, case when k.seq is null then case k.queue_id @all text_of@ end end
+    k.expires_at <= m.now, m.now - k.due_at, 0
 from known k cross join moment m left join leased l on true
 order by k.place, k.msg_id
 
