@@ -50,6 +50,29 @@ def text_of(path: Path) -> str:
         return ""
 
 
+def test_engines_read_rows_by_names() -> None:
+    """A column added to a query must not move the meaning of others. What a statement answers is
+    unpacked where it arrives, and travels on under names."""
+    found = [
+        f"{relative(path)}:{node.lineno} {ast.unparse(node)}"
+        for path in files_below(SOURCE / "engines" / "postgres", SOURCE / "engines" / "sqlite")
+        for node in ast.walk(syntax(path))
+        if isinstance(node, ast.Subscript) and is_column(node)
+    ]
+    assert not found, report("Unpack the row: `for seq, status in rows`, `scalar(rows)`.", found)
+
+
+def is_column(node: ast.Subscript) -> bool:
+    """A part of a row by its position: `row[3]`, `row[:3]`, `rows[0][1]`, `(yield …)[0][1]`."""
+    base, index = node.value, node.slice
+    bounds = [index.lower, index.upper] if isinstance(index, ast.Slice) else [index]
+    if not any(isinstance(bound, ast.Constant | ast.UnaryOp) for bound in bounds):
+        return False
+    if isinstance(base, ast.Subscript):
+        return isinstance(base.value, ast.Yield | ast.Name) and isinstance(base.slice, ast.Constant)
+    return isinstance(base, ast.Name) and base.id in ("row", "r")
+
+
 def test_no_source_file_is_long() -> None:
     long = [
         f"{relative(path)}: {length} lines"

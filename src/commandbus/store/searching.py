@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from commandbus.store.records import Pruned
 
@@ -36,11 +36,25 @@ def value_at(data: Any, path: str) -> str | None:
             return str(data)
 
 
-def pruned(rows: Sequence[Any], cutoffs: Mapping[str, int], limit: int) -> Pruned:
-    """The report on outcomes (seq, status, finished_at, created_at, subject) in order of sequence, with
-    a subject where the trail has entries of operators. What was created after the last cutoff cannot
-    have ended before it, nor can anything behind it."""
-    gone = [row for row in rows if row[2] < cutoffs.get(row[1], 0)]
-    ended = len(rows) < limit or rows[-1][3] >= max(cutoffs.values())
-    linked = [row[4] for row in gone if row[4] is not None]
-    return Pruned(len(gone), None if ended else rows[-1][0], linked)
+class Prunable(NamedTuple):
+    """An outcome that a pruning pass looks at."""
+
+    seq: int
+    status: str
+    finished_at: int
+    created_at: int
+    subject: str | None
+    """Domain and id, where the trail has entries of operators."""
+
+    def is_due(self, cutoffs: Mapping[str, int]) -> bool:
+        return self.finished_at < cutoffs.get(self.status, 0)
+
+
+def pruned(seen: Sequence[Prunable], cutoffs: Mapping[str, int], limit: int) -> Pruned:
+    """The report on outcomes in order of sequence. What was created after the last cutoff cannot have
+    ended before it, nor can anything behind it."""
+    gone = [one for one in seen if one.is_due(cutoffs)]
+    linked = [one.subject for one in gone if one.subject is not None]
+    if len(seen) < limit or seen[-1].created_at >= max(cutoffs.values()):
+        return Pruned(len(gone), None, linked)
+    return Pruned(len(gone), seen[-1].seq, linked)

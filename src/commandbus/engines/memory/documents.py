@@ -70,8 +70,9 @@ class MemoryDocuments:
     def due_documents(self, kind: str, limit: int = 100) -> Op[list[Document]]:
         yield from ()
         now = self._clock()
-        due = [(d.due_at, d.key, d) for d in self._of(kind) if d.due_at is not None and d.due_at <= now]
-        return [document for _, _, document in sorted(due, key=lambda row: row[:2])[:limit]]
+        due = [(d.due_at, d.key) for d in self._of(kind) if d.due_at is not None and d.due_at <= now]
+        by_key = {document.key: document for document in self._of(kind)}
+        return [by_key[key] for _, key in sorted(due)[:limit]]
 
     def next_document_due(self, kind: str) -> Op[int | None]:
         yield from ()

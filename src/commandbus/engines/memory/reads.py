@@ -30,7 +30,7 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import NEVER, matches_error, pruned, value_at
+from commandbus.store.searching import NEVER, Prunable, matches_error, pruned, value_at
 from commandbus.store.trail import Facts, compose, shown
 
 
@@ -138,8 +138,8 @@ class MemoryReads:
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         yield from ()
-        rows = [
-            (
+        seen = [
+            Prunable(
                 seq,
                 str(stored.outcome.status),
                 NEVER if self._is_awaited(stored.command) else stored.finished_at,
@@ -151,16 +151,16 @@ class MemoryReads:
         ][:limit]
         journal = self._state.journal
         journal.contents(self._state.commands)  # also its order: lists are the newest first
-        for seq, status, finished_at, *_ in rows:
-            if finished_at < cutoffs.get(status, 0):
-                command = self._state.commands.pop(seq).command
+        for one in seen:
+            if one.is_due(cutoffs):
+                command = self._state.commands.pop(one.seq).command
                 known = self._state.by_id[command.command_id]
                 journal.entry(self._state.by_id, command.command_id)
                 journal.contents(known)
                 del known[command.domain]
                 if not known:
                     del self._state.by_id[command.command_id]
-        return pruned(rows, cutoffs, limit)
+        return pruned(seen, cutoffs, limit)
 
     def _linked(self, stored: Stored) -> str | None:
         """Its domain and id where its trail has entries of operators."""

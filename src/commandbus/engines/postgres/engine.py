@@ -188,10 +188,11 @@ class PostgresEngine:
         with self._lock:
             if self._threads is None:
                 return
-            moves = [(self._threads, self._blocking_sources())]
-            moves += [(old, self._awaiting_sources(loop)) for loop, old in self._loops.items()]
-            self._threads = moves[0][1]
-            self._loops = {loop: new for loop, (_, new) in zip(self._loops, moves[1:], strict=True)}
+            threads, loops = self._blocking_sources(), self._loops
+            moves = [(self._threads, threads)]
+            self._threads = threads
+            self._loops = {loop: self._awaiting_sources(loop) for loop in loops}
+            moves += [(loops[loop], new) for loop, new in self._loops.items()]
         for old, new in moves:
             old.close(new)
 

@@ -30,7 +30,7 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import pruned
+from commandbus.store.searching import Prunable, pruned
 from commandbus.store.trail import compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
@@ -141,7 +141,7 @@ class PostgresReads(PostgresBase):
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         moments = payload.encode(dict(cutoffs), what="cutoffs")
         rows = yield Atomic(self._sql.prune, (after, limit, moments, texts(sorted(LINKED))))
-        return pruned(rows, cutoffs, limit)
+        return pruned([Prunable(*row) for row in rows], cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         depth = yield from self._depth(domain, cap)

@@ -26,9 +26,9 @@ class SqliteBatches:
     def batch_counts(self, batch_ids: Sequence[UUID]) -> Op[dict[UUID, BatchCounts]]:
         found: dict[UUID, BatchCounts] = {}
         for batch_id in batch_ids:
-            row = (yield Statement(SQL.counts, (batch_id.bytes,)))[0]
-            if row[0] is not None:
-                found[batch_id] = BatchCounts(*row)
+            (counts,) = yield Statement(SQL.counts, (batch_id.bytes,))
+            if None not in counts:
+                found[batch_id] = BatchCounts(*counts)
         return found
 
     def _count_ends(self, ends: Iterable[tuple[int, CommandStatus]], sign: int = 1) -> Op[None]:
@@ -36,5 +36,5 @@ class SqliteBatches:
         entered: list[tuple[UUID | None, CommandStatus]] = []
         for seq, status in ends:
             rows = yield Statement(SQL.batch_of, (seq,))
-            entered += [(UUID(bytes=row[0]), status) for row in rows]
+            entered += [(UUID(bytes=batch_id), status) for (batch_id,) in rows]
         yield from self.add_batch_counts(tally(entered, sign), "")

@@ -22,18 +22,21 @@ SQL = load("commandbus.engines.sqlite.sql", "departing.sql")
 
 class SqliteDeparting(SqliteOperators):
     def survey(self) -> Op[Survey]:
-        return Survey(*(yield Statement(SQL.survey))[0])
+        (row,) = yield Statement(SQL.survey)
+        return Survey(*row)
 
     def depart(self, to: str, after: int, limit: int) -> Op[Departure]:
         rows = yield Statement(SQL.departing, (after, limit))
-        for row in rows:
-            kept = yield Statement(SQL.audit_of, (row[0],))
-            steps = yield Statement(SQL.steps_of, (row[0],))
-            moving = _moving(row, [*map(tuple, kept)], [*map(tuple, steps)])
-            document = (KIND, f"{row[0]:016d}", "", None, as_json(moving))
+        last = None
+        for seq, *columns in rows:
+            kept = yield Statement(SQL.audit_of, (seq,))
+            steps = yield Statement(SQL.steps_of, (seq,))
+            moving = _moving(columns, [*map(tuple, kept)], [*map(tuple, steps)])
+            document = (KIND, f"{seq:016d}", "", None, as_json(moving))
             yield Statement(SQL.keep, document)
-            yield from self._leave(row[0], moving, f"moved to {to}")
-        return Departure(len(rows), rows[-1][0] if len(rows) == limit else None)
+            yield from self._leave(seq, moving, f"moved to {to}")
+            last = seq
+        return Departure(len(rows), last if len(rows) == limit else None)
 
     def _leave(self, seq: int, moving: Moving, reason: str) -> Op[None]:
         """End it here, whatever it was waiting for; nobody is told, because it goes on elsewhere."""
@@ -55,14 +58,14 @@ class SqliteDeparting(SqliteOperators):
         yield from self._end_one(domain, outcome, now)
 
 
-def _moving(row: Any, audit: list[Any], steps: list[Any]) -> Moving:
-    """A row of the query `departing`."""
+def _moving(columns: list[Any], audit: list[Any], steps: list[Any]) -> Moving:
+    """A row of the query `departing`, after its sequence."""
     (
-        _, command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
+        command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
         max_attempts, created_at, due_at, expires_at, unique_key, tags, headers, group_key, requires,
         attempts, crashes, releases, waits_until, status, worker, started_at, finished_at, error,
         reason,
-    ) = row  # fmt: skip
+    ) = columns  # fmt: skip
     parking = None
     if status is not None:
         parking = Parking(worker, started_at, finished_at, error, reason)

@@ -16,6 +16,7 @@ from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.file import CLOCK_DIFFERENCE_MAX, clock_difference
 from commandbus.errors import CommandBusError, ConfigurationError, SchemaOutdated, StoreUnavailable
 from commandbus.store.administration import OVERDUE_SECONDS, Finding, Level, overdue_leases
+from commandbus.store.op import scalar
 from commandbus.store.sql_files import read_text
 
 SAFE_LIBRARY = (3, 51, 3)
@@ -42,11 +43,11 @@ class SqliteAdministration:
 
     def verify(self) -> str:
         with self._connection() as connection:
-            found = connection.execute(
+            (found,) = connection.execute(
                 "select count(*) from sqlite_master where name = 'commandbus_schema'"
-            ).fetchone()[0]
+            ).fetchone()
             newest = (
-                connection.execute("select max(version) from commandbus_schema").fetchone()[0]
+                scalar(connection.execute("select max(version) from commandbus_schema").fetchall())
                 if found
                 else None
             )
@@ -183,7 +184,7 @@ class SqliteAdministration:
             return Finding("schema", _ERROR, "not usable", str(error))
 
     def _journal(self, connection: sqlite3.Connection) -> Finding:
-        mode = connection.execute("pragma journal_mode").fetchone()[0]
+        (mode,) = connection.execute("pragma journal_mode").fetchone()
         if mode == "wal":
             return Finding("journal", _OK, "wal")
         return Finding("journal", _WARNING, str(mode), "It becomes wal when a bus opens the file.")
@@ -201,7 +202,7 @@ class SqliteAdministration:
 
 
 def _integrity(connection: sqlite3.Connection) -> Finding:
-    rows = [row[0] for row in connection.execute("pragma quick_check(5)")]
+    rows = [text for (text,) in connection.execute("pragma quick_check(5)")]
     if rows == ["ok"]:
         return Finding("integrity", _OK, "quick_check ok")
     return Finding("integrity", _ERROR, "; ".join(rows), "Restore the file from a backup.")

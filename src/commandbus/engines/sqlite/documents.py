@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from commandbus.domain.moment import Clock
 from commandbus.engines.sqlite.rows import as_json
 from commandbus.store.documents import Document
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "documents.sql")
@@ -26,7 +26,7 @@ class SqliteDocuments:
 
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Statement(SQL.get, (kind, key))
-        return Document(*rows[0]) if rows else None
+        return next((Document(*row) for row in rows), None)
 
     def get_documents(self, kind: str, keys: Sequence[str]) -> Op[list[Document]]:
         rows = yield Statement(SQL.get_many, (kind, as_json(keys)))
@@ -62,5 +62,5 @@ class SqliteDocuments:
         return [Document(*row) for row in rows]
 
     def next_document_due(self, kind: str) -> Op[int | None]:
-        rows = yield Statement(SQL.next_due, (kind,))
-        return rows[0][0]  # type: ignore[no-any-return]
+        due: int | None = scalar((yield Statement(SQL.next_due, (kind,))))
+        return due

@@ -181,7 +181,7 @@ class CallerSession:
 
     def __init__(self, connection: Any, engine: SqliteEngine) -> None:
         self._connection = _unwrap(connection)
-        files = [row[2] for row in self._connection.execute("pragma database_list")]
+        files = [file for _, _, file in self._connection.execute("pragma database_list")]
         if not any(file and Path(file) == engine.path.resolve() for file in files):
             raise ConfigurationError(
                 f"The connection is to {files[0] or 'no file'!r}, but the bus keeps its commands in "

@@ -18,7 +18,7 @@ class SqliteErasing:
         rows = yield Statement(SQL.ended, (as_json(seqs),))
         if not rows:
             return []
-        chosen = [row[0] for row in rows]
+        chosen = [seq for seq, _, _ in rows]
         outcomes = [(MARKER, _erased(error), erased_reason(reason), seq) for seq, error, reason in rows]
         yield Statement(SQL.erase_outcome, outcomes, many=True)
         yield Statement(SQL.erase_commands, (MARKER, as_json(chosen)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any
+from typing import NamedTuple
 from uuid import UUID
 
 from commandbus.domain.limits import (
@@ -28,17 +28,38 @@ from commandbus.domain.limits import (
 )
 from commandbus.domain.moment import Clock
 from commandbus.domain.priority import rank
-from commandbus.engines.sqlite.rows import as_id, as_json
+from commandbus.engines.sqlite.rows import Head, as_id, as_json
 from commandbus.store.limiting import HeldAt
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Rows, Statement, Wake, scalar
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "gates.sql")
 _COMMANDS = load("commandbus.engines.sqlite.sql", "commands.sql")
 INSERT_QUEUE, KEY_HOLDER = _COMMANDS.promote, _COMMANDS.key_holder
 
-Waiting = tuple[int, int, int, int, int, int]
-"""priority, seq, attempts, crashes, releases, available_at"""
+
+class Waiting(NamedTuple):
+    """A command on its way to a queue or a gate, in the order of the columns there."""
+
+    priority: int
+    seq: int
+    attempts: int
+    crashes: int
+    releases: int
+    available_at: int
+
+
+class Held(NamedTuple):
+    """A command that waits at a gate, and what decides where it goes from there."""
+
+    gate: str
+    waiting: Waiting
+    command_type: str
+    requires: str | None
+
+
+Routed = tuple[str, str | None, str | None, Waiting]
+"""Type, group key and required tags of a command, which decide where it waits."""
 
 
 class SqliteGates:
@@ -55,14 +76,16 @@ class SqliteGates:
             wanted = {"domain": domain, "command_type": limit.command_type}
             rows = yield Statement(SQL.call_back, wanted)
             gates = (yield from self._gates_of([domain]))[domain]
-            back = [(first_gate(gates, row[6], None, None), row) for row in rows]
-            waiting = [(domain, row[0], row[1]) for _, row in back]
+            back: list[tuple[str, Waiting]] = []
+            for *waiting, command_type in rows:
+                gate = first_gate(gates, command_type, None, None) or limit.gate
+                back.append((gate, Waiting(*waiting)))
             yield Statement(
                 "delete from commandbus_queue where domain = ? and priority = ? and seq = ?",
-                waiting,
+                [(domain, one.priority, one.seq) for _, one in back],
                 many=True,
             )
-            yield from self._hold(domain, [(gate or limit.gate, row[:6]) for gate, row in back], now)
+            yield from self._hold(domain, back, now)
         yield Statement(SQL.touch_held, {"domain": domain, "now": now})
         yield Wake(domain)
 
@@ -81,13 +104,14 @@ class SqliteGates:
         rows = yield Statement(SQL.sender_bucket, (gate, domain))
         if not rows:
             return 0.0
-        full_at, wait = take(limit_of_gate(*rows[0][:5]), rows[0][5], self._clock(), count)
+        ((*limit, full_at),) = rows
+        full_at, wait = take(limit_of_gate(*limit), full_at, self._clock(), count)
         yield Statement(SQL.put_bucket, (domain, gate, full_at))
         return wait
 
     def key_holder(self, domain: str, unique_key: str) -> Op[UUID | None]:
         rows = yield Statement(KEY_HOLDER, (domain, unique_key))
-        return as_id(rows[0][0]) if rows else None
+        return as_id(scalar(rows)) if rows else None
 
     def free_key(self, domain: str, unique_key: str) -> Op[None]:
         yield Statement(SQL.free_key, (domain, unique_key))
@@ -96,7 +120,7 @@ class SqliteGates:
         rows = yield Statement(SQL.held_at, (seq,))
         if not rows:
             return None
-        gate, running, holder = rows[0]
+        ((gate, running, holder),) = rows
         return HeldAt(gate, running, None if holder is None else as_id(holder))
 
     def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
@@ -118,7 +142,7 @@ class SqliteGates:
         self,
         domain: str,
         gates: Collection[str],
-        rows: Iterable[tuple[str, str | None, str | None, Waiting]],
+        rows: Iterable[Routed],
         now: int,
     ) -> Op[None]:
         """Put due commands where they wait: in the queue, or at their first gate. Each row begins
@@ -138,25 +162,29 @@ class SqliteGates:
     def _route_back(self, rows: Sequence[tuple[int, int, int, int]], now: int) -> Op[None]:
         """Commands that come back at once: seq, attempts, crashes and releases of each. One that was
         deleted by hand does not."""
-        columns = yield Statement(SQL.routes, (as_json([row[0] for row in rows]),))
-        routes = {row[0]: row[1:] for row in columns}
-        gates = yield from self._gates_of(route[0] for route in routes.values())
-        back = [(routes[row[0]], row) for row in rows if row[0] in routes]
-        for domain in gates:
-            mine = [(route, row) for route, row in back if route[0] == domain]
-            items = [(route[2], route[3], route[4], (route[1], *row, now)) for route, row in mine]
-            yield from self._route(domain, gates[domain], items, now)
+        counts = {seq: rest for seq, *rest in rows}
+        routes = yield Statement(SQL.routes, (as_json(list(counts)),))
+        by_seq = {seq: route for seq, *route in routes}
+        items: dict[str, list[Routed]] = {}
+        for seq, rest in counts.items():
+            if seq in by_seq:
+                domain, priority, command_type, group_key, requires = by_seq[seq]
+                waiting = Waiting(priority, seq, *rest, now)
+                items.setdefault(domain, []).append((command_type, group_key, requires, waiting))
+        gates = yield from self._gates_of(items)
+        for domain, limits in gates.items():
+            yield from self._route(domain, limits, items[domain], now)
 
     def _admit(self, domain: str, ageing: int | None, now: int) -> Op[None]:
         """Let pass what the gates of a domain allow."""
         limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
         placed = False
         while touched := (yield Statement(SQL.take_touches, (domain, now, PASS_MAX))):
-            gates = [row[0] for row in touched]
+            gates = [gate for (gate,) in touched]
             groups = [g for g in gates if g.startswith(KEY_PREFIX)] if PER_KEY not in limits else []
             if groups:
                 chosen = {"domain": domain, "gates": as_json(groups)}
-                rows = yield Statement(SQL.next_of_groups, chosen)
+                rows = as_held((yield Statement(SQL.next_of_groups, chosen)))
                 placed |= yield from self._let_pass(domain, limits, rows, now)
             for gate in in_passing_order(set(gates).difference(groups)):
                 rows = yield from self._granted(domain, limits, gate, ageing, now)
@@ -166,18 +194,18 @@ class SqliteGates:
 
     def _granted(
         self, domain: str, limits: dict[str, Limit], gate: str, ageing: int | None, now: int
-    ) -> Op[Sequence[Any]]:
+    ) -> Op[list[Held]]:
         """Who may pass a gate now."""
         limit, running, full_at = limit_at(limits, domain, gate), 0, 0
         if limit.concurrency is not None:
-            running = (yield Statement(SQL.running, (domain, gate)))[0][0]
+            running = scalar((yield Statement(SQL.running, (domain, gate))))
         if limit.rate is not None:
             rows = yield Statement(SQL.bucket, (domain, gate))
-            full_at = rows[0][0] if rows else 0
+            full_at = scalar(rows) if rows else 0
         room = PASS_MAX if limit.concurrency is None else limit.concurrency - running
         wanted = max(0, min(PASS_MAX, room)) + 1
         if ageing is None or gate.startswith(KEY_PREFIX):
-            first = yield Statement(SQL.first_held, (domain, gate, wanted))
+            first = as_held((yield Statement(SQL.first_held, (domain, gate, wanted))))
         else:
             first = yield from self._longest_held(domain, gate, wanted, ageing)
         given = grant(limit, running, full_at, now, len(first))
@@ -187,33 +215,39 @@ class SqliteGates:
             yield Statement(SQL.touch, (domain, gate, given.again_at))
         return first[: given.count]
 
-    def _longest_held(self, domain: str, gate: str, wanted: int, ageing: int) -> Op[list[Any]]:
+    def _longest_held(self, domain: str, gate: str, wanted: int, ageing: int) -> Op[list[Held]]:
         """The first ones at a gate, when waiting makes them more urgent."""
-        rows: list[Any] = []
+        rows: list[Held] = []
         for (priority,) in (yield Statement(SQL.held_priorities, {"domain": domain, "gate": gate})):
-            rows += yield Statement(SQL.held_of_priority, (domain, gate, priority, wanted))
-        return nsmallest(wanted, rows, key=lambda row: (rank(row[1], row[6], ageing), row[2]))
+            rows += as_held((yield Statement(SQL.held_of_priority, (domain, gate, priority, wanted))))
+
+        def turn(held: Held) -> tuple[int, int]:
+            one = held.waiting
+            return rank(one.priority, one.available_at, ageing), one.seq
+
+        return nsmallest(wanted, rows, key=turn)
 
     def _let_pass(
-        self, domain: str, limits: Collection[str], rows: Sequence[Any], now: int
+        self, domain: str, limits: Collection[str], passing: Sequence[Held], now: int
     ) -> Op[bool]:
         """On to the next gate, or to the queue; whether somebody with tags has to be told."""
-        if not rows:
+        if not passing:
             return False
-        yield Statement(SQL.let_pass, [(row[2],) for row in rows], many=True)
-        yield Statement(SQL.take_slot, [(domain, row[0], row[2]) for row in rows], many=True)
+        yield Statement(SQL.let_pass, [(held.waiting.seq,) for held in passing], many=True)
+        slots = [(domain, held.gate, held.waiting.seq) for held in passing]
+        yield Statement(SQL.take_slot, slots, many=True)
         further: list[tuple[str, Waiting]] = []
-        ready = []
-        for gate, *waiting, command_type, requires in rows:
+        ready: list[tuple[str, Waiting]] = []
+        for gate, waiting, command_type, requires in passing:
             following = gate_after(limits, command_type, gate)
             if following is not None:
-                further.append((following, tuple(waiting)))
+                further.append((following, waiting))
             else:
-                ready.append((place_of(domain, requires), *waiting))
+                ready.append((place_of(domain, requires), waiting))
         yield from self._hold(domain, further, now)
         if ready:
-            yield Statement(INSERT_QUEUE, ready, many=True)
-        return any(row[0] != domain for row in ready)
+            yield Statement(INSERT_QUEUE, [(place, *waiting) for place, waiting in ready], many=True)
+        return any(place != domain for place, _ in ready)
 
     def _leave_gates(self, seqs: Collection[int], now: int) -> Op[None]:
         """Commands that do not run any more make room for others. The next one of a group passes at
@@ -227,34 +261,35 @@ class SqliteGates:
             placed = False
             if groups:
                 chosen = {"domain": domain, "gates": as_json(sorted(groups))}
-                rows = yield Statement(SQL.next_of_groups, chosen)
+                rows = as_held((yield Statement(SQL.next_of_groups, chosen)))
                 placed = yield from self._let_pass(domain, limits, rows, now)
             touched = [(domain, gate, now) for gate in sorted(gates - groups)]
             if touched:
                 yield Statement(SQL.touch, touched, many=True)
             yield Wake(domain, None, everyone=placed)
 
-    def _passed(self, rows: Sequence[Any]) -> Op[set[int]]:
-        """Who of rows of the query `head` passed a gate."""
-        seqs = as_json([row[0] for row in rows])
+    def _passed(self, heads: Sequence[Head]) -> Op[set[int]]:
+        """Who of them passed a gate."""
+        seqs = as_json([head.seq for head in heads])
         return {seq for (seq,) in (yield Statement(SQL.slots_of, (seqs,)))}
 
     def _followers(
-        self, domain: str, leaders: Sequence[Any], followers: int, chain: int
-    ) -> Op[Sequence[Any]]:
-        """Rows of the query `followers`, which wait no more: of the first whose worker died and of
-        those after it none come along."""
-        fresh = [row[0] for row in leaders if not row[3]]
+        self, domain: str, leaders: Sequence[Head], followers: int, chain: int
+    ) -> Op[list[tuple[Head, int]]]:
+        """Those that come along, which wait no more, each with its leader: of the first whose worker
+        died and of those after it none come along."""
+        fresh = [head.seq for head in leaders if not head.crashes]
         wanted = {"domain": domain, "leaders": as_json(fresh), "followers": followers, "chain": chain}
-        taken: list[Any] = []
+        taken: list[tuple[Head, int]] = []
         stopped = set[int]()
-        for row in (yield Statement(SQL.followers, wanted)):
-            if row[3]:
-                stopped.add(row[-1])
-            if row[-1] not in stopped:
-                taken.append(row)
+        for *columns, leader in (yield Statement(SQL.followers, wanted)):
+            head = Head(*columns)
+            if head.crashes:
+                stopped.add(leader)
+            if leader not in stopped:
+                taken.append((head, leader))
         if taken:
-            yield Statement(SQL.unhold, (as_json([row[0] for row in taken]),))
+            yield Statement(SQL.unhold, (as_json([head.seq for head, _ in taken]),))
         return taken
 
     def _hand_over(self, heirs: Mapping[int, int | None]) -> Op[None]:
@@ -268,4 +303,12 @@ class SqliteGates:
         if not tags:
             return [domain]
         rows = yield Statement(SQL.places, (domain,))
-        return [*(place_of(domain, row[0]) for row in rows if may_take(row[0], tags)), domain]
+        fitting = [requires for (requires,) in rows if may_take(requires, tags)]
+        return [*(place_of(domain, requires) for requires in fitting), domain]
+
+
+def as_held(rows: Rows) -> list[Held]:
+    return [
+        Held(gate, Waiting(*waiting), command_type, requires)
+        for gate, *waiting, command_type, requires in rows
+    ]

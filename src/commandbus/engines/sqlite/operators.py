@@ -20,10 +20,16 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
-from commandbus.engines.sqlite.rows import as_json, as_members, as_optional_id, outcome_params
+from commandbus.engines.sqlite.rows import (
+    Standing,
+    as_json,
+    as_members,
+    as_optional_id,
+    outcome_params,
+)
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Statement, Wake, scalar
 from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.settling import AuditRow, OutcomeRow
@@ -43,30 +49,35 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
         until = self._clock() + int(KEPT_SECONDS * SECOND)
         leases = yield Statement(SQL.keep_leases_of, (until, worker))
-        held = [(row[0], member) for row in leases for member in as_members(row[1]).values()]
+        held = [
+            (lease_id, member)
+            for lease_id, packed in leases
+            for member in as_members(packed).values()
+        ]
         seqs = as_json([member.seq for _, member in held])
         batches = dict((yield Statement(SQL.batches_of, (seqs,))) if held else ())
         return [(lease, m, as_optional_id(batches[m.seq])) for lease, m in held if m.seq in batches]
 
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        seq, priority, waiting = row[0], row[1], row[9]
-        if not waiting:
-            refuse_cancel(_status_of(row))
-        yield Statement(SQL.delete_queue, (place_of(domain, row[10]), priority, seq))
+        found = yield from self._standing(domain, command_id)
+        seq, place = found.seq, place_of(domain, found.requires)
+        if not found.waits:
+            refuse_cancel(found.known_status)
+        yield Statement(SQL.delete_queue, (place, found.priority, seq))
         yield Statement(SQL.delete_scheduled, (seq,))
         yield Statement(SQL.delete_held, (seq,))
+        counts = (found.waiting_attempts, found.waiting_crashes)
         kind = AuditEventType.CANCELED
-        yield from self._end_waiting(domain, seq, row[7], row[8], reason, kind, actor, self._clock())
+        yield from self._end_waiting(domain, seq, *counts, reason, kind, actor, self._clock())
 
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
         now = self._clock()
-        row = yield from self._standing(domain, command_id)
-        seq, priority, place = row[0], row[1], place_of(domain, row[10])
-        if not row[9]:
-            refuse_edit(_status_of(row))
+        found = yield from self._standing(domain, command_id)
+        seq, priority, place = found.seq, found.priority, place_of(domain, found.requires)
+        if not found.waits:
+            refuse_edit(found.known_status)
         key = {"place": place, "priority": priority, "seq": seq}
-        attempts, crashes, releases, present = (yield Statement(SQL.waiting_row, key))[0]
+        ((attempts, crashes, releases, present),) = yield Statement(SQL.waiting_row, key)
         due_at = edit.moment(present, now)
         yield Statement(SQL.delete_queue, (place, priority, seq))
         yield Statement(SQL.delete_scheduled, (seq,))
@@ -81,17 +92,17 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         yield Wake(domain, (due_at - now) / SECOND or None)
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
-        row = yield from self._standing(domain, command_id)
-        if _status_of(row) is not PARKED:
+        found = yield from self._standing(domain, command_id)
+        if found.known_status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
-        seq, now, canceled = row[0], self._clock(), CommandStatus.CANCELED
+        seq, now, canceled = found.seq, self._clock(), CommandStatus.CANCELED
         yield Statement(SQL.delete_outcome, (seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
         yield from self._count_ends([(seq, PARKED)], -1)
         yield from self._audit([AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})], now)
-        error = read_failure(row[6])
-        outcome = OutcomeRow(seq, canceled, row[4], row[5], None, None, 0, error=error, reason=reason)
+        counts, error = (found.attempts, found.crashes), read_failure(found.error)
+        outcome = OutcomeRow(seq, canceled, *counts, None, None, 0, error=error, reason=reason)
         yield from self._end_one(domain, outcome, now)
 
     def announce(self, topic: str) -> Op[None]:
@@ -99,15 +110,15 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         now = self._clock()
-        row = yield from self._standing(domain, command_id)
-        seq, data = row[0], row[2]
+        found = yield from self._standing(domain, command_id)
+        seq = found.seq
         transition = Transition(f"operator_{action.kind}")
-        status = after(_status_of(row), transition)
+        status = after(found.known_status, transition)
         yield Statement(SQL.delete_outcome, (seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
         yield Statement(SQL.add_tally, (domain, transition.upper(), 1))
         yield from self._count_ends([(seq, PARKED)], -1)
-        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(data))
+        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(found.data))
         yield from self._audit([note], now)
         if status is CommandStatus.PENDING:
             yield Statement(SQL.send_back, (now, action.data, seq))
@@ -117,13 +128,13 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         outcome = OutcomeRow(
             seq,
             status,
-            row[4],
-            row[5],
+            found.attempts,
+            found.crashes,
             None,
             None,
             ran=0,
             result=action.result,
-            error=read_failure(row[6]),
+            error=read_failure(found.error),
             reason=action.reason,
         )
         yield from self._end_one(domain, outcome, now)
@@ -137,17 +148,21 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         *,
         parked: bool = False,
     ) -> Op[bool]:
-        rows = yield Statement(SQL.standing, (command_id.bytes, domain))
-        if not rows or (parked and _status_of(rows[0]) is not PARKED):
+        found = yield from self._find(domain, command_id)
+        if found is None or (parked and found.known_status is not PARKED):
             return False
-        yield from self._audit([AuditRow(rows[0][0], kind, dict(details))], self._clock())
+        yield from self._audit([AuditRow(found.seq, kind, dict(details))], self._clock())
         return True
 
-    def _standing(self, domain: str, command_id: UUID) -> Op[Any]:
+    def _find(self, domain: str, command_id: UUID) -> Op[Standing | None]:
         rows = yield Statement(SQL.standing, (command_id.bytes, domain))
-        if not rows:
+        return next((Standing(*row) for row in rows), None)
+
+    def _standing(self, domain: str, command_id: UUID) -> Op[Standing]:
+        found = yield from self._find(domain, command_id)
+        if found is None:
             raise CommandNotFoundError(domain, command_id)
-        return rows[0]
+        return found
 
     def _end_waiting(
         self,
@@ -192,7 +207,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         return changed
 
     def purge(self, domain: str | None) -> Op[int]:
-        rows = yield Statement(f"select count(*) from ({_CHOSEN})", {"domain": domain})
+        count = scalar((yield Statement(f"select count(*) from ({_CHOSEN})", {"domain": domain})))
         for table in _TABLES_BY_SEQ:
             yield Statement(
                 f"delete from commandbus_{table} where seq in ({_CHOSEN})", {"domain": domain}
@@ -204,11 +219,4 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
             yield Statement(
                 f"delete from commandbus_{table} where process_id in ({_PROCESSES})", {"domain": domain}
             )
-        return int(rows[0][0])
-
-
-def _status_of(row: Any) -> CommandStatus:
-    """Of a row of the query `standing`."""
-    if row[3] is not None:
-        return CommandStatus(row[3])
-    return CommandStatus.PENDING if row[9] else CommandStatus.IN_PROGRESS
+        return int(count)

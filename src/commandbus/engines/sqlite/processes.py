@@ -8,8 +8,8 @@ from uuid import UUID
 
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
-from commandbus.engines.sqlite.rows import as_json, as_members
-from commandbus.store.op import Op, Statement
+from commandbus.engines.sqlite.rows import Lease, as_json, as_members
+from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
 from commandbus.store.sql_files import load
 
@@ -59,7 +59,7 @@ class SqliteProcesses:
         params = []
         for row in rows:
             known = yield Statement(SQL.version, (row.process_id.bytes,))
-            if not known or known[0][0] != row.version:
+            if not known or scalar(known) != row.version:
                 lost.append(row.process_id)
                 continue
             ended_at = now if row.ended else None
@@ -89,12 +89,12 @@ class SqliteProcesses:
         return [_row(row, self._clock()) for row in rows]
 
     def next_process_due(self, types: Sequence[str]) -> Op[float | None]:
-        rows = yield Statement(SQL.next_due, (as_json(list(types)),))
-        return None if rows[0][0] is None else (rows[0][0] - self._clock()) / SECOND
+        due_at = scalar((yield Statement(SQL.next_due, (as_json(list(types)),))))
+        return None if due_at is None else (due_at - self._clock()) / SECOND
 
     def get_process(self, process_id: UUID) -> Op[ProcessRow | None]:
         rows = yield Statement(SQL.one, (process_id.bytes,))
-        return _row(rows[0], self._clock()) if rows else None
+        return next((_row(row, self._clock()) for row in rows), None)
 
     def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
         # What the status says beside itself is added, so that an index finds the few that fit.
@@ -128,15 +128,20 @@ class SqliteProcesses:
 
     def recorded_steps(self, seq: int) -> Op[dict[str, str]]:
         rows = yield Statement(SQL.recorded, (seq,))
-        return {row[0]: row[1] for row in rows}
+        return dict(rows)
 
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
         now = self._clock()
-        leases = yield Statement(COMMANDS.leases, (as_json([lease_id]),))
-        if not leases or leases[0][4] <= now or seq not in as_members(leases[0][5]):
+        if not (yield from self._is_held(seq, lease_id, now)):
             return False
         yield Statement(SQL.record, (seq, name, result, now))
         return True
+
+    def _is_held(self, seq: int, lease_id: int, now: int) -> Op[bool]:
+        """Whether a command is under a lease that has not ended."""
+        rows = yield Statement(COMMANDS.leases, (as_json([lease_id]),))
+        leases = [Lease(*row) for row in rows]
+        return any(lease.until > now and seq in as_members(lease.packed) for lease in leases)
 
 
 def _bytes(value: UUID | None) -> bytes | None:
@@ -148,9 +153,12 @@ def _uuid(value: bytes | None) -> UUID | None:
 
 
 def _row(row: Any, now: int) -> ProcessRow:
-    values: list[Any] = list(row[:16])
-    values[0] = UUID(bytes=row[0])
-    values[3] = ProcessStatus(row[3])
-    values[9], values[10], values[11] = _uuid(row[9]), _uuid(row[10]), bool(row[11])
-    values += [now - row[12], len(row) > 16 and bool(row[16])]
-    return ProcessRow(*values)
+    (
+        process_id, process_type, reply_to, status, version, state, progress, error, due_in, batch_id,
+        parent_id, ended, created_at, updated_at, finished_at, seq, *parked,
+    ) = row  # fmt: skip
+    return ProcessRow(
+        UUID(bytes=process_id), process_type, reply_to, ProcessStatus(status), version, state, progress,
+        error, due_in, _uuid(batch_id), _uuid(parent_id), bool(ended), created_at, updated_at,
+        finished_at, seq, now - created_at, any(parked),
+    )  # fmt: skip

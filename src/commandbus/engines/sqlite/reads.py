@@ -13,13 +13,14 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.sqlite.rows import (
+    KnownCommand,
     as_id,
     as_json,
     as_members,
     as_optional_id,
     as_record,
 )
-from commandbus.store.op import Op, Statement
+from commandbus.store.op import Op, Rows, Statement, scalar
 from commandbus.store.reading import read_details, read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
@@ -33,7 +34,7 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import escaped_like, pruned
+from commandbus.store.searching import Prunable, escaped_like, pruned
 from commandbus.store.settling import Member
 from commandbus.store.sql_files import load
 from commandbus.store.trail import Facts, compose, shown
@@ -84,7 +85,7 @@ class SqliteReads:
             waiting = yield Statement(SQL.few_waiting, {"limit": FEW + 1})
             if len(waiting) <= FEW:
                 conditions.append("c.seq in (select value from json_each(?))")
-                params.append(as_json([row[0] for row in waiting]))
+                params.append(as_json([seq for (seq,) in waiting]))
         where = f"where {' and '.join(conditions)} " if conditions else ""
         params.append(wanted.limit)
         # What ended is looked for among the outcomes, however many commands wait behind them.
@@ -97,11 +98,11 @@ class SqliteReads:
         records = SQL.records
         if status in ENDED:
             records = records.replace(_FROM_COMMANDS, _FROM_OUTCOMES)
-        rows = yield Statement(f"{records} {clauses}", params)
+        known = _known((yield Statement(f"{records} {clauses}", params)))
         running: Running = {}
-        if any(row[16] is None and row[26] is None for row in rows):
+        if any(one.is_running for one in known):
             running = yield from self._running()
-        return [as_record(row, running) for row in rows]
+        return [as_record(one, running) for one in known]
 
     def _running(self) -> Op[Running]:
         """What is under lease: few rows, each with many commands."""
@@ -113,32 +114,26 @@ class SqliteReads:
         }
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
-        rows = yield Statement(SQL.parked, {"domain": domain, "command_type": command_type})
-        return int(rows[0][0])
+        wanted = {"domain": domain, "command_type": command_type}
+        return int(scalar((yield Statement(SQL.parked, wanted))))
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         cutoff = self._clock() - int(seconds * SECOND)
         rows = yield Statement(SQL.overdue, (cutoff, limit))
-        return [Overdue(row[0], as_id(row[1]), *row[2:]) for row in rows]
+        return [Overdue(domain, as_id(command_id), *rest) for domain, command_id, *rest in rows]
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
-        rows = yield Statement(
-            f"{SQL.records} {_BY_ID}",
-            {"id": command_id.bytes, "domain": domain},
-        )
+        wanted = {"id": command_id.bytes, "domain": domain}
+        known = _known((yield Statement(f"{SQL.records} {_BY_ID}", wanted)))
         running = yield from self._running()
         events: list[AuditEvent] = []
-        for row in rows:
-            kept = yield Statement(SQL.audit, (row[0],))
-            events += compose(
-                _facts(row, running),
-                [read_entry(*entry) for entry in kept],
-            )
+        for one in known:
+            kept = yield Statement(SQL.audit, (one.seq,))
+            events += compose(_facts(one, running), [read_entry(*entry) for entry in kept])
         return events
 
     def last_sequence(self) -> Op[int]:
-        rows = yield Statement(SQL.last_sequence)
-        return int(rows[0][0])
+        return int(scalar((yield Statement(SQL.last_sequence))))
 
     def search_audit(self, wanted: AuditFilter) -> Op[list[AuditEntry]]:
         rows = yield Statement(SQL.search_audit, msgspec.structs.asdict(wanted))
@@ -152,12 +147,15 @@ class SqliteReads:
 
     def recent_runs(self, limit: int) -> Op[list[Run]]:
         rows = yield Statement(SQL.recent_runs, (limit,))
-        return [Run(row[0], read_status(row[1]), *row[2:]) for row in rows]
+        return [Run(domain, read_status(status), *rest) for domain, status, *rest in rows]
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         rows = yield Statement(SQL.prunable, (as_json(sorted(LINKED)), after, limit))
-        gone = as_json([row[0] for row in rows if row[2] < cutoffs.get(row[1], 0)])
-        named = [(*row[:4], row[4] and f"{row[4]} {as_id(row[5])}") for row in rows]
+        named = [
+            Prunable(*columns, domain and f"{domain} {as_id(command_id)}")
+            for *columns, domain, command_id in rows
+        ]
+        gone = as_json([one.seq for one in named if one.is_due(cutoffs)])
         for statement in (SQL.prune_outcomes, SQL.prune_commands, SQL.prune_audit, SQL.prune_progress):
             yield Statement(statement, (gone,))
         return pruned(named, cutoffs, limit)
@@ -165,9 +163,10 @@ class SqliteReads:
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:
         now = self._clock()
         wanted = {"domain": domain, "now": now, "cap": -1 if cap is None else cap}
-        row = (yield Statement(SQL.stats, wanted))[0]
+        (
+            (ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason, held, tagged),
+        ) = yield Statement(SQL.stats, wanted)
         tally = dict((yield Statement(SQL.tally, (domain,))))
-        ready, scheduled, due, running, oldest, next_due, paused_at, paused_reason, held, tagged = row
         waiting_since = [m for m in (oldest, next_due) if m is not None and m <= now]
         return QueueStats(
             domain=domain,
@@ -187,16 +186,19 @@ class SqliteReads:
         )
 
     def next_lease_end(self, worker: str) -> Op[float | None]:
-        rows = yield Statement(SQL.next_lease_end, (worker,))
-        return None if rows[0][0] is None else (rows[0][0] - self._clock()) / SECOND
+        until = scalar((yield Statement(SQL.next_lease_end, (worker,))))
+        return None if until is None else (until - self._clock()) / SECOND
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
-        rows = yield Statement(SQL.ahead, (domain, priority, seq, limit))
-        return int(rows[0][0])
+        return int(scalar((yield Statement(SQL.ahead, (domain, priority, seq, limit)))))
 
     def domains(self) -> Op[list[str]]:
         rows = yield Statement(SQL.domains)
-        return [row[0] for row in rows]
+        return [domain for (domain,) in rows]
+
+
+def _known(rows: Rows) -> list[KnownCommand]:
+    return [KnownCommand(*row) for row in rows]
 
 
 def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
@@ -244,27 +246,23 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     return conditions, params
 
 
-def _facts(row: Any, running: Running) -> Facts:
-    """Of a row of the query `records`."""
-    status, attempts, lease_id, worker, started_at, finished_at = (
-        row[16], row[17], row[19], row[20], row[21], row[22],
-    )  # fmt: skip
+def _facts(row: KnownCommand, running: Running) -> Facts:
     completed = now_running = None
-    if status == CommandStatus.COMPLETED and lease_id is not None:
-        completed = (started_at, finished_at, worker, attempts)
-    if status is None and row[26] is None and row[0] in running:
-        name, claimed_at, member = running[row[0]]
+    if row.status == CommandStatus.COMPLETED and row.lease_id is not None:
+        completed = (row.started_at, row.finished_at, row.worker, row.attempts)
+    if row.is_running and row.seq in running:
+        name, claimed_at, member = running[row.seq]
         now_running = (claimed_at, name, member.attempt)
     return Facts(
-        domain=row[1],
-        command_id=as_id(row[3]),
-        command_type=row[2],
-        created_at=row[10],
-        correlation_id=as_id(row[5]),
-        causation_id=as_optional_id(row[6]),
-        reply_to=row[7],
-        priority=row[8],
-        headers=read_details(row[15]) if row[15] else {},
+        domain=row.domain,
+        command_id=as_id(row.command_id),
+        command_type=row.command_type,
+        created_at=row.created_at,
+        correlation_id=as_id(row.correlation_id),
+        causation_id=as_optional_id(row.causation_id),
+        reply_to=row.reply_to,
+        priority=row.priority,
+        headers=read_details(row.headers) if row.headers else {},
         completed=completed,
         running=now_running,
     )

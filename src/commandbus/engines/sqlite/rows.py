@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -12,6 +13,7 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_datetime, as_optional_datetime
 from commandbus.domain.payload import Unreadable
+from commandbus.store.op import Rows
 from commandbus.store.reading import noted_failure, read_columns, read_failure
 from commandbus.store.records import Claimed, NewCommand
 from commandbus.store.settling import Member, OutcomeRow
@@ -38,10 +40,131 @@ def as_members(packed: str) -> dict[int, Member]:
     return {member.seq: member for member in _members.decode(packed)}
 
 
-def as_claimed(domain: str, lease_id: int, row: Any, now: int, member: Member) -> Claimed:
-    """A row of the query `head`, now under lease."""
-    seq, priority, attempts, crashes, releases, command_type, command_id, data = row[:8]
-    correlation_id, causation_id, reply_to, max_attempts, created_at = row[8:13]
+class Head(NamedTuple):
+    """A row of the query `head`: one of the first commands of a queue. The columns of the command are
+    None where it is missing or damaged."""
+
+    seq: int
+    priority: int
+    attempts: int
+    crashes: int
+    releases: int
+    command_type: str | None
+    command_id: bytes
+    data: str
+    correlation_id: bytes
+    causation_id: bytes | None
+    reply_to: str | None
+    max_attempts: int | None
+    created_at: int
+    expires_at: int | None
+    keyed: bool
+    tags: str | None
+    headers: str | None
+    batch_id: bytes | None
+    due_at: int
+    available_at: int
+
+    def is_unfit(self, now: int) -> bool:
+        """Whether it has no sound command, or one that has expired."""
+        expires_at = self.expires_at
+        return self.command_type is None or (expires_at is not None and expires_at <= now)
+
+
+# Half the time of Head._make, which counts the columns; each claim reads many.
+_head: Any = partial(tuple.__new__, Head)
+
+
+def as_heads(rows: Rows) -> list[Head]:
+    return [*map(_head, rows)]
+
+
+class KnownCommand(NamedTuple):
+    """A row of the query `records`. Columns of a file may have values of any type."""
+
+    seq: int
+    domain: Any
+    command_type: Any
+    command_id: Any
+    data: Any
+    correlation_id: Any
+    causation_id: Any
+    reply_to: Any
+    priority: Any
+    max_attempts: Any
+    created_at: Any
+    due_at: Any
+    expires_at: Any
+    unique_key: Any
+    tags: Any
+    headers: Any
+    status: Any
+    attempts: Any
+    crashes: Any
+    lease_id: Any
+    worker: Any
+    started_at: Any
+    finished_at: Any
+    result: Any
+    error: Any
+    reason: Any
+    waiting_attempts: Any
+    waiting_crashes: Any
+    waiting_until: Any
+    percent: Any
+    message: Any
+    reported_at: Any
+    last_note: Any
+    batch_id: Any
+    group_key: Any
+    requires: Any
+
+    @property
+    def is_running(self) -> bool:
+        """It has neither an outcome nor a place in a queue."""
+        return self.status is None and self.waiting_attempts is None
+
+
+class Standing(NamedTuple):
+    """A row of the query `standing`: where a command stands."""
+
+    seq: int
+    priority: int
+    data: str
+    status: str | None
+    attempts: int
+    crashes: int
+    error: str | None
+    waiting_attempts: int
+    waiting_crashes: int
+    waits: bool
+    requires: str | None
+
+    @property
+    def known_status(self) -> CommandStatus:
+        if self.status is not None:
+            return CommandStatus(self.status)
+        return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
+
+
+class Lease(NamedTuple):
+    """A row of the query `leases`."""
+
+    lease_id: int
+    domain: str
+    worker: str
+    claimed_at: int
+    until: int
+    packed: str
+
+
+def as_claimed(domain: str, lease_id: int, row: Head, now: int, member: Member) -> Claimed:
+    """A command of the queue, now under lease."""
+    (
+        seq, priority, attempts, crashes, releases, command_type, command_id, data, correlation_id,
+        causation_id, reply_to, max_attempts, created_at, _, _, tags, headers, batch_id, due_at, _,
+    ) = row  # fmt: skip
+    assert command_type is not None
     own_id = as_id(command_id)
     return Claimed(
         seq,
@@ -56,13 +179,13 @@ def as_claimed(domain: str, lease_id: int, row: Any, now: int, member: Member) -
         priority,
         max_attempts,
         created_at,
-        row[15],
-        row[16],
+        tags,
+        headers,
         attempts + 1,
         crashes,
         releases,
-        as_optional_id(row[17]),
-        now - row[18],
+        as_optional_id(batch_id),
+        now - due_at,
         member.keyed,
         member.chain,
     )
@@ -108,27 +231,26 @@ def outcome_params(row: OutcomeRow, now: int) -> tuple[Any, ...]:
     )
 
 
-def as_record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
-    """A row of the query `records`. One that was damaged is told as well as it can be, so that nobody
-    is kept from seeing the others."""
+def as_record(row: KnownCommand, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
+    """A damaged one is told as well as it can be, so that the others of its list can be seen."""
     try:
         return _record(row, running)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         return _damaged_record(row, error)
 
 
-def _damaged_record(row: Any, error: Exception) -> CommandRecord:
-    (seq, domain, command_type), status = row[:3], row[16]
+def _damaged_record(row: KnownCommand, error: Exception) -> CommandRecord:
+    seq, status = row.seq, row.status
     known = status in tuple(CommandStatus)
     message = f"Row {seq} of commandbus_command was changed by hand and cannot be read: {error}."
     beginning = as_datetime(0)
     return CommandRecord(
-        domain=str(domain),
-        command_type=str(command_type),
-        command_id=_id_or_number(row[3], seq),
+        domain=str(row.domain),
+        command_type=str(row.command_type),
+        command_id=_id_or_number(row.command_id, seq),
         status=CommandStatus(status) if known else CommandStatus.IN_TROUBLESHOOTING_QUEUE,
         data=Unreadable(message),
-        correlation_id=_id_or_number(row[5], seq),
+        correlation_id=_id_or_number(row.correlation_id, seq),
         causation_id=None,
         reply_to=None,
         priority=0,
@@ -157,7 +279,7 @@ def _id_or_number(raw: object, seq: int) -> UUID:
     return UUID(bytes=raw) if isinstance(raw, bytes) and len(raw) == 16 else UUID(int=seq)
 
 
-def _record(row: Any, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
+def _record(row: KnownCommand, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
     """`running` has worker, claim time and member of commands under
     lease, by sequence; the others are where their columns say."""
     (

@@ -20,11 +20,13 @@ from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
-from commandbus.engines.sqlite.gates import Waiting
+from commandbus.engines.sqlite.gates import Routed, Waiting
 from commandbus.engines.sqlite.heads import reply_to_expired, take_head
 from commandbus.engines.sqlite.lane import undoable
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
+    Head,
+    Lease,
     as_claimed,
     as_id,
     as_json,
@@ -36,7 +38,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
-from commandbus.store.op import Op, Statement, Wake
+from commandbus.store.op import Op, Statement, Wake, scalar
 from commandbus.store.records import (
     Capacity,
     Claimed,
@@ -83,7 +85,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
         results, new = yield from self._without_held_keys(commands)
-        last, limited = (yield Statement(SQL.last_seq))[0]
+        ((last, limited),) = yield Statement(SQL.last_seq)
         first = last + 1
         gates = (yield from self._gates_of(c.domain for c in new)) if limited else {}
         try:
@@ -113,7 +115,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 if gate is None:
                     ready.append((command.domain, command.priority, seq, due_at))
                 else:
-                    waiting = (command.priority, seq, 0, 0, 0, due_at)
+                    waiting = Waiting(command.priority, seq, 0, 0, 0, due_at)
                     held.setdefault(command.domain, []).append((gate, waiting))
                 wakes[command.domain] = None
             else:
@@ -157,7 +159,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 if key not in held:
                     rows = yield Statement(SQL.key_holder, key)
                     if rows:
-                        held[key] = Inserted(as_id(rows[0][0]), duplicate=True)
+                        held[key] = Inserted(as_id(scalar(rows)), duplicate=True)
                 own_id = (command.command_id.bytes, command.domain)
                 if key in held:
                     # A repeated send is told by its id first, whoever holds the key.
@@ -177,13 +179,12 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         if capacity.pending_max is None:
             return pending
         for domain, count in Counter(command.domain for command in new).items():
-            rows = yield Statement(
-                SQL.count_pending, {"domain": domain, "limit": capacity.pending_max + 1}
-            )
-            pending[domain] = rows[0][0] + count
+            wanted = {"domain": domain, "limit": capacity.pending_max + 1}
+            waiting = scalar((yield Statement(SQL.count_pending, wanted)))
+            pending[domain] = waiting + count
             if pending[domain] > capacity.pending_max:
                 raise QueueFull(
-                    f"Domain {domain!r} holds {rows[0][0]} waiting commands; {count} more would "
+                    f"Domain {domain!r} holds {waiting} waiting commands; {count} more would "
                     f"exceed its capacity of {capacity.pending_max}. Try again later, or add workers."
                 )
         return pending
@@ -211,7 +212,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             if request.wanted(claimed) <= 0:
                 break
             rows = yield Statement(SQL.domain_state, (domain,))
-            paused, gated = rows[0] if rows else (False, False)
+            ((paused, gated),) = rows or ((False, False),)
             if paused:
                 continue
             if request.sweep:
@@ -224,23 +225,27 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield from self._claim_from(domain, place, gated, request, now, claimed)
         if claimed:
             return ClaimReply(claimed, None, rescued, stuck)
-        moment = yield Statement(
-            SQL.next_moment, {"worker": request.worker, "domains": as_json(request.domains)}
-        )
-        due_in = None if moment[0][0] is None else max(0.0, (moment[0][0] - now) / SECOND)
+        wanted = {"worker": request.worker, "domains": as_json(request.domains)}
+        moment = scalar((yield Statement(SQL.next_moment, wanted)))
+        due_in = None if moment is None else max(0.0, (moment - now) / SECOND)
         return ClaimReply([], due_in, rescued, stuck)
 
     def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
-        if not due:
+        routed: list[Routed] = [
+            (command_type, group_key, requires, Waiting(*waiting))
+            for *waiting, command_type, group_key, requires in due
+        ]
+        if not routed:
             return
         if gated:
             gates = (yield from self._gates_of([domain]))[domain]
-            rows = [(row[7], row[8], row[9], tuple(row[1:7])) for row in due]
-            yield from self._route(domain, gates, rows, now)
+            yield from self._route(domain, gates, routed, now)
         else:
-            yield Statement(SQL.promote, [row[:7] for row in due], many=True)
-        yield Statement(SQL.unschedule, (domain, due[-1][6], due[-1][2]))
+            ready = [(domain, *waiting) for _, _, _, waiting in routed]
+            yield Statement(SQL.promote, ready, many=True)
+        *_, last = routed[-1]
+        yield Statement(SQL.unschedule, (domain, last.available_at, last.seq))
 
     def _claim_from(
         self,
@@ -251,7 +256,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         now: int,
         claimed: list[Claimed],
     ) -> Op[None]:
-        fit: list[Any] = []
+        fit: list[Head] = []
         admission = Admission(request.suspects_beside(claimed))
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
             head = yield from take_head(place, wanted, request, admission, now)
@@ -265,48 +270,58 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         passed = (yield from self._passed(fit)) if gated else ()
         followers = request.spare(claimed)
         if gated and followers > 0 and request.chain:
-            rows = yield from self._followers(domain, fit, followers, request.chain)
-            rows = yield from self._without_unfit(domain, rows, now)
-            for row in rows:
-                chains[row[0]] = chains[row[-1]] = row[-1]
-            fit += rows
+            along = yield from self._followers(domain, fit, followers, request.chain)
+            leaders = {head.seq: leader for head, leader in along}
+            heads = yield from self._without_unfit(domain, [head for head, _ in along], now)
+            for head in heads:
+                leader = leaders[head.seq]
+                chains[head.seq] = chains[leader] = leader
+            fit += heads
         # Whoever has a unique key or passed a gate is asked at its end whether it made room.
         keyed = chains.keys() | passed
         members = [
-            Member(r[0], r[2] + 1, r[3], r[4], bool(r[14]) or r[0] in keyed, chains.get(r[0], 0))
-            for r in fit
+            Member(
+                head.seq,
+                head.attempts + 1,
+                head.crashes,
+                head.releases,
+                bool(head.keyed) or head.seq in keyed,
+                chains.get(head.seq, 0),
+            )
+            for head in fit
         ]
         until = now + int(request.lease_seconds * SECOND)
         lease = (domain, request.worker, now, until, as_json(members))
-        lease_id = (yield Statement(SQL.insert_lease, lease))[0][0]
+        lease_id = scalar((yield Statement(SQL.insert_lease, lease)))
         claimed += [
             as_claimed(domain, lease_id, row, now, member)
             for row, member in zip(fit, members, strict=True)
         ]
 
-    def _without_unfit(self, domain: str, rows: Sequence[Any], now: int) -> Op[list[Any]]:
-        """Of rows of the query `head` those that can be run; the others end here."""
+    def _without_unfit(self, domain: str, heads: Sequence[Head], now: int) -> Op[list[Head]]:
+        """Those that can be run; the others end here."""
         fit = []
-        for row in rows:
-            seq, command_type, expires_at = row[0], row[5], row[13]
-            if command_type is None:
-                yield from self._park_orphan(domain, row, now)
-            elif expires_at is not None and expires_at <= now:
-                yield from self._end_waiting(
-                    domain, seq, row[2], row[3], "EXPIRED", AuditEventType.EXPIRED, None, now
-                )
-                if row[17] is not None:
-                    yield Wake(BATCHES)
-                if row[10] is not None:
-                    yield from self.insert([reply_to_expired(domain, row)], Capacity())
-            else:
-                fit.append(row)
+        for head in heads:
+            if not head.is_unfit(now):
+                fit.append(head)
+                continue
+            if head.command_type is None:
+                yield from self._park_orphan(domain, head, now)
+                continue
+            counts = (head.attempts, head.crashes)
+            kind = AuditEventType.EXPIRED
+            yield from self._end_waiting(domain, head.seq, *counts, "EXPIRED", kind, None, now)
+            if head.batch_id is not None:
+                yield Wake(BATCHES)
+            if head.reply_to is not None:
+                reply = reply_to_expired(domain, head.reply_to, head)
+                yield from self.insert([reply], Capacity())
         return fit
 
-    def _park_orphan(self, domain: str, row: Any, now: int) -> Op[None]:
+    def _park_orphan(self, domain: str, head: Head, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a
         worker's way."""
-        seq, attempts, crashes = row[0], row[2], row[3]
+        seq, attempts, crashes = head.seq, head.attempts, head.crashes
         there = bool((yield Statement(SQL.has_command, (seq,))))
         code, what = ("DAMAGED", "a damaged command") if there else ("ORPHAN", "no command")
         failure = Failure(
@@ -328,7 +343,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         lost: list[Settlement] = []
         ids = sorted({settlement.lease_id for settlement in batch})
         rows = yield Statement(SQL.leases, (as_json(ids),))
-        leases = {row[0]: (row, as_members(row[5])) for row in rows if row[4] > now}
+        leases: dict[int, tuple[Lease, dict[int, Member]]] = {}
+        for row in rows:
+            lease = Lease(*row)
+            if lease.until > now:
+                leases[lease.lease_id] = (lease, as_members(lease.packed))
         domains: dict[int, str] = {}
         leaving: dict[int, dict[int, Member]] = {}
         keyed: list[int] = []
@@ -337,24 +356,24 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         batches: dict[int, UUID] = {}
         for settlement in batch:
             seq = settlement.seq
-            lease, members = leases.get(settlement.lease_id, (None, {}))
+            held, members = leases.get(settlement.lease_id, (None, {}))
             member = members.get(seq)
             settled = seq in leaving.get(settlement.lease_id, ())
-            if lease is None or member is None or settled or member.attempt != settlement.attempt:
+            if held is None or member is None or settled or member.attempt != settlement.attempt:
                 lost.append(settlement)
                 continue
-            domains[seq] = lease[1]
+            domains[seq] = held.domain
             if member.keyed:
                 keyed.append(seq)
                 if not member.chain:
                     slots.append(seq)
-            plan(writes, settlement, member, lease[2], lease[3])
+            plan(writes, settlement, member, held.worker, held.claimed_at)
             sends += settlement.sends
             if settlement.batch_id is not None:
                 batches[seq] = settlement.batch_id
             leaving.setdefault(settlement.lease_id, {})[seq] = member
         for lease_id, gone in leaving.items():
-            members = leases[lease_id][1]
+            _, members = leases[lease_id]
             if any(member.chain for member in gone.values()):
                 heirs = hand_over(chains_of(members.values()), gone)
                 slots += [holder for holder, heir in heirs.items() if heir is None]
@@ -386,7 +405,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         """Take back what expired leases still held: all together, and after an error each by itself,
         so that one that cannot be taken back holds up neither the others nor claims."""
         skipped = self._stuck.skipped(now / SECOND)
-        expired = [r for r in (yield Statement(SQL.expired_leases, (now,))) if r[0] not in skipped]
+        expired = [
+            (lease_id, *rest)
+            for lease_id, *rest in (yield Statement(SQL.expired_leases, (now,)))
+            if lease_id not in skipped
+        ]
         if not expired and not skipped:
             self._stuck.swept((), ())
             return 0
@@ -405,8 +428,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             try:
                 count += yield from undoable(self._take_back([lease], now))
             except Exception as error:  # it is tried again later, and an operator hears of it
-                failed.append(lease[0])
-                self._stuck.failed(lease[0], error, now / SECOND)
+                lease_id, *_ = lease
+                failed.append(lease_id)
+                self._stuck.failed(lease_id, error, now / SECOND)
         return count, failed
 
     def _take_back(self, expired: Sequence[Any], now: int) -> Op[int]:
@@ -475,8 +499,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
 
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
         now = self._clock()
-        rows = yield Statement(SQL.leases, (as_json([lease_id]),))
-        if not rows or rows[0][4] <= now or seq not in as_members(rows[0][5]):
+        if not (yield from self._is_held(seq, lease_id, now)):
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True

@@ -60,7 +60,7 @@ class Watcher:
                     self._stop.wait(INTERVAL)
                     continue
                 try:
-                    version = self._connection.execute("pragma data_version").fetchone()[0]
+                    (version,) = self._connection.execute("pragma data_version").fetchone()
                     if version != seen:
                         seen = version
                         self._announce()

@@ -51,8 +51,8 @@ select paused_at is not null, gated from commandbus_domain where domain = ?
 
 -- name: due
 -- Due work of a domain, in order of time, bounded so that a flood is promoted in several claims.
-select c.domain, c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at, c.command_type,
-    c.group_key, c.requires
+select c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at, c.command_type, c.group_key,
+    c.requires
 from commandbus_scheduled s join commandbus_command c on c.seq = s.seq
 where s.domain = ? and s.due_at <= ? order by s.due_at, s.seq limit ?
 

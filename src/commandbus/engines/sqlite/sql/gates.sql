@@ -111,7 +111,7 @@ with leading as materialized (
         and not exists (select 1 from commandbus_place p where p.domain = :domain))
 select h.seq, h.priority, h.attempts, h.crashes, h.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, l.seq
+    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, h.available_at, l.seq
 from leading l
 join commandbus_held h on h.seq in (select x.seq from commandbus_held x
     where x.domain = :domain and x.gate = l.gate order by x.priority, x.seq
