@@ -11,8 +11,10 @@ import pytest
 from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
-from commandbus.engines.postgres.claiming import suspect_params
-from commandbus.engines.postgres.pgmq.queues import Queue, Texts, templates
+from commandbus.engines.postgres.claim_query import suspect_values
+from commandbus.engines.postgres.pgmq.queues import FATES, MEMBERS, Queue, Texts, templates
+from commandbus.engines.postgres.settle_query import LISTS
+from commandbus.engines.postgres.templates import Query
 from commandbus.store.suspects import SuspectLimit
 from commandbus.sync import SyncCommandBus
 from tests.pgmq.database import empty_url
@@ -38,10 +40,24 @@ def queues(connection: Any) -> list[Queue]:
     return [Queue(*row[:-1]) for row in rows]
 
 
+MADE: dict[str, Any] = {
+    "claim": lambda texts, found: texts.claim(found, fresh=False),
+    "claim_fresh": lambda texts, found: texts.claim(found, fresh=True),
+    "renew": lambda texts, found: texts.renew(found),
+    "put": lambda texts, found: texts.put(found),
+    "admit": lambda texts, found: texts.admit(found),
+    "insert": lambda texts, found: texts.insert(found),
+    "settle": lambda texts, found: texts.settle(found, lock=False),
+    "settle locked": lambda texts, found: texts.settle(found, lock=True),
+    "quick": lambda texts, found: texts.settle_quickly(found),
+}
+"""Statements with named parameters."""
 OVER_QUEUES = sorted(
     name
     for name, sql in vars(templates("commandbus")).items()
-    if re.search(r"@(each|any|sum) ", sql) and sql.startswith(("with", "select", "@any"))
+    if re.search(r"@(each|any|sum) ", sql)
+    and sql.startswith(("with", "select", "@any"))
+    and name not in {*MADE, "looks", "fresh_looks"}
 )
 PLAIN = sorted(
     name
@@ -50,17 +66,11 @@ PLAIN = sorted(
 )
 
 
-@pytest.mark.parametrize("name", [*OVER_QUEUES, "insert", "settle", "settle locked", "quick"])
+@pytest.mark.parametrize("name", [*OVER_QUEUES, *MADE])
 def test_every_statement_over_queues_prepares(connection: Any, name: str) -> None:
     texts = Texts("commandbus", last_read_at=True)
-    if name == "insert":
-        sql = texts.insert(queues(connection))
-    elif name == "quick":
-        sql = texts.settle_quickly(queues(connection))
-    elif name.startswith("settle"):
-        sql = texts.settle(queues(connection), lock=name != "settle")
-    else:
-        sql = texts(name, queues(connection))
+    found = queues(connection)
+    sql = MADE[name](texts, found).sql if name in MADE else texts(name, found)
     assert "@" not in sql.replace("@>", "")
     assert ("for update" in sql) or name != "settle locked"
     connection.execute(f"prepare checked as {sql}".encode())
@@ -86,24 +96,21 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
     fill(connection)
     if statistics == "fresh":
         connection.execute("analyze")
-    texts, found = Texts("commandbus", last_read_at=True), queues(connection)
-    if name == "settle":
-        sql, empty = texts.settle(found, lock=False), "{}"
-        count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
-        params: list[Any] = [empty] * count
-        params[5], params[6], params[33], params[34] = None, "w", "me", True
-    elif name == "quick":
-        sql = texts.settle_quickly(found)
-        count = max(int(number) for number in re.findall(r"\$(\d+)", sql))
-        params = ["{}"] * (count - 4) + ['{"{1,2}","{3}"}', 1, 1, 3]
-        params[5], params[6], params[33], params[34] = None, "w", "me", True
-    elif name in ("claim", "claim_fresh"):
-        limit = suspect_params(SuspectLimit(8)) if name == "claim" else ()
-        params = ["orders", 100, "w", "{0,0}", 30_000_000, "{99,99}", *limit]
-        sql = texts(name, found)
+    query: Query = MADE[name](Texts("commandbus", last_read_at=True), queues(connection))
+    values: dict[str, Any] = {
+        "domain": "orders", "worker": "w", "unproved_domain": None, "origin": "me", "notify": True,
+        "wanted": 100, "firsts": "{0,0}", "lasts": "{99,99}", "duration": 30_000_000,
+        **suspect_values(SuspectLimit(8)),
+    }  # fmt: skip
+    for columns in (*LISTS, FATES):
+        values |= columns.empty
+    if name == "renew":
+        values |= MEMBERS(lease_id=[1], queue_id=[1], msg_id=[1], read_ct=[1], seq=[1])
+        values["leases"] = "{1}"
     else:
-        sql, params = texts("renew", found), ["{1}", 30_000_000, *["{1}"] * 5]
-    rows = connection.execute(f"explain (costs off) {sql}".encode(), params, prepare=True).fetchall()
+        values |= {"deleted": '{"{1,2}","{3}"}', "read_count": 1, "leases": 1, "messages": 3}
+    explain = f"explain (costs off) {query.sql}".encode()
+    rows = connection.execute(explain, query.params(values), prepare=True).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert not re.findall(r"Seq Scan on (?:q_|command\b|outcome\b)", plan), plan
     walks = re.findall(r"Index (?:Only )?Scan using (q_\w+) on [^\n]*\n(\s+[^\n]*)", plan)

@@ -11,10 +11,12 @@ from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
 from commandbus.engines.postgres.bounds import EVERYTHING, FORGET_SECONDS, Bounds
-from commandbus.engines.postgres.claiming import suspect_params
+from commandbus.engines.postgres.claim_query import claim_query, suspect_values
 from commandbus.engines.postgres.statements import in_schema, queries
+from commandbus.engines.postgres.templates import BIGINT, TEXT, Columns, compile_query
 from commandbus.store.suspects import SuspectLimit
 from tests.postgres.database import empty_url
+from tests.support.statements import made
 
 pytestmark = pytest.mark.postgres
 
@@ -28,7 +30,8 @@ def connection() -> Any:
         yield connection
 
 
-PREPARABLE = {
+MADE = made()
+PREPARABLE = MADE | {
     name: sql for name, sql in vars(queries("commandbus")).items() if not sql.startswith("copy")
 }
 PREPARABLE |= {
@@ -46,9 +49,31 @@ def test_every_statement_prepares(connection: psycopg.Connection[Any], name: str
 
 
 def test_every_query_is_put_into_its_schema() -> None:
-    for name, sql in vars(queries("commandbus")).items():
+    for name, sql in [*vars(queries("commandbus")).items(), *MADE.items()]:
         assert sql.strip(), name
         assert "commandbus." not in sql, f"{name} was not put into its schema"
+
+
+def test_names_become_numbers_in_a_statement_and_its_parts() -> None:
+    rows = Columns("rows", seq=BIGINT, result=TEXT.unless(None))
+    query = compile_query(
+        "select :worker::text, 'a :b {c}' from {rows} as r where {which} -- it's :no parameter",
+        [rows],
+        which="r.seq = :seq and :worker <> ''",
+    )
+    assert query.sql == (
+        "select $1::text, 'a :b {c}' from rows from (unnest($2::text::bigint[]),"
+        " unnest($3::text::text[])) as r (seq, result) where r.seq = $4 and $1 <> ''"
+        " -- it's :no parameter"
+    )
+    values = rows(seq=[1, 2], result=[None, None]) | {"worker": "w", "seq": 7, "other": 0}
+    assert query.params(values) == ("w", "{1,2}", "{}", 7)
+
+
+def test_columns_that_are_missing_or_not_declared_are_named() -> None:
+    rows = Columns("rows", seq=BIGINT, result=TEXT)
+    with pytest.raises(TypeError, match=r"rows: these columns .*: reason, result"):
+        rows(seq=[1], reason=[None])
 
 
 def test_the_name_of_a_schema_replaces_the_stand_in_only() -> None:
@@ -77,13 +102,17 @@ def fill(connection: psycopg.Connection[Any]) -> None:
 
 def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], mode: str) -> str:
     connection.execute(f"set plan_cache_mode = force_{mode}_plan")
-    sql = f"explain (costs off) {getattr(queries('commandbus'), name)}"
+    sql = f"explain (costs off) {PREPARABLE[name]}"
     rows = connection.execute(sql.encode(), params, prepare=True).fetchall()
     return "\n".join(row[0] for row in rows)
 
 
-FRESH = ["d1", 100, "w", *EVERYTHING, 30_000_000, "d1", 100, 20]
-CLAIM = [*FRESH, *suspect_params(SuspectLimit(8))]
+VALUES = {
+    "place": "d1", "wanted": 100, "worker": "w", "duration": 30_000_000, "domain": "d1",
+    "followers": 100, "chain": 20, **EVERYTHING, **suspect_values(SuspectLimit(8)),
+}  # fmt: skip
+FRESH = list(claim_query("commandbus", True, False).params(VALUES))
+CLAIM = list(claim_query("commandbus", False, False).params(VALUES))
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
     "claim_fresh": FRESH,
@@ -136,9 +165,8 @@ def test_a_fresh_claim_leaves_suspects_to_the_other(connection: psycopg.Connecti
         "insert into commandbus.queue (domain, priority, seq, available_at, crashes)"
         " select 'd1', 5, n, 0, n % 3 from generate_series(1, 6) n"
     )
-    found = queries("commandbus")
-    fresh = connection.execute(found.claim_fresh.encode(), FRESH).fetchall()
-    suspects = connection.execute(found.claim.encode(), CLAIM).fetchall()
+    fresh = connection.execute(MADE["claim_fresh"].encode(), FRESH).fetchall()
+    suspects = connection.execute(MADE["claim"].encode(), CLAIM).fetchall()
     assert [row[0] for row in fresh] == [3, 6]
     assert [row[0] for row in suspects] == [1, 2, 4, 5]
 
@@ -156,7 +184,7 @@ def forget_statistics(connection: psycopg.Connection[Any]) -> None:
 
 def claim_reads_little(connection: psycopg.Connection[Any]) -> None:
     """A claim reads no more of a large table than it takes."""
-    sql = f"explain (analyze, buffers, format json) {queries('commandbus').claim}"
+    sql = f"explain (analyze, buffers, format json) {MADE['claim']}"
     found = connection.execute(sql.encode(), CLAIM, prepare=True).fetchone()
     assert found is not None
     top = found[0][0]["Plan"]
@@ -171,8 +199,7 @@ def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
     bounds.took("d", [(0, 7), (5, 3), (5, 9)])
     found = bounds.ranges("d", 0.01)
     assert found is not None
-    columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
-    ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
+    ranges = ranges_of(found)
 
     def covered(key: tuple[int, int]) -> bool:
         return sum(low <= key < high for low, high in ranges) == 1
@@ -183,13 +210,17 @@ def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:
     assert bounds.ranges("d", FORGET_SECONDS) is None
 
 
+def ranges_of(values: dict[str, str]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    columns = [[int(n) for n in column.strip("{}").split(",")] for column in values.values()]
+    return [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
+
+
 def test_what_has_aged_is_looked_at_first_and_once() -> None:
     bounds = Bounds()
     bounds.looked("d", 0.0, 0.0, everywhere=True)
     bounds.took("d", [(0, 7), (10, 3)])
     found = bounds.ranges_after("d", 0.01, [(10, 9), (5, 4)])
-    columns = [[int(n) for n in column.strip("{}").split(",")] for column in found]
-    ranges = [((a, b), (c, d)) for a, b, c, d in zip(*columns, strict=True)]
+    ranges = ranges_of(found)
     assert ranges[:2] == [((10, 4), (10, 9)), ((5, 0), (5, 4))]
     keys = [(-1, 1), (0, 8), (3, 1), (5, 1), (5, 4), (10, 4), (10, 8), (10, 9), (11, 0)]
     for key in keys:

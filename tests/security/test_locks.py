@@ -139,7 +139,15 @@ def test_no_statement_of_the_bus_waits_for_an_advisory_lock(url: str) -> None:
             [waiting],
         ).fetchall()
     assert found == []
-    for file in ("commands.sql", "gates.sql", "settle.sql", "reads.sql", "documents.sql"):
+    for file in (
+        "commands.sql",
+        "claim.sql",
+        "insert.sql",
+        "gates.sql",
+        "settle.sql",
+        "reads.sql",
+        "documents.sql",
+    ):
         assert "pg_advisory_xact_lock(" not in read_text(PACKAGE, file)
 
 

@@ -23,6 +23,7 @@ from commandbus.engines.postgres import connections
 from commandbus.engines.postgres.statements import queries
 from commandbus.engines.sqlite import lane
 from commandbus.engines.sqlite import store as sqlite
+from tests.support.statements import made
 
 When = Literal["before", "after"]
 Action = Literal["raise", "kill", "cut", "freeze", "cancel"]
@@ -59,6 +60,7 @@ class Passing:
 def names() -> dict[str, str]:
     """Names of statements by their text, for both engines."""
     known = {sql: name for name, sql in vars(queries("commandbus")).items()}
+    known |= {sql: name for name, sql in made().items()}
     known |= {sql: name for name, sql in vars(sqlite.SQL).items()}
     return known
 

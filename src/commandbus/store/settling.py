@@ -218,5 +218,15 @@ def hand_over(chains: Mapping[int, int], leaving: Container[int]) -> dict[int, i
     return {holder: heirs.get(chain) for chain, holder in holders.items() if holder in leaving}
 
 
+def soonest(writes: Writes, domains: Mapping[int, str]) -> dict[str, float | None]:
+    """In how many seconds each domain has something again because of these writes; None means now."""
+    found: dict[str, float | None] = {}
+    for row in writes.requeues:
+        domain, due_in = domains[row.seq], row.delay / 1_000_000 if row.delay else None
+        known = found.get(domain, due_in)
+        found[domain] = None if due_in is None or known is None else min(known, due_in)
+    return found
+
+
 def _micro(seconds: float) -> int:
     return int(seconds * 1_000_000)

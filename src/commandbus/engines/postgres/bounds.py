@@ -15,9 +15,8 @@ begins where work ended before, and looks everywhere a moment later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.templates import BIGINT, INTEGER, Columns, Values
 
 FORGET_SECONDS = 0.03
 """So late at most a claim sees returned work, where looks without bounds are cheap."""
@@ -34,19 +33,11 @@ Range = tuple[tuple[int, int], tuple[int, int]]
 """From one key up to another, which is not in it."""
 
 
-class Ranges(NamedTuple):
-    """Ranges of (priority, seq) as four array literals: the first key and the one after the last."""
-
-    from_priorities: str
-    from_seqs: str
-    to_priorities: str
-    to_seqs: str
+RANGES = Columns("ranges", from_priority=INTEGER, from_seq=BIGINT, to_priority=INTEGER, to_seq=BIGINT)
+"""Ranges of (priority, seq): the first key and the one after the last."""
 
 
-EVERYTHING = Ranges(integers([_LOWEST]), integers([_FIRST]), integers([_HIGHEST]), integers([_LAST]))
-
-
-def only(priority: int) -> Ranges:
+def only(priority: int) -> Values:
     """Everything of one priority."""
     return _columns([((priority, _FIRST), (priority + 1, _FIRST))])
 
@@ -67,12 +58,12 @@ class Bounds:
         self.careful_until: dict[str, float] = {}
         """Until when commands whose workers died may wait in a domain, also above its bounds."""
 
-    def ranges(self, domain: str, now: float) -> Ranges | None:
+    def ranges(self, domain: str, now: float) -> Values | None:
         """Where to look, or None for everywhere."""
         known = self.after(domain, now)
         return _columns(_rest(known)) if known else None
 
-    def ranges_after(self, domain: str, now: float, aged: Sequence[tuple[int, int]]) -> Ranges:
+    def ranges_after(self, domain: str, now: float, aged: Sequence[tuple[int, int]]) -> Values:
         """Where to look, and before that at what has waited so long that its turn has come: of each of
         these priorities, up to a sequence. No row is in two of the ranges."""
         known = dict(self.after(domain, now) or {})
@@ -144,10 +135,13 @@ def _rest(known: Mapping[int, int]) -> list[Range]:
     return list(zip(starts, [*ends, keys[-1]], strict=True))
 
 
-def _columns(ranges: Sequence[Range]) -> Ranges:
-    return Ranges(
-        integers(priority for (priority, _), _ in ranges),
-        integers(seq for (_, seq), _ in ranges),
-        integers(priority for _, (priority, _) in ranges),
-        integers(seq for _, (_, seq) in ranges),
+def _columns(ranges: Sequence[Range]) -> Values:
+    return RANGES(
+        from_priority=[priority for (priority, _), _ in ranges],
+        from_seq=[seq for (_, seq), _ in ranges],
+        to_priority=[priority for _, (priority, _) in ranges],
+        to_seq=[seq for _, (_, seq) in ranges],
     )
+
+
+EVERYTHING = _columns([((_LOWEST, _FIRST), (_HIGHEST, _LAST))])

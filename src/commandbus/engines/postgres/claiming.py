@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 
@@ -16,8 +14,16 @@ from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING, only
+from commandbus.engines.postgres.claim_query import (
+    Received,
+    Unclaimable,
+    claim_query,
+    hides,
+    suspect_values,
+)
 from commandbus.engines.postgres.leases import Held, Seat, members_of
-from commandbus.engines.postgres.settling import Known, PostgresSettling
+from commandbus.engines.postgres.settle_query import Known
+from commandbus.engines.postgres.settling import PostgresSettling
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
@@ -27,7 +33,7 @@ from commandbus.store.op import Op, Row, Rows, Statement, Wake, autocommit, scal
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_command
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
-from commandbus.store.suspects import LAST_CHANCE, NONE, SuspectLimit
+from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
 
@@ -37,36 +43,6 @@ RESCUE_SECONDS = 2.0
 """So long after a rescue every sweep is followed by a look without bounds, in all processes."""
 CAREFUL_SECONDS = 5.0
 """So long after suspects were seen, claims with bounds look for them, too."""
-
-
-class Unclaimable(NamedTuple):
-    """A row of the query `claim` that is not to be run."""
-
-    seq: int
-    lease_id: int
-    attempts: int
-    crashes: int
-    command_type: str | None
-    command_id: UUID | None
-    correlation_id: UUID | None
-    reply_to: str | None
-    batch_id: UUID | None
-
-    @property
-    def reason(self) -> str:
-        if self.command_type is None:
-            return "ORPHAN" if self.command_id is None else "ENDED"
-        return "EXPIRED"
-
-
-class Received(NamedTuple):
-    """What a claim has put under lease, beside the commands that can run."""
-
-    keys: list[tuple[int, int]]
-    """Priority and sequence of what was taken from its place, in order; not of what came along."""
-    suspects: bool
-    """Whether workers died over some of it."""
-    unclaimable: list[Unclaimable]
 
 
 class PostgresClaiming(PostgresSettling):
@@ -169,16 +145,22 @@ class PostgresClaiming(PostgresSettling):
                     chosen = self._bounds.ranges_after(place, began, aged)
             # A chain needs one lease for all of it.
             most = 0 if request.apart else request.spare(claimed)
-            chained = (duration, domain, max(0, most), request.chain)
-            params: tuple[Any, ...] = (place, wanted, request.worker, *chosen, *chained)
             careful = began < self._bounds.careful_until.get(domain, 0.0)
-            if fresh_only or (ranges is not None and not careful):
-                # Commands whose workers died return with old keys, for a look without bounds.
-                sql = self._sql.claim_fresh_apart if request.apart else self._sql.claim_fresh
-            else:
-                sql = self._sql.claim_apart if request.apart else self._sql.claim
-                params += suspect_params(limit)
-            rows = yield Atomic(sql, params)
+            # Commands whose workers died return with old keys, for a look without bounds.
+            fresh = fresh_only or (ranges is not None and not careful)
+            query = claim_query(self._schema, fresh, request.apart)
+            values = {
+                "place": place,
+                "wanted": wanted,
+                "worker": request.worker,
+                "duration": duration,
+                "domain": domain,
+                "followers": max(0, most),
+                "chain": request.chain,
+                **chosen,
+                **suspect_values(limit),
+            }
+            rows = yield Atomic(query.sql, query.params(values))
             if request.priority is None:
                 now = self._monotonic()
                 self._bounds.looked(place, now, now - began, everywhere=ranges is None)
@@ -217,12 +199,12 @@ class PostgresClaiming(PostgresSettling):
         unclaimable: list[Unclaimable] = []
         keys: list[tuple[int, int]] = []
         suspects = False
-        *_, follows = rows[-1]
+        _, _, now, *_, follows = rows[-1]
         leaders = {leader for *_, leader in rows} if follows else ()
         chains: dict[int, int] = {}
         for row in rows:
             (
-                seq, lease_id, now, priority, attempts, crashes, releases, keyed, command_type,
+                seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
                 command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
                 tags, headers, batch_id, expired, age, leader,
             ) = row  # fmt: skip
@@ -444,18 +426,6 @@ class PostgresClaiming(PostgresSettling):
             yield Atomic(self._sql.awaken, (texts(busy), self._process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
-
-
-def hides(limit: SuspectLimit | None) -> bool:
-    """Whether a claim may find nothing because of suspects that it has to leave, before fresh work."""
-    return limit is not None and not limit.alone and limit.room > 0
-
-
-def suspect_params(limit: SuspectLimit | None) -> tuple[int, bool, bool, int, int, int]:
-    """$12 to $17 of the query `claim`."""
-    if limit is None:
-        return 2**31, True, False, 0, 0, LAST_CHANCE
-    return limit.room, limit.alone, limit.last_chance, limit.apart, limit.last_apart, LAST_CHANCE
 
 
 def _by_age(claimed: Sequence[Claimed], ageing: int) -> list[Claimed]:

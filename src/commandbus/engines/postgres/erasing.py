@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.base import PostgresBase
-from commandbus.engines.postgres.settling import as_json
+from commandbus.engines.postgres.settle_query import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
 from commandbus.store.reading import read_details, read_failure

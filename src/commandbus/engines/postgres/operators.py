@@ -18,7 +18,8 @@ from commandbus.domain.lifecycle import (
 from commandbus.engines.postgres.batches import PostgresBatches
 from commandbus.engines.postgres.reads import PostgresReads
 from commandbus.engines.postgres.rows import Standing
-from commandbus.engines.postgres.settling import Known, PostgresSettling, as_json
+from commandbus.engines.postgres.settle_query import Known, as_json
+from commandbus.engines.postgres.settling import PostgresSettling
 from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally

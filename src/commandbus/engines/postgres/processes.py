@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from commandbus.domain.moment import SECOND
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
 from commandbus.engines.postgres.base import PostgresBase
 from commandbus.engines.postgres.failures import UniqueViolation
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import Atomic, parts
+from commandbus.engines.postgres.templates import Query, compile_query
 from commandbus.store.op import Op, Read, Statement, autocommit, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
 
@@ -75,22 +79,9 @@ class PostgresProcesses(PostgresBase):
         return next(map(_row, rows), None)
 
     def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
-        # What the status says beside itself is added, so that an index finds the few that fit.
-        params = (
-            wanted.process_type,
-            wanted.status,
-            wanted.batch_id,
-            wanted.parent_id,
-            wanted.created_after,
-            wanted.created_before,
-            wanted.before,
-            wanted.limit,
-        )
-        sql = self._sql.query_processes
-        if wanted.status is not None:
-            narrow = "status = $2::text" if wanted.status in ENDED else "finished_at is null"
-            sql = sql.replace("\norder by", f"\n    and {narrow}\norder by")
-        rows = yield Read(sql, params)
+        ended = None if wanted.status is None else wanted.status in ENDED
+        query = list_query(self._schema, ended)
+        rows = yield Read(query.sql, query.params(msgspec.structs.asdict(wanted)))
         return [_row(row) for row in rows]
 
     def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:
@@ -110,6 +101,14 @@ class PostgresProcesses(PostgresBase):
     @autocommit
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
         return bool((yield Atomic(self._sql.record_step, (seq, lease_id, name, result))))
+
+
+@cache
+def list_query(schema: str, ended: bool | None) -> Query:
+    """The list of processes; of those that have ended, of the others, or of all."""
+    found = parts(schema, "process_list.sql")
+    narrow = "" if ended is None else found.ended if ended else found.unended
+    return compile_query(found.query_processes, narrow=narrow)
 
 
 def _event_columns(events: Sequence[ProcessEventRow]) -> tuple[str, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
 from uuid import UUID
 
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.copying import (
     Row,
     command_line,
@@ -23,6 +22,16 @@ from commandbus.engines.postgres.copying import (
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
 from commandbus.engines.postgres.gates import PostgresGates
+from commandbus.engines.postgres.insert_query import (
+    Insert,
+    insert_query,
+    limited_insert,
+    one_announced,
+    one_silent,
+    plain_announced,
+    plain_silent,
+    single_insert,
+)
 from commandbus.engines.postgres.statements import ORIGIN, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.op import Op, Read, Statement, Wake, autocommit, scalar
@@ -112,19 +121,23 @@ class PostgresSending(PostgresGates):
     def _insert_statement(
         self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
     ) -> Statement:
-        pack, pack_single = _ANNOUNCED if announce else _SILENT
-        many, single = self._insert_sql(commands)
+        many, single = self._insert_query(commands)
+        pack = many.announced if announce else many.silent
         if single is None:
-            pack_single = _alone_announced if announce else _alone_silent
+            single, pack_single = many.sql, many.alone_announced if announce else many.alone_silent
         elif len(commands) == 1 and is_plain(commands[0]):
             single = self._sql.insert_plain
-            pack_single = _plain_announced if announce else _plain_silent
-        statement = Shared(many, commands, pack=pack, single=single or many, pack_single=pack_single)
+            pack_single = plain_announced if announce else plain_silent
+        else:
+            pack_single = one_announced if announce else one_silent
+        statement = Shared(many.sql, commands, pack=pack, single=single, pack_single=pack_single)
         return statement if kind is Shared else Statement(*statement.plain())
 
-    def _insert_sql(self, commands: Sequence[NewCommand]) -> tuple[str, str | None]:
+    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
         """The statement for any number of commands, and a quicker one for a single one, if any."""
-        return self._sql.insert_commands, None if self._limited else self._sql.insert_command
+        if self._limited:
+            return limited_insert(self._schema), None
+        return insert_query(self._schema), single_insert(self._schema)
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""
@@ -274,98 +287,6 @@ class PostgresSending(PostgresGates):
             yield Copy(self._sql.copy_queue, ready, render=queue_line)
         if later:
             yield Copy(self._sql.copy_scheduled, later, render=scheduled_line)
-
-
-def _pack_announced(commands: Sequence[NewCommand]) -> tuple[Any, ...]:
-    """The parameters of `insert_commands`, announcing the work to those who sleep."""
-    return *_columns(commands), ORIGIN, True
-
-
-def _pack_silent(commands: Sequence[NewCommand]) -> tuple[Any, ...]:
-    return *_columns(commands), ORIGIN, False
-
-
-def _one_announced(command: NewCommand) -> tuple[Any, ...]:
-    """The parameters of `insert_command`."""
-    return *_values(command), ORIGIN, True
-
-
-def _one_silent(command: NewCommand) -> tuple[Any, ...]:
-    return *_values(command), ORIGIN, False
-
-
-def _plain_announced(command: NewCommand) -> tuple[Any, ...]:
-    """The parameters of `insert_plain`."""
-    c = command
-    return c.command_id, c.domain, c.command_type, c.data, c.priority, ORIGIN, True
-
-
-def _plain_silent(command: NewCommand) -> tuple[Any, ...]:
-    c = command
-    return c.command_id, c.domain, c.command_type, c.data, c.priority, ORIGIN, False
-
-
-def _alone_announced(command: NewCommand) -> tuple[Any, ...]:
-    """The parameters of `insert_commands` for one command."""
-    return _pack_announced([command])
-
-
-def _alone_silent(command: NewCommand) -> tuple[Any, ...]:
-    return _pack_silent([command])
-
-
-_ANNOUNCED = (_pack_announced, _one_announced)
-_SILENT = (_pack_silent, _one_silent)
-
-
-def _values(command: NewCommand) -> tuple[Any, ...]:
-    return (
-        command.command_id,
-        command.domain,
-        command.command_type,
-        command.data,
-        command.correlation_id,
-        command.causation_id,
-        command.reply_to,
-        command.priority,
-        command.max_attempts,
-        command.delay,
-        command.due_at,
-        command.expires_at,
-        command.unique_key,
-        command.tags,
-        command.headers,
-        command.batch_id,
-        command.group_key,
-        command.requires,
-    )
-
-
-def _columns(commands: Sequence[NewCommand]) -> tuple[str, ...]:
-    ids = [command.command_id for command in commands]
-    return (
-        numbers(ids),
-        texts([c.domain for c in commands]),
-        texts([c.command_type for c in commands]),
-        texts([c.data for c in commands]),
-        unless(
-            None,
-            [None if c.correlation_id == c.command_id else c.correlation_id for c in commands],
-        ),
-        unless(None, [c.causation_id for c in commands]),
-        unless(None, [c.reply_to for c in commands], texts),
-        integers([c.priority for c in commands]),
-        unless(None, [c.max_attempts for c in commands]),
-        unless(0, [c.delay for c in commands]),
-        unless(None, [c.due_at for c in commands]),
-        unless(None, [c.expires_at for c in commands]),
-        unless(None, [c.unique_key for c in commands], texts),
-        unless(None, [c.tags for c in commands], texts),
-        unless(None, [c.headers for c in commands], texts),
-        unless(None, [c.batch_id for c in commands]),
-        unless(None, [c.group_key for c in commands], texts),
-        unless(None, [c.requires for c in commands], texts),
-    )
 
 
 def _wakes(commands: Sequence[NewCommand], soonest: dict[str, int]) -> Op[None]:

@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-import msgspec
-
-from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
-from commandbus.engines.postgres.batches import count_columns
+from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.sending import PostgresSending
-from commandbus.engines.postgres.statements import ORIGIN, Atomic, Boundary, Urgent
-from commandbus.store.batching import tally
+from commandbus.engines.postgres.settle_query import (
+    UNPROVED,
+    Known,
+    Prepared,
+    Shrink,
+    lease_columns,
+    settle_query,
+    settle_values,
+)
+from commandbus.engines.postgres.statements import Atomic, Boundary, Urgent
+from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
-from commandbus.store.settling import AuditRow, Member, OutcomeRow, QueueRow, Writes, hand_over, plan
-
-_encode = msgspec.json.Encoder().encode
-
-UNPROVED = 0
-"""The proof of what needs no lease; see settle.sql."""
-
-
-class Shrink(msgspec.Struct):
-    """What a settle does to one lease."""
-
-    held: Held
-    settled: list[int]
-
-    def rest(self) -> Held:
-        return self.held.without(set(self.settled))
-
-
-class Known(msgspec.Struct):
-    """What a write needs to know of its commands beside the write itself, by sequence."""
-
-    priorities: dict[int, int] = {}
-    keyed: set[int] = set()
-    batches: dict[int, UUID | None] = {}
-
-
-class Prepared(msgspec.Struct):
-    """Writes on their way to the server, each with its proof."""
-
-    writes: Writes = msgspec.field(default_factory=Writes)
-    proofs: dict[int, int] = {}
-    known: Known = msgspec.field(default_factory=Known)
-    shrinks: dict[int, Shrink] = {}
-    worker: str | None = None
-    sends: list[tuple[int, NewCommand]] = []
-    """Commands that follow, with the proof of what they follow from."""
-    doubted: bool = True
-    """Whether a transport is to look before it writes, for what it cannot undo by itself."""
+from commandbus.store.settling import Member, QueueRow, Writes, plan
 
 
 class PostgresSettling(PostgresSending):
@@ -121,10 +88,11 @@ class PostgresSettling(PostgresSending):
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
         rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        sql, transported = yield from self._transport(built)
-        leases = _lease_columns(built.shrinks, rests)
-        params = (*leases, None, built.worker, *self._params(built), *transported)
-        rows = yield kind(sql, params)
+        query, transported = yield from self._transport(built)
+        values = (
+            settle_values(built, None, self._notify) | lease_columns(built.shrinks, rests) | transported
+        )
+        rows = yield kind(query.sql, query.params(values))
         valid: set[int] = set()
         for lease_id, domain, priority, seq in rows:
             valid.add(lease_id)
@@ -216,25 +184,20 @@ class PostgresSettling(PostgresSending):
         seqs = [row.seq for row in writes.outcomes]
         seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
         prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
-        sql, transported = yield from self._transport(prepared)
-        params = (*_lease_columns({}, {}), domain, worker, *self._params(prepared), *transported)
-        yield Statement(sql, params)
+        query, transported = yield from self._transport(prepared)
+        values = settle_values(prepared, domain, self._notify) | lease_columns({}, {}) | transported
+        yield Statement(query.sql, query.params(values))
         yield from self._announce((domain, row) for row in writes.requeues)
 
-    def _transport(self, prepared: Prepared) -> Op[tuple[str, tuple[Any, ...]]]:
-        """The statement that settles, and what it needs beside the parameters that are common."""
+    def _transport(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+        """The statement that settles, and what it needs beside the values that are common."""
         yield from ()
-        return self._sql.settle, ()
+        return settle_query(self._schema), {}
 
     def _still_held(self, members: list[Member]) -> Op[list[Member]]:
         """Those of an ended lease that nobody else has taken meanwhile."""
         yield from ()
         return members
-
-    def _params(self, prepared: Prepared) -> tuple[Any, ...]:
-        """$8 to $47 of settle.sql."""
-        batches = _batch_columns(prepared)
-        return *_columns(prepared), ORIGIN, self._notify, *batches, *_slot_columns(prepared)
 
     def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
         """Tell this process what came back, and let its claims look where it came back to."""
@@ -262,130 +225,6 @@ class PostgresSettling(PostgresSending):
         return bool(rows)
 
 
-def _lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Held]) -> tuple[str, ...]:
-    """$1 to $5 of settle.sql: leases that end here, and leases that go on with less."""
-    ending = [lease_id for lease_id, rest in rests.items() if not rest.seats]
-    going_on = [lease_id for lease_id, rest in rests.items() if rest.seats]
-    return (
-        integers(ending),
-        integers(shrinks[lease_id].held.version for lease_id in ending),
-        integers(going_on),
-        integers(shrinks[lease_id].held.version for lease_id in going_on),
-        texts(integers(rests[lease_id].seats) for lease_id in going_on),
-    )
-
-
-def _columns(built: Prepared) -> tuple[str, ...]:
-    """$8 to $33 of settle.sql."""
-    return (
-        *_outcome_columns(built.writes.outcomes, built.proofs),
-        *_tally_columns(built.writes.outcomes, built.proofs),
-        *_key_columns(built),
-        *_requeue_columns(built),
-        *_audit_columns(built.writes.audits, built.proofs),
-    )
-
-
-def _outcome_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
-    return (
-        integers(proofs[row.seq] for row in rows),
-        integers(row.seq for row in rows),
-        unless(CommandStatus.COMPLETED, [row.status for row in rows]),
-        unless(1, [row.attempts for row in rows]),
-        unless(0, [row.crashes for row in rows]),
-        integers(row.ran for row in rows),
-        unless(None, [row.result for row in rows], texts),
-        unless(None, [None if row.error is None else as_json(row.error) for row in rows], texts),
-        unless(None, [row.reason for row in rows], texts),
-    )
-
-
-def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
-    tally: dict[tuple[int, str], int] = {}
-    for row in rows:
-        key = (proofs[row.seq], row.status)
-        tally[key] = tally.get(key, 0) + 1
-    return (
-        integers(proof for proof, _ in tally),
-        numbers(status for _, status in tally),
-        integers(tally.values()),
-    )
-
-
-def _key_columns(built: Prepared) -> tuple[str, ...]:
-    """Final outcomes free their unique keys."""
-    freed = [
-        row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in built.known.keyed
-    ]
-    return integers(built.proofs[seq] for seq in freed), integers(freed)
-
-
-def _requeue_columns(built: Prepared) -> tuple[str, ...]:
-    rows = built.writes.requeues
-    return (
-        integers(built.proofs[row.seq] for row in rows),
-        integers(row.seq for row in rows),
-        integers(built.known.priorities[row.seq] for row in rows),
-        integers(row.attempts for row in rows),
-        integers(row.crashes for row in rows),
-        integers(row.releases for row in rows),
-        numbers(row.seq in built.known.keyed for row in rows),
-        integers(row.delay for row in rows),
-    )
-
-
-def _audit_columns(rows: list[AuditRow], proofs: Mapping[int, int]) -> tuple[str, ...]:
-    return (
-        integers(proofs[row.seq] for row in rows),
-        integers(row.seq for row in rows),
-        numbers(row.kind for row in rows),
-        texts(as_json(row.details) for row in rows),
-    )
-
-
-def _batch_columns(built: Prepared) -> tuple[str, ...]:
-    """What the outcomes add to the counts of batches, one row per batch and lease."""
-    ends: dict[int, list[tuple[UUID | None, CommandStatus]]] = {}
-    if built.known.batches:
-        for row in built.writes.outcomes:
-            batch_id = built.known.batches.get(row.seq)
-            ends.setdefault(built.proofs[row.seq], []).append((batch_id, row.status))
-    counted = [(proof, tally(entered)) for proof, entered in ends.items()]
-    return (
-        integers(proof for proof, counts in counted for _ in counts),
-        numbers(batch_id for _, counts in counted for batch_id in counts),
-        *count_columns(count for _, counts in counted for count in counts.values()),
-    )
-
-
-def _slot_columns(built: Prepared) -> tuple[str, ...]:
-    """Who gives its place up, and whether one comes back to where it was free for; then who hands it
-    over to whom."""
-    back = {row.seq for row in built.writes.requeues}
-    left: dict[int, bool] = {}
-    heirs: dict[int, int] = {}
-    chained: set[int] = set()
-    for shrink in built.shrinks.values():
-        chains = shrink.held.chains
-        if chains:
-            chained |= chains.keys()
-            returning = {chains[seq] for seq in shrink.settled if seq in back and seq in chains}
-            for holder, heir in hand_over(chains, set(shrink.settled)).items():
-                if heir is None:
-                    left[holder] = chains[holder] in returning
-                else:
-                    heirs[holder] = heir
-    left |= {seq: seq in back for seq in sorted(built.known.keyed - chained)}
-    return (
-        integers(built.proofs[seq] for seq in left),
-        integers(left),
-        numbers(left.values()),
-        integers(built.proofs[seq] for seq in heirs),
-        integers(heirs),
-        integers(heirs.values()),
-    )
-
-
 def _changed(built: Prepared, valid: set[int]) -> set[UUID]:
     """The batches that a settle counted in."""
     return {
@@ -393,7 +232,3 @@ def _changed(built: Prepared, valid: set[int]) -> set[UUID]:
         for seq, batch_id in built.known.batches.items()
         if batch_id is not None and built.proofs[seq] in valid
     }
-
-
-def as_json(value: object) -> str:
-    return _encode(value).decode()

@@ -42,7 +42,6 @@ hear about it from the server; or nobody, in a caller's transaction."""
 
 BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
-_SUSPECTS = re.compile(r"\s*/\* suspects \*/.*?/\* end of suspects \*/", re.DOTALL)
 
 
 class Urgent(Atomic, frozen=True):
@@ -118,38 +117,25 @@ def channel_of(schema: str) -> str:
 
 @cache
 def queries(schema: str, *, limited: bool = False) -> SimpleNamespace:
-    """All queries of the engine, by name; with `limited`, sends call functions in place of tables."""
+    """All plain queries of the engine, by name; with `limited`, sends call functions in place of
+    tables. Those that are made of parts are in `made`."""
     found: dict[str, str] = {}
     for file in (
-        "commands.sql", "settle.sql", "reads.sql", "documents.sql", "batches.sql", "processes.sql",
-        "gates.sql", "erasing.sql", "arriving.sql",
+        "commands.sql", "reads.sql", "documents.sql", "batches.sql", "processes.sql", "gates.sql",
+        "erasing.sql", "arriving.sql",
     ):  # fmt: skip
         found |= vars(load(PACKAGE, file))
-    found["claim_fresh"] = fresh_only(found["claim"])
-    for name in ("claim", "claim_fresh"):
-        found[f"{name}_apart"] = _apart(found[name])
     if limited:
         found |= vars(load(PACKAGE, "limited.sql"))
+        del found["insert_commands"]
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 
 
-def fresh_only(claim: str) -> str:
-    """A claim that leaves all commands in the queue whose workers died, and looks at nothing for it."""
-    return _SUSPECTS.sub("", claim).replace("\nfound as", "\ntaken as")
-
-
-def _apart(claim: str) -> str:
-    """The claim that puts each row under a lease of its own."""
-    for one, each in (
-        (
-            "having count(*) > 0\n    returning lease_id)",
-            "group by t.seq\n    returning lease_id, seqs[1] as seq)",
-        ),
-        ("cross join leased l", "join leased l on l.seq = t.seq"),
-    ):
-        assert one in claim
-        claim = claim.replace(one, each)
-    return claim
+@cache
+def parts(schema: str, file: str) -> SimpleNamespace:
+    """The texts of a file whose statements are made of parts, for a schema."""
+    texts = vars(load(PACKAGE, file))
+    return SimpleNamespace(**{name: in_schema(text, schema) for name, text in texts.items()})
 
 
 def bind(params: Any, origin: str) -> list[Any]:

@@ -162,14 +162,13 @@ class SqliteGates:
     def _route_back(self, rows: Sequence[tuple[int, int, int, int]], now: int) -> Op[None]:
         """Commands that come back at once: seq, attempts, crashes and releases of each. One that was
         deleted by hand does not."""
-        counts = {seq: rest for seq, *rest in rows}
-        routes = yield Statement(SQL.routes, (as_json(list(counts)),))
+        routes = yield Statement(SQL.routes, (as_json([seq for seq, _, _, _ in rows]),))
         by_seq = {seq: route for seq, *route in routes}
         items: dict[str, list[Routed]] = {}
-        for seq, rest in counts.items():
+        for seq, attempts, crashes, releases in rows:
             if seq in by_seq:
                 domain, priority, command_type, group_key, requires = by_seq[seq]
-                waiting = Waiting(priority, seq, *rest, now)
+                waiting = Waiting(priority, seq, attempts, crashes, releases, now)
                 items.setdefault(domain, []).append((command_type, group_key, requires, waiting))
         gates = yield from self._gates_of(items)
         for domain, limits in gates.items():

@@ -50,9 +50,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         until = self._clock() + int(KEPT_SECONDS * SECOND)
         leases = yield Statement(SQL.keep_leases_of, (until, worker))
         held = [
-            (lease_id, member)
-            for lease_id, packed in leases
-            for member in as_members(packed).values()
+            (lease_id, member) for lease_id, packed in leases for member in as_members(packed).values()
         ]
         seqs = as_json([member.seq for _, member in held])
         batches = dict((yield Statement(SQL.batches_of, (seqs,))) if held else ())

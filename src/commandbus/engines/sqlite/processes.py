@@ -108,11 +108,10 @@ class SqliteProcesses:
             "before": wanted.before,
             "limit": wanted.limit,
         }
-        sql = SQL.query
+        narrow = ""
         if wanted.status is not None:
-            narrow = "status = :status" if wanted.status in ENDED else "finished_at is null"
-            sql = sql.replace("\norder by", f"\n    and {narrow}\norder by")
-        rows = yield Statement(sql, params)
+            narrow = "and status = :status" if wanted.status in ENDED else "and finished_at is null"
+        rows = yield Statement(f"{SQL.query} {narrow} {SQL.newest_first}", params)
         return [_row(row, self._clock()) for row in rows]
 
     def count_processes(self, limit: int) -> Op[dict[tuple[str, ProcessStatus], int]]:

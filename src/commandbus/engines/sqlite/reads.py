@@ -44,10 +44,6 @@ ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
 
 _BY_ID = "where c.command_id = :id and (:domain is null or c.domain = :domain) order by c.seq"
 
-_FROM_COMMANDS = """from commandbus_command c
-left join commandbus_outcome o on o.seq = c.seq"""
-_FROM_OUTCOMES = "from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq"
-
 ENDED = frozenset({*FINAL, PARKED})
 FEW = 2_000
 
@@ -95,10 +91,9 @@ class SqliteReads:
     def _records(
         self, clauses: str, params: Any, status: CommandStatus | None = None
     ) -> Op[list[CommandRecord]]:
-        records = SQL.records
-        if status in ENDED:
-            records = records.replace(_FROM_COMMANDS, _FROM_OUTCOMES)
-        known = _known((yield Statement(f"{records} {clauses}", params)))
+        source = SQL.of_outcomes if status in ENDED else SQL.of_commands
+        sql = f"{SQL.records} {source} {SQL.with_places} {clauses}"
+        known = _known((yield Statement(sql, params)))
         running: Running = {}
         if any(one.is_running for one in known):
             running = yield from self._running()
@@ -124,7 +119,8 @@ class SqliteReads:
 
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         wanted = {"id": command_id.bytes, "domain": domain}
-        known = _known((yield Statement(f"{SQL.records} {_BY_ID}", wanted)))
+        sql = f"{SQL.records} {SQL.of_commands} {SQL.with_places} {_BY_ID}"
+        known = _known((yield Statement(sql, wanted)))
         running = yield from self._running()
         events: list[AuditEvent] = []
         for one in known:
@@ -152,8 +148,8 @@ class SqliteReads:
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         rows = yield Statement(SQL.prunable, (as_json(sorted(LINKED)), after, limit))
         named = [
-            Prunable(*columns, domain and f"{domain} {as_id(command_id)}")
-            for *columns, domain, command_id in rows
+            Prunable(seq, status, finished_at, created_at, domain and f"{domain} {as_id(command_id)}")
+            for seq, status, finished_at, created_at, domain, command_id in rows
         ]
         gone = as_json([one.seq for one in named if one.is_due(cutoffs)])
         for statement in (SQL.prune_outcomes, SQL.prune_commands, SQL.prune_audit, SQL.prune_progress):

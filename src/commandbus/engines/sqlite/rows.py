@@ -158,6 +158,12 @@ class Lease(NamedTuple):
     packed: str
 
 
+def as_member(head: Head, keyed: bool, chain: int) -> Member:
+    """A command of the queue, on its way under a lease."""
+    attempt, has_key = head.attempts + 1, keyed or bool(head.keyed)
+    return Member(head.seq, attempt, head.crashes, head.releases, has_key, chain)
+
+
 def as_claimed(domain: str, lease_id: int, row: Head, now: int, member: Member) -> Claimed:
     """A command of the queue, now under lease."""
     (

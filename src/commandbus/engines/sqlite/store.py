@@ -30,6 +30,7 @@ from commandbus.engines.sqlite.rows import (
     as_claimed,
     as_id,
     as_json,
+    as_member,
     as_members,
     command_params,
     outcome_params,
@@ -60,6 +61,7 @@ from commandbus.store.settling import (
     hand_over,
     plan,
     plan_lost,
+    soonest,
 )
 from commandbus.store.sql_files import load
 from commandbus.store.suspects import Admission
@@ -271,25 +273,15 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         followers = request.spare(claimed)
         if gated and followers > 0 and request.chain:
             along = yield from self._followers(domain, fit, followers, request.chain)
-            leaders = {head.seq: leader for head, leader in along}
-            heads = yield from self._without_unfit(domain, [head for head, _ in along], now)
-            for head in heads:
-                leader = leaders[head.seq]
-                chains[head.seq] = chains[leader] = leader
-            fit += heads
+            leaders = {one.seq: leader for one, leader in along}
+            behind = yield from self._without_unfit(domain, [one for one, _ in along], now)
+            for one in behind:
+                leader = leaders[one.seq]
+                chains[one.seq] = chains[leader] = leader
+            fit += behind
         # Whoever has a unique key or passed a gate is asked at its end whether it made room.
         keyed = chains.keys() | passed
-        members = [
-            Member(
-                head.seq,
-                head.attempts + 1,
-                head.crashes,
-                head.releases,
-                bool(head.keyed) or head.seq in keyed,
-                chains.get(head.seq, 0),
-            )
-            for head in fit
-        ]
+        members = [as_member(head, head.seq in keyed, chains.get(head.seq, 0)) for head in fit]
         until = now + int(request.lease_seconds * SECOND)
         lease = (domain, request.worker, now, until, as_json(members))
         lease_id = scalar((yield Statement(SQL.insert_lease, lease)))
@@ -476,7 +468,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             # After what comes back, which may be the next one of its group itself.
             yield from self._leave_gates(slots, now)
         yield from self._audit(writes.audits, now)
-        for domain, due_in in _soonest(writes, domains).items():
+        for domain, due_in in soonest(writes, domains).items():
             yield Wake(domain, due_in)
 
     def _end_all(self, outcomes: Sequence[OutcomeRow], domains: dict[int, str], now: int) -> Op[None]:
@@ -503,13 +495,3 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True
-
-
-def _soonest(writes: Writes, domains: dict[int, str]) -> dict[str, float | None]:
-    """When each domain has something again because of these writes; None means now."""
-    soonest: dict[str, float | None] = {}
-    for row in writes.requeues:
-        domain, due_in = domains[row.seq], row.delay / SECOND if row.delay else None
-        known = soonest.get(domain, due_in)
-        soonest[domain] = None if due_in is None or known is None else min(known, due_in)
-    return soonest

@@ -12,17 +12,19 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import integers, numbers, texts
-from commandbus.engines.postgres.claiming import PostgresClaiming, hides, suspect_params
+from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.claim_query import hides, suspect_values
+from commandbus.engines.postgres.claiming import PostgresClaiming
 from commandbus.engines.postgres.failures import sqlstate_of
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
-from commandbus.engines.postgres.pgmq.queues import Queue
+from commandbus.engines.postgres.pgmq.queues import MESSAGES, Queue
 from commandbus.engines.postgres.pgmq.rounds import Rounds
 from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, PgmqSettling, with_places
-from commandbus.engines.postgres.settling import UNPROVED, Known
+from commandbus.engines.postgres.settle_query import UNPROVED, Known
 from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, SchemaOutdated
 from commandbus.store.op import Op, Row, Rows, Statement, scalar
 from commandbus.store.records import Claimed, ClaimRequest
@@ -205,10 +207,17 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         wanted = self._at_once(domain, request.limit - len(claimed), limit)
         duration = _micro(request.lease_seconds)
         ends = integers(lasts or [_LAST] * len(queues))
-        params = (domain, wanted, request.worker, integers(firsts), duration, ends)
-        if fresh:
-            return Atomic(self._texts("claim_fresh", queues), params)
-        return Atomic(self._texts("claim", queues), (*params, *suspect_params(limit)))
+        query = self._texts.claim(queues, fresh=fresh)
+        values = {
+            "domain": domain,
+            "wanted": wanted,
+            "worker": request.worker,
+            "firsts": integers(firsts),
+            "duration": duration,
+            "lasts": ends,
+            **suspect_values(limit),
+        }
+        return Atomic(query.sql, query.params(values))
 
     def _claim_one_by_one(
         self, domain: str, request: ClaimRequest, queues: Sequence[Queue], claimed: list[Claimed]
@@ -321,10 +330,14 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         refused: list[tuple[Message, str]],
     ) -> Op[None]:
         """Make commands of messages; what the server does not take, or has already, is refused."""
-        params = (*_admitted(envelopes), domain, request.worker, _micro(request.lease_seconds))
-        carriers = _among(queues, {place.queue_id for place in envelopes})
+        query = self._texts.admit(_among(queues, {place.queue_id for place in envelopes}))
+        lease = {
+            "domain": domain,
+            "worker": request.worker,
+            "duration": _micro(request.lease_seconds),
+        }
         try:
-            found = yield Atomic(self._texts("admit", carriers), params)
+            found = yield Atomic(query.sql, query.params(_admitted(envelopes) | lease))
         except CommandBusError as error:
             if not _is_about_a_value(error):
                 raise
@@ -418,26 +431,25 @@ def _read(rows: Rows) -> ReadMessages:
     return ReadMessages(ours, others, places, last, suspects)
 
 
-def _admitted(envelopes: Envelopes) -> tuple[str, ...]:
-    """$1 to $15 of the query `admit`."""
+def _admitted(envelopes: Envelopes) -> Values:
     messages = [message for message, _ in envelopes.values()]
     read = [envelope for _, envelope in envelopes.values()]
-    return (
-        integers(message.place.queue_id for message in messages),
-        integers(message.place.msg_id for message in messages),
-        integers(message.read_count + 1 for message in messages),
-        numbers(e.command_id for e in read),
-        texts(e.command_type for e in read),
-        texts(e.data for e in read),
-        numbers(e.correlation_id for e in read),
-        numbers(e.causation_id for e in read),
-        texts(e.reply_to for e in read),
-        integers(message.priority for message in messages),
-        numbers(e.max_attempts for e in read),
-        integers(message.sent_at for message in messages),
-        numbers(e.expires_at for e in read),
-        texts(e.tags for e in read),
-        texts(e.headers for e in read),
+    return MESSAGES(
+        queue_id=[message.place.queue_id for message in messages],
+        msg_id=[message.place.msg_id for message in messages],
+        read_ct=[message.read_count + 1 for message in messages],
+        command_id=[e.command_id for e in read],
+        command_type=[e.command_type for e in read],
+        data=[e.data for e in read],
+        correlation_id=[e.correlation_id for e in read],
+        causation_id=[e.causation_id for e in read],
+        reply_to=[e.reply_to for e in read],
+        priority=[message.priority for message in messages],
+        max_attempts=[e.max_attempts for e in read],
+        created_at=[message.sent_at for message in messages],
+        expires_at=[e.expires_at for e in read],
+        tags=[e.tags for e in read],
+        headers=[e.headers for e in read],
     )
 
 

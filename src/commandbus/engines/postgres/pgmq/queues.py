@@ -16,8 +16,21 @@ from typing import Any
 import msgspec
 
 from commandbus.domain.reply import REPLY_TYPE
+from commandbus.engines.postgres.insert_query import COMMANDS, Insert
 from commandbus.engines.postgres.pgmq.names import quoted_table
-from commandbus.engines.postgres.statements import fresh_only, in_schema, queries
+from commandbus.engines.postgres.settle_query import LISTS
+from commandbus.engines.postgres.statements import in_schema, parts
+from commandbus.engines.postgres.templates import (
+    BIGINT,
+    INTEGER,
+    SMALLINT,
+    TEXT,
+    UUID_,
+    Columns,
+    Query,
+    compile_query,
+    optional,
+)
 from commandbus.store.sql_files import load
 
 PACKAGE = "commandbus.engines.postgres.pgmq.sql"
@@ -29,18 +42,57 @@ CRASHES = """case when read_ct > 0 and jsonb_typeof(headers #> '{commandbus,2}')
         then (headers #>> '{commandbus,2}')::numeric else 0 end"""
 """The crashes that a message counts; anything may stand in the headers of other senders."""
 
+MEMBERS = Columns(
+    "members", lease_id=BIGINT, queue_id=INTEGER, msg_id=BIGINT, read_ct=INTEGER, seq=BIGINT
+)
+"""Messages under leases."""
+WAITING = Columns(
+    "waiting",
+    seq=BIGINT,
+    ready_at=optional(BIGINT),
+    attempts=SMALLINT,
+    crashes=SMALLINT,
+    releases=SMALLINT,
+)
+"""Commands that are to get messages."""
+FATES = Columns(
+    "fates",
+    proof=BIGINT,
+    seq=BIGINT,
+    queue_id=INTEGER,
+    msg_id=BIGINT,
+    read_ct=INTEGER,
+    fate=SMALLINT,
+)
+"""What becomes of messages."""
+MESSAGES = Columns(
+    "messages",
+    queue_id=INTEGER,
+    msg_id=BIGINT,
+    read_ct=INTEGER,
+    command_id=UUID_,
+    command_type=TEXT,
+    data=TEXT,
+    correlation_id=UUID_,
+    causation_id=UUID_,
+    reply_to=TEXT,
+    priority=INTEGER,
+    max_attempts=optional(SMALLINT),
+    created_at=BIGINT,
+    expires_at=optional(BIGINT),
+    tags=TEXT,
+    headers=TEXT,
+)
+"""Messages of other senders, and the commands that they become."""
+
 _JOINS = {"each": ",\n", "any": "\nunion all\n", "sum": "\n+ ", "all": "\n"}
 _REPEATED = re.compile(r"@(each|any|sum|all) (\w+)@")
-_MARKED = re.compile(r"/\* places \*/.*?/\* end of places \*/", re.DOTALL)
-_PARAMETER = re.compile(r"\$(\d+)")
 
 
 @cache
 def templates(schema: str) -> SimpleNamespace:
     """The statements and parts of statements, for a schema; those over queues are not complete."""
     found = vars(load(PACKAGE, "messages.sql"))
-    found["claim_fresh"] = fresh_only(found["claim"]).replace("@any look@", "@any look_fresh@")
-    found["look_fresh"] = fresh_only(found["look"])
     return SimpleNamespace(**{name: in_schema(sql, schema) for name, sql in found.items()})
 
 
@@ -67,31 +119,101 @@ class Texts:
     def __init__(self, schema: str, *, last_read_at: bool) -> None:
         self._last_read_at = last_read_at
         # Before names of queues and domains are put in, which only look like the schema's.
+        self._schema = schema
         self._templates = templates(schema)
-        self._native = queries(schema)
-        self._made: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def __call__(self, name: str, queues: Sequence[Queue]) -> str:
-        """A statement over queues."""
-        return self._make(name, queues, self._expanded)
+        """A plain statement over queues."""
+        text: str = self._make(name, queues, lambda: self._expanded(name, queues))
+        return text
 
-    def insert(self, queues: Sequence[Queue]) -> str:
+    def of_one(self, name: str, queue: Queue) -> str:
+        """A plain statement over one queue."""
+        part = getattr(self._templates, name)
+        text: str = self._make(name, [queue], lambda: self._filled(part, queue, 1))
+        return text
+
+    def renew(self, queues: Sequence[Queue]) -> Query:
+        return self._query("renew", queues, [MEMBERS])
+
+    def put(self, queues: Sequence[Queue]) -> Query:
+        return self._query("put", queues, [WAITING])
+
+    def admit(self, queues: Sequence[Queue]) -> Query:
+        return self._query("admit", queues, [MESSAGES])
+
+    def claim(self, queues: Sequence[Queue], *, fresh: bool) -> Query:
+        """With `fresh`, only of what was never read."""
+
+        def build() -> Query:
+            return compile_query(
+                self._expanded("claim", queues),
+                found="taken" if fresh else "found",
+                looks=self._expanded("fresh_looks" if fresh else "looks", queues),
+                suspects_left="" if fresh else self._templates.suspects_left,
+            )
+
+        query: Query = self._make("claim fresh" if fresh else "claim", queues, build)
+        return query
+
+    def insert(self, queues: Sequence[Queue]) -> Insert:
         """The engine's statement that adds commands, with messages in place of rows that wait."""
-        return self._make("insert", queues, self._insert)
 
-    def settle(self, queues: Sequence[Queue], *, lock: bool) -> str:
+        def build() -> Insert:
+            text = parts(self._schema, "insert.sql").insert_commands
+            query = compile_query(text, [COMMANDS], places=self._expanded("put_into", queues))
+            return Insert(query.sql, query.names)
+
+        insert: Insert = self._make("insert", queues, build)
+        return insert
+
+    def settle(self, queues: Sequence[Queue], *, lock: bool) -> Query:
         """The engine's settle, which also checks the messages first, and moves them in the end;
         `lock` is for messages of different read counts."""
-        return self._make("settle locked" if lock else "settle", queues, self._settle)
 
-    def _make(
-        self, name: str, queues: Sequence[Queue], build: Callable[[str, Sequence[Queue]], str]
-    ) -> str:
+        def build() -> Query:
+            return compile_query(
+                parts(self._schema, "settle.sql").settle,
+                [*LISTS, FATES],
+                before=self._expanded("before_proof", queues),
+                fenced="and l.lease_id not in (select proof from unfit)",
+                lock="for update" if lock else "",
+                places=self._expanded("instead_of_places", queues),
+                after="",
+            )
+
+        query: Query = self._make("settle locked" if lock else "settle", queues, build)
+        return query
+
+    def settle_quickly(self, queues: Sequence[Queue]) -> Query:
+        """The engine's settle for completed commands, which deletes their messages or is undone."""
+
+        def build() -> Query:
+            return compile_query(
+                parts(self._schema, "settle.sql").settle,
+                LISTS,
+                before="",
+                fenced="",
+                places=self._expanded("quick_places", queues),
+                after=self._expanded("quick_end", queues),
+            )
+
+        query: Query = self._make("settle quickly", queues, build)
+        return query
+
+    def _query(self, name: str, queues: Sequence[Queue], columns: Sequence[Columns]) -> Query:
+        query: Query = self._make(
+            name, queues, lambda: compile_query(self._expanded(name, queues), columns)
+        )
+        return query
+
+    def _make(self, name: str, queues: Sequence[Queue], build: Callable[[], Any]) -> Any:
         key = name, tuple(queue.queue_id for queue in queues)
-        text = self._made.get(key)
-        if text is None:
-            text = self._made[key] = build(name, queues)
-        return text
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = build()
+        return made
 
     def _expanded(self, name: str, queues: Sequence[Queue]) -> str:
         def repeat(found: re.Match[str]) -> str:
@@ -120,43 +242,6 @@ class Texts:
             "crashes": CRASHES,
         }
         return re.sub(r"@(\w+)@", lambda found: str(values.get(found[1], found[0])), text)
-
-    def of_one(self, name: str, queue: Queue) -> str:
-        """A statement over one queue."""
-        return self._make(
-            name,
-            [queue],
-            lambda _, queues: self._filled(getattr(self._templates, name), queues[0], 1),
-        )
-
-    def _insert(self, _: str, queues: Sequence[Queue]) -> str:
-        places = self._expanded("put_into", queues)
-        return _MARKED.sub(lambda _: places, self._native.insert_commands, count=1)
-
-    def settle_quickly(self, queues: Sequence[Queue]) -> str:
-        """The engine's settle for completed commands, which deletes their messages or is undone."""
-        return self._make("settle quickly", queues, self._settle_quickly)
-
-    def _settle_quickly(self, _: str, queues: Sequence[Queue]) -> str:
-        text = self._native.settle
-        places = self._numbered("quick_places", queues)
-        end = self._numbered("quick_end", queues)
-        return _MARKED.sub(lambda _: places, text, count=1).replace("/* after */", end, 1)
-
-    def _numbered(self, name: str, queues: Sequence[Queue]) -> str:
-        """A part of the engine's settle, whose own parameters come after those of the engine."""
-        taken = max(int(number) for number in _PARAMETER.findall(self._native.settle))
-        text = self._expanded(name, queues)
-        return re.sub(r"@(\d)@", lambda found: str(taken + int(found[1])), text)
-
-    def _settle(self, name: str, queues: Sequence[Queue]) -> str:
-        text = self._native.settle
-        before = self._numbered("before_proof", queues)
-        before = before.replace("@lock@", "for update" if name == "settle locked" else "")
-        text = text.replace("/* before */", before, 1)
-        text = text.replace("/* proof */", "and l.lease_id not in (select proof from unfit)")
-        places = self._expanded("instead_of_places", queues)
-        return _MARKED.sub(lambda _: places, text, count=1)
 
 
 class Queues:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from commandbus.domain.limits import Limit
 from commandbus.domain.reply import REPLY_TYPE
-from commandbus.engines.postgres.arrays import integers, numbers
 from commandbus.engines.postgres.copying import Row
+from commandbus.engines.postgres.insert_query import Insert
 from commandbus.engines.postgres.pgmq.base import Kind, PgmqBase, Waiting
 from commandbus.engines.postgres.pgmq.copying import Message, message_line, place_line
-from commandbus.engines.postgres.pgmq.queues import Queue
+from commandbus.engines.postgres.pgmq.queues import WAITING, Queue
 from commandbus.engines.postgres.sending import PostgresSending
 from commandbus.engines.postgres.statements import Copy, Shared
 from commandbus.errors import InvalidOperationError, SchemaOutdated
@@ -51,9 +51,9 @@ class PgmqSending(PgmqBase, PostgresSending):
         yield from self._carriers(_kinds(commands))
         return (yield from super()._insert_some(commands, kind))
 
-    def _insert_sql(self, commands: Sequence[NewCommand]) -> tuple[str, str | None]:
+    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
         if self._limited:
-            return super()._insert_sql(commands)
+            return super()._insert_query(commands)
         found = [self._queues.carrier(*kind) for kind in _kinds(commands)]
         carriers = self._queues.among(queue.queue_id for queue in found if queue is not None)
         return self._texts.insert(carriers), None
@@ -91,14 +91,15 @@ class PgmqSending(PgmqBase, PostgresSending):
     ) -> Op[None]:
         """Messages for commands that are in the store."""
         carriers = yield from self._carriers(kinds)
-        columns = (
-            integers(one.seq for one in waiting),
-            numbers(one.ready_at for one in waiting),
-            integers(one.attempts for one in waiting),
-            integers(one.crashes for one in waiting),
-            integers(one.releases for one in waiting),
+        values = WAITING(
+            seq=[one.seq for one in waiting],
+            ready_at=[one.ready_at for one in waiting],
+            attempts=[one.attempts for one in waiting],
+            crashes=[one.crashes for one in waiting],
+            releases=[one.releases for one in waiting],
         )
-        yield Statement(self._texts("put", carriers), (*columns, with_payload))
+        query = self._texts.put(carriers)
+        yield Statement(query.sql, query.params(values | {"with_payload": with_payload}))
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
         if self._limited:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,16 +20,18 @@ from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.failures import MessagesMoved
 from commandbus.engines.postgres.leases import Held, Seat
 from commandbus.engines.postgres.pgmq.base import Kind, Place, Waiting, place_columns
-from commandbus.engines.postgres.pgmq.queues import GRACE_SECONDS
+from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBERS
 from commandbus.engines.postgres.pgmq.sending import PgmqSending
-from commandbus.engines.postgres.settling import (
+from commandbus.engines.postgres.settle_query import (
     UNPROVED,
     Known,
-    PostgresSettling,
     Prepared,
     as_json,
+    settle_query,
 )
+from commandbus.engines.postgres.settling import PostgresSettling
 from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, autocommit
 from commandbus.store.settling import Member, OutcomeRow, Writes
 
@@ -75,7 +77,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
                 built.doubted = True
         return (yield from super()._send_prepared(built, kind))
 
-    def _transport(self, prepared: Prepared) -> Op[tuple[str, tuple[Any, ...]]]:
+    def _transport(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
         if not prepared.doubted:
             quick = self._deletes(prepared)
             if quick is not None:
@@ -83,20 +85,20 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         fates = yield from self._fates(prepared)
         if not fates and prepared.writes.requeues:
             # An operator's retry: the message is in the archive, and `_write` sends another.
-            return self._sql.settle, ()
+            return settle_query(self._schema), {}
         queues = self._queues.among(fate.queue_id for fate in fates)
         lock = len({fate.read_count for fate in fates}) > 1
-        columns = (
-            integers(fate.proof for fate in fates),
-            integers(fate.seq for fate in fates),
-            integers(fate.queue_id for fate in fates),
-            integers(fate.msg_id for fate in fates),
-            integers(fate.read_count for fate in fates),
-            integers(fate.fate for fate in fates),
+        columns = FATES(
+            proof=[fate.proof for fate in fates],
+            seq=[fate.seq for fate in fates],
+            queue_id=[fate.queue_id for fate in fates],
+            msg_id=[fate.msg_id for fate in fates],
+            read_ct=[fate.read_count for fate in fates],
+            fate=[fate.fate for fate in fates],
         )
         return self._texts.settle(queues, lock=lock), columns
 
-    def _deletes(self, prepared: Prepared) -> tuple[str, tuple[Any, ...]] | None:
+    def _deletes(self, prepared: Prepared) -> tuple[Query, Values] | None:
         """What settles completed commands of one attempt, if that is all there is."""
         writes, by_queue = prepared.writes, dict[int, list[int]]()
         if writes.requeues or any(row.status != CommandStatus.COMPLETED for row in writes.outcomes):
@@ -113,13 +115,13 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         queues = self._queues.among(by_queue)
         if len(queues) < len(by_queue):
             return None
-        params = (
-            texts(integers(by_queue[queue.queue_id]) for queue in queues),
-            attempts.pop(),
-            len(prepared.shrinks),
-            len(writes.outcomes),
-        )
-        return self._texts.settle_quickly(queues), params
+        values = {
+            "deleted": texts(integers(by_queue[queue.queue_id]) for queue in queues),
+            "read_count": attempts.pop(),
+            "leases": len(prepared.shrinks),
+            "messages": len(writes.outcomes),
+        }
+        return self._texts.settle_quickly(queues), values
 
     def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
         """What becomes of the messages of what is written."""
@@ -230,15 +232,16 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         queues = self._queues.among(place.queue_id for _, _, place in under)
         if not queues:
             return (yield from super().renew(lease_ids, seconds))
-        columns = (
-            integers(lease_id for lease_id, _, _ in under),
-            integers(place.queue_id for _, _, place in under),
-            integers(place.msg_id for _, _, place in under),
-            integers(seat.attempt for _, seat, _ in under),
-            integers(seat.seq for _, seat, _ in under),
+        values = MEMBERS(
+            lease_id=[lease_id for lease_id, _, _ in under],
+            queue_id=[place.queue_id for _, _, place in under],
+            msg_id=[place.msg_id for _, _, place in under],
+            read_ct=[seat.attempt for _, seat, _ in under],
+            seq=[seat.seq for _, seat, _ in under],
         )
-        duration = int(seconds * SECOND)
-        found = yield Atomic(self._texts("renew", queues), (integers(wanted), duration, *columns))
+        values |= {"leases": integers(wanted), "duration": int(seconds * SECOND)}
+        query = self._texts.renew(queues)
+        found = yield Atomic(query.sql, query.params(values))
         renewed = {lease_id for (lease_id,) in found}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
         self._leases.forget(gone)

@@ -16,7 +16,7 @@ from commandbus.engines.postgres.pgmq.base import Waiting, place_columns
 from commandbus.engines.postgres.pgmq.claiming import PgmqClaiming
 from commandbus.engines.postgres.reads import FEW
 from commandbus.engines.postgres.rows import Depth, KnownCommand, Running, Standing
-from commandbus.engines.postgres.settling import UNPROVED
+from commandbus.engines.postgres.settle_query import UNPROVED
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.errors import ConfigurationError, InvalidArgumentError

@@ -1,8 +1,6 @@
 -- name: insert_commands
 -- In place of the statement of this name, and of the next ones, for a role that has no rights on tables.
-select added, wait from commandbus.send_commands($1::text, $2::text, $3::text, $4::text, $5::text,
-    $6::text, $7::text, $8::text, $9::text, $10::text, $11::text, $12::text, $13::text, $14::text,
-    $15::text, $16::text, $17::text, $18::text, $19::text, $20::boolean)
+select added, wait from commandbus.send_commands({arrays}, :origin::text, :notify::boolean)
 
 -- name: count_pending
 select commandbus.pending_in($1::text, $2::bigint)

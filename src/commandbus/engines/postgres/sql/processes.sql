@@ -75,26 +75,6 @@ select process_id, process_type, reply_to, status, version, state, progress, err
             and p.reply_to in (c.reply_to, c.domain))
 from commandbus.process p where process_id = $1::uuid
 
--- name: query_processes
--- That a command of a process is parked is looked up only for those that have not ended.
-select process_id, process_type, reply_to, status, version, state, progress, error,
-    due_at - created_at, batch_id, parent_id, finished_at is not null, created_at, updated_at,
-    finished_at, seq, commandbus.now_us() - created_at, parked
-from commandbus.process p cross join lateral (
-    select p.finished_at is null and exists (select 1 from commandbus.command c
-        join commandbus.outcome o on o.seq = c.seq and o.status = 'IN_TROUBLESHOOTING_QUEUE'
-        where c.correlation_id = p.process_id and c.correlation_id <> c.command_id
-            and p.reply_to in (c.reply_to, c.domain)) as parked) w
-where ($1::text is null or process_type = $1::text)
-    and ($2::text is null
-        or case when parked then 'WAITING_FOR_TROUBLESHOOTING' else status end = $2::text)
-    and ($3::uuid is null or batch_id = $3::uuid)
-    and ($4::uuid is null or parent_id = $4::uuid)
-    and ($5::bigint is null or created_at >= $5::bigint)
-    and ($6::bigint is null or created_at < $6::bigint)
-    and ($7::bigint is null or seq < $7::bigint)
-order by seq desc limit $8::bigint
-
 -- name: count_processes
 -- Begun from what is parked, so that not every process has to be asked for its commands.
 with parked as materialized (

@@ -54,6 +54,8 @@ where (:process_type is null or process_type = :process_type)
     and (:created_after is null or created_at >= :created_after)
     and (:created_before is null or created_at < :created_before)
     and (:before is null or p.seq < :before)
+
+-- name: newest_first
 order by p.seq desc limit :limit
 
 -- name: count

@@ -12,8 +12,15 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
         order by a.id desc limit 1) end,
     c.batch_id, c.group_key, c.requires
-from commandbus_command c
-left join commandbus_outcome o on o.seq = c.seq
+
+-- name: of_commands
+from commandbus_command c left join commandbus_outcome o on o.seq = c.seq
+
+-- name: of_outcomes
+-- What ended is looked for among the outcomes, however many commands wait behind them.
+from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
+
+-- name: with_places
 left join commandbus_queue q on q.domain = c.domain || coalesce('#' || c.requires, '')
     and q.priority = c.priority and q.seq = c.seq
 left join commandbus_scheduled s on s.seq = c.seq

@@ -73,17 +73,14 @@ copy commandbus.pgmq_message (seq, queue_id, msg_id) from stdin
 
 -- name: put
 -- Messages for commands that are there already: retried by an operator, or sent before the domain was
--- on PGMQ. Without $6 they are for the bus alone, which reads the payload elsewhere.
-with waiting as materialized (
-    select * from rows from (unnest($1::text::bigint[]), unnest($2::text::bigint[]),
-        unnest($3::text::smallint[]), unnest($4::text::smallint[]), unnest($5::text::smallint[]))
-        as w (seq, ready_at, attempts, crashes, releases)),
+-- on PGMQ. Without their payload they are for the bus alone, which reads it elsewhere.
+with waiting as materialized (select * from {waiting} as w),
 new as materialized (
     select c.*, coalesce(w.ready_at, c.due_at) as ready_at, coalesce(w.attempts, 0) as attempts,
         coalesce(w.crashes, 0) as crashes, coalesce(w.releases, 0) as releases, c.created_at as now,
-        case when $6::boolean then c.data else 'null' end as shown,
-        case when $6::boolean then c.tags end as shown_tags,
-        case when $6::boolean then c.headers end as shown_headers
+        case when :with_payload::boolean then c.data else 'null' end as shown,
+        case when :with_payload::boolean then c.tags end as shown_tags,
+        case when :with_payload::boolean then c.headers end as shown_headers
     from waiting w cross join lateral (
         select * from commandbus.command c where c.seq = w.seq limit 1) c),
 told as materialized (
@@ -128,43 +125,16 @@ from taken t cross join lateral (
 -- visibility timeout moves and the read count rises. What carries a command of ours is put under one
 -- new lease; other messages come back with their text, to be made commands or to be refused. The
 -- messages stay invisible a little longer than the lease, so that who takes it back is first.
--- Commands whose workers died are taken as the engine's own claim does, by $7 to $12. A message that
--- became visible by time while its command is still under a lease that has ended is left: the rescue of
--- that lease returns it, with the crash counted. `claim_fresh` takes only what was never read, and is this
--- statement without the marked parts.
+-- Commands whose workers died are taken by the part `suspects_left`; without it only what was never read.
 with moment as materialized (
     select commandbus.now_us() as now, clock_timestamp() as at,
         set_config('synchronous_commit', 'off', true)),
 gate as materialized (
     select m.at from moment m where not exists (select 1 from commandbus.domain d
-        where d.domain = $1::text and d.paused_at is not null)),
-found as materialized (
-    select * from (@any look@) q limit $2::bigint),
-/* suspects */
-left_out as materialized (
-    select queue_id, msg_id from (
-        select s.*, row_number() over line as n,
-            $9::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
-                and 1 preceding), false) as beside_last
-        from (
-            select f.*, f.crashes >= $12::bigint as last_chance,
-                extract(epoch from m.at - f.vt) * 1000000 as waited
-            from found f cross join moment m where f.crashes > 0) s
-        window line as (order by s.position, s.msg_id)) s
-    where n > $7::bigint or waited < case
-        when last_chance and beside_last then $11::bigint
-        when beside_last or last_chance and not ($8::boolean and n = 1) then $10::bigint
-        else 0 end),
-unrescued as materialized (
-    select p.queue_id, p.msg_id from moment m
-    join commandbus.lease l on l.until <= m.now
-    cross join unnest(l.seqs) as s (seq)
-    join commandbus.pgmq_message p on p.seq = s.seq),
-taken as materialized (
-    select * from found where (crashes = 0 or (queue_id, msg_id) not in (
-            select queue_id, msg_id from left_out))
-        and (read_ct <= 0 or (queue_id, msg_id) not in (select queue_id, msg_id from unrescued))),
-/* end of suspects */
+        where d.domain = :domain::text and d.paused_at is not null)),
+{found} as materialized (
+    select * from ({looks}) q limit :wanted::bigint),
+{suspects_left}
 @each read@,
 carried as materialized (@any was_read@),
 -- One look in the index where none of their commands has an outcome, which is nearly always.
@@ -181,12 +151,12 @@ known as materialized (
         d.any and exists (select 1 from commandbus.outcome o where o.seq = c.seq) as ended
     from carried t cross join doubtful d left join lateral (
         select * from commandbus.command c
-        where c.seq = t.seq and c.domain = $1::text and exists (
+        where c.seq = t.seq and c.domain = :domain::text and exists (
             select 1 from commandbus.pgmq_message m
             where m.seq = t.seq and m.msg_id = t.msg_id and m.queue_id = t.queue_id) limit 1) c on true),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
-    select $1::text, $3::text, max(m.now), max(m.now) + $5::bigint, array_agg(k.seq),
+    select :domain::text, :worker::text, max(m.now), max(m.now) + :duration::bigint, array_agg(k.seq),
         json_object_agg(k.seq, json_build_array(k.read_ct + 1, k.crashes, k.releases, k.keyed))
             filter (where k.read_ct > 0 or k.crashes > 0 or k.releases > 0 or k.keyed)
     from known k cross join moment m where k.seq is not null and not k.ended having count(*) > 0
@@ -200,23 +170,64 @@ select k.queue_id, k.msg_id, k.ended, k.priority, k.read_ct, k.crashes,
 from known k cross join moment m left join leased l on true
 order by k.place, k.msg_id
 
+-- name: suspects_left
+-- As the engine's own claim leaves them. A message that became visible by time while its command is still
+-- under a lease that has ended is left, too: the rescue of that lease returns it, with the crash counted.
+left_out as materialized (
+    select queue_id, msg_id from (
+        select s.*, row_number() over line as n,
+            :beside_last::boolean or coalesce(bool_or(s.last_chance) over (line rows between unbounded preceding
+                and 1 preceding), false) as beside_last
+        from (
+            select f.*, f.crashes >= :last_chance::bigint as last_chance,
+                extract(epoch from m.at - f.vt) * 1000000 as waited
+            from found f cross join moment m where f.crashes > 0) s
+        window line as (order by s.position, s.msg_id)) s
+    where n > :suspects::bigint or waited < case
+        when last_chance and beside_last then :last_apart::bigint
+        when beside_last or last_chance and not (:alone::boolean and n = 1) then :apart::bigint
+        else 0 end),
+unrescued as materialized (
+    select p.queue_id, p.msg_id from moment m
+    join commandbus.lease l on l.until <= m.now
+    cross join unnest(l.seqs) as s (seq)
+    join commandbus.pgmq_message p on p.seq = s.seq),
+taken as materialized (
+    select * from found where (crashes = 0 or (queue_id, msg_id) not in (
+            select queue_id, msg_id from left_out))
+        and (read_ct <= 0 or (queue_id, msg_id) not in (select queue_id, msg_id from unrescued))),
+
+-- name: looks
+@any look@
+
 -- name: look
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
-    select ctid as place /* suspects */, msg_id, vt, read_ct, @crashes@ as crashes /* end of suspects */
+    select ctid as place, msg_id, vt, read_ct, @crashes@ as crashes
     from @table@
-    where vt <= g.at and msg_id >= ($4::text::bigint[])[@position@]
-        and msg_id <= ($6::text::bigint[])[@position@]
-        and (read_ct = 0 /* suspects */ or $7::bigint > 0
-            and (not $9::boolean or vt <= g.at - $10::bigint * '1 microsecond'::interval)
-            or @crashes@ = 0 /* end of suspects */)
-    order by msg_id limit $2::bigint for update skip locked) q
+    where vt <= g.at and msg_id >= (:firsts::text::bigint[])[@position@]
+        and msg_id <= (:lasts::text::bigint[])[@position@]
+        and (read_ct = 0 or :suspects::bigint > 0
+            and (not :beside_last::boolean or vt <= g.at - :apart::bigint * '1 microsecond'::interval)
+            or @crashes@ = 0)
+    order by msg_id limit :wanted::bigint for update skip locked) q
+
+-- name: fresh_looks
+@any look_fresh@
+
+-- name: look_fresh
+select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
+    select ctid as place
+    from @table@
+    where vt <= g.at and msg_id >= (:firsts::text::bigint[])[@position@]
+        and msg_id <= (:lasts::text::bigint[])[@position@] and read_ct = 0
+    order by msg_id limit :wanted::bigint for update skip locked) q
 
 -- name: read
 -- The rows are locked, so each is still where it was found. A count that cannot be an attempt, because
 -- others wrote it, stays within what can.
 read_@queue@ as (
     update @table@ set read_ct = least(greatest(read_ct, 0), 32766) + 1, vt = (select at from gate)
-        + ($5::bigint + @grace@) * '1 microsecond'::interval@last_read@
+        + (:duration::bigint + @grace@) * '1 microsecond'::interval@last_read@
     where ctid = any (array(select place from taken where queue_id = @queue@))
     returning msg_id, read_ct - 1 as read_ct, headers -> 'commandbus' as token)
 
@@ -251,18 +262,11 @@ select * from (@any first_in@) q limit $1::bigint
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 item as materialized (
-    select nextval('commandbus.command_seq_seq') as seq, i.* from rows from (
-        unnest($1::text::integer[]), unnest($2::text::bigint[]), unnest($3::text::integer[]),
-        unnest($4::text::uuid[]), unnest($5::text::text[]), unnest($6::text::text[]),
-        unnest($7::text::uuid[]), unnest($8::text::uuid[]), unnest($9::text::text[]),
-        unnest($10::text::integer[]), unnest($11::text::smallint[]), unnest($12::text::bigint[]),
-        unnest($13::text::bigint[]), unnest($14::text::text[]), unnest($15::text::text[])
-    ) as i (queue_id, msg_id, read_ct, command_id, command_type, data, correlation_id, causation_id,
-        reply_to, priority, max_attempts, created_at, expires_at, tags, headers)),
+    select nextval('commandbus.command_seq_seq') as seq, i.* from {messages} as i),
 fresh as (
     insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
         causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, tags, headers)
-    select seq, command_id, $16::text, command_type, data, correlation_id, causation_id, reply_to,
+    select seq, command_id, :domain::text, command_type, data, correlation_id, causation_id, reply_to,
         priority, max_attempts, created_at, created_at, expires_at, tags, headers
     from item order by seq
     on conflict do nothing returning seq),
@@ -272,7 +276,7 @@ placed as (
 @each mark@,
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
-    select $16::text, $17::text, max(m.now), max(m.now) + $18::bigint, array_agg(n.seq),
+    select :domain::text, :worker::text, max(m.now), max(m.now) + :duration::bigint, array_agg(n.seq),
         json_object_agg(n.seq, json_build_array(n.read_ct, 0, 0, false)) filter (where n.read_ct > 1)
     from new n cross join moment m having count(*) > 0 returning lease_id)
 select n.queue_id, n.msg_id, n.seq, l.lease_id, m.now
@@ -311,10 +315,7 @@ filed_@queue@ as (
 -- name: before_proof
 -- Before a settle believes in a lease: each of its messages must be as this lease read it, and stays so.
 message as materialized (
-    select * from rows from (unnest($@1@::text::bigint[]), unnest($@2@::text::bigint[]),
-        unnest($@3@::text::integer[]), unnest($@4@::text::bigint[]), unnest($@5@::text::integer[]),
-        unnest($@6@::text::smallint[]))
-        as w (proof, seq, queue_id, msg_id, read_ct, fate)),
+    select * from {fates} as w),
 @all held@
 held as materialized (select 0::bigint as proof, 0::bigint as seq where false @all held_all@),
 unfit as materialized (
@@ -327,7 +328,7 @@ unfit as materialized (
 -- Where all counts are the same, the writes below check it for themselves, and spare the locks.
 held_@queue@ as materialized (
     select w.proof, w.seq, w.msg_id, w.fate from message w cross join lateral (
-        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 @lock@) q
+        select 1 from @table@ q where q.msg_id = w.msg_id and q.read_ct = w.read_ct limit 1 {lock}) q
     where w.queue_id = @queue@),
 
 -- name: held_all
@@ -340,13 +341,13 @@ union all select proof, seq from held_@queue@
 
 -- name: deleted
 deleted_@queue@ as (
-    delete from @table@ where msg_id = any ((($@1@::text::text[])[@position@])::bigint[])
-        and read_ct = $@2@::bigint::integer
+    delete from @table@ where msg_id = any (((:deleted::text::text[])[@position@])::bigint[])
+        and read_ct = :read_count::bigint::integer
     returning 1)
 
 -- name: quick_end
-and commandbus.pgmq_insist((select count(*) from proof) = $@3@::bigint
-    and $@4@::bigint = (@sum deleted_count@))
+and commandbus.pgmq_insist((select count(*) from proof) = :leases::bigint
+    and :messages::bigint = (@sum deleted_count@))
 
 -- name: deleted_count
 (select count(*) from deleted_@queue@)
@@ -387,15 +388,14 @@ with moment as materialized (
         set_config('synchronous_commit', 'off', true)),
 valid as materialized (
     select lease_id from commandbus.lease
-    where lease_id = any ($1::text::bigint[]) and until > (select now from moment)
+    where lease_id = any (:leases::text::bigint[]) and until > (select now from moment)
     order by lease_id for update),
 renewed as (
-    update commandbus.lease l set until = greatest(l.until, m.now + $2::bigint)
+    update commandbus.lease l set until = greatest(l.until, m.now + :duration::bigint)
     from valid v, moment m where l.lease_id = v.lease_id
     returning l.lease_id, l.seqs),
 message as materialized (
-    select w.* from unnest($3::text::bigint[], $4::text::integer[], $5::text::bigint[],
-        $6::text::integer[], $7::text::bigint[]) as w (lease_id, queue_id, msg_id, read_ct, seq)
+    select w.* from {members} as w
     join (select lease_id, unnest(seqs) as seq from renewed) r using (lease_id, seq)),
 @each prolong@
 select lease_id from renewed
@@ -407,7 +407,7 @@ held_@queue@ as materialized (
     where w.queue_id = @queue@),
 prolonged_@queue@ as (
     update @table@ set vt = greatest(vt, (select at from moment)
-        + ($2::bigint + @grace@) * '1 microsecond'::interval)
+        + (:duration::bigint + @grace@) * '1 microsecond'::interval)
     where msg_id = any (array(select msg_id from held_@queue@)))
 
 -- name: places

@@ -1,0 +1,87 @@
+"""The statement that claims (claim.sql): its parameters, and what its rows become."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+from uuid import UUID
+
+from commandbus.engines.postgres.bounds import RANGES
+from commandbus.engines.postgres.statements import parts
+from commandbus.engines.postgres.templates import Query, Values, compile_query
+from commandbus.store.suspects import LAST_CHANCE, SuspectLimit
+
+
+class Unclaimable(NamedTuple):
+    """A row of the query `claim` that is not to be run."""
+
+    seq: int
+    lease_id: int
+    attempts: int
+    crashes: int
+    command_type: str | None
+    command_id: UUID | None
+    correlation_id: UUID | None
+    reply_to: str | None
+    batch_id: UUID | None
+
+    @property
+    def reason(self) -> str:
+        if self.command_type is None:
+            return "ORPHAN" if self.command_id is None else "ENDED"
+        return "EXPIRED"
+
+
+class Received(NamedTuple):
+    """What a claim has put under lease, beside the commands that can run."""
+
+    keys: list[tuple[int, int]]
+    """Priority and sequence of what was taken from its place, in order; not of what came along."""
+    suspects: bool
+    """Whether workers died over some of it."""
+    unclaimable: list[Unclaimable]
+
+
+def hides(limit: SuspectLimit | None) -> bool:
+    """Whether a claim may find nothing because of suspects that it has to leave, before fresh work."""
+    return limit is not None and not limit.alone and limit.room > 0
+
+
+@cache
+def claim_query(schema: str, fresh: bool, apart: bool) -> Query:
+    """The claim; of fresh commands only, or with those whose workers died; under one lease, or each
+    under its own."""
+    found = parts(schema, "claim.sql")
+    return compile_query(
+        found.claim,
+        [RANGES],
+        found="taken" if fresh else "found",
+        suspects_found="" if fresh else found.suspects_found,
+        suspects_left="" if fresh else found.suspects_left,
+        lease=found.lease_each if apart else found.one_lease,
+        leased=found.under_each if apart else found.under_one,
+    )
+
+
+def suspect_values(limit: SuspectLimit | None) -> Values:
+    """Which commands whose workers died a claim may take."""
+    if limit is None:
+        return _ALL_SUSPECTS
+    return {
+        "suspects": limit.room,
+        "alone": limit.alone,
+        "beside_last": limit.last_chance,
+        "apart": limit.apart,
+        "last_apart": limit.last_apart,
+        "last_chance": LAST_CHANCE,
+    }
+
+
+_ALL_SUSPECTS: Values = {
+    "suspects": 2**31,
+    "alone": True,
+    "beside_last": False,
+    "apart": 0,
+    "last_apart": 0,
+    "last_chance": LAST_CHANCE,
+}

@@ -1,0 +1,271 @@
+"""The statement that settles (settle.sql): its lists of rows, and how writes become its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from uuid import UUID
+
+import msgspec
+
+from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.leases import Held
+from commandbus.engines.postgres.statements import ORIGIN, parts
+from commandbus.engines.postgres.templates import (
+    BIGINT,
+    BOOLEAN,
+    INTEGER,
+    SMALLINT,
+    TEXT,
+    UUID_,
+    WORD,
+    Columns,
+    Query,
+    Values,
+    compile_query,
+)
+from commandbus.store.batching import tally
+from commandbus.store.records import NewCommand
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes, hand_over
+
+_encode = msgspec.json.Encoder().encode
+
+UNPROVED = 0
+"""The proof of what needs no lease; see settle.sql."""
+
+ENDING = Columns("ending", lease_id=BIGINT, version=INTEGER)
+"""Leases that end here."""
+SHRINKING = Columns("shrinking", lease_id=BIGINT, version=INTEGER, rest=TEXT)
+"""Leases that go on with less."""
+OUTCOMES = Columns(
+    "outcomes",
+    proof=BIGINT,
+    seq=BIGINT,
+    status=WORD.unless(CommandStatus.COMPLETED),
+    attempts=SMALLINT.unless(1),
+    crashes=SMALLINT.unless(0),
+    ran=BIGINT,
+    result=TEXT.unless(None),
+    error=TEXT.unless(None),
+    reason=TEXT.unless(None),
+)
+TALLIES = Columns("tallies", proof=BIGINT, status=WORD, n=BIGINT)
+FREED = Columns("freed", proof=BIGINT, seq=BIGINT)
+"""Commands whose unique keys are free: their outcomes are final."""
+HEIRS = Columns("heirs", proof=BIGINT, holder=BIGINT, heir=BIGINT)
+"""Who hands the place of a group over to whom."""
+LEFT_PLACES = Columns("left_places", proof=BIGINT, seq=BIGINT, back=BOOLEAN)
+"""Who gives its place up, and whether one comes back to where it was free for."""
+REQUEUES = Columns(
+    "requeues",
+    proof=BIGINT,
+    seq=BIGINT,
+    priority=INTEGER,
+    attempts=SMALLINT,
+    crashes=SMALLINT,
+    releases=SMALLINT,
+    keyed=BOOLEAN,
+    delay=BIGINT,
+)
+AUDITS = Columns("audits", proof=BIGINT, seq=BIGINT, kind=WORD, details=TEXT)
+BATCH_COUNTS = Columns(
+    "batch_counts",
+    proof=BIGINT,
+    batch_id=UUID_,
+    completed=BIGINT,
+    failed=BIGINT,
+    canceled=BIGINT,
+    parked=BIGINT,
+)
+"""What the outcomes add to the counts of batches, one row per batch and lease."""
+LISTS = (
+    ENDING, SHRINKING, OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PLACES, REQUEUES, AUDITS, BATCH_COUNTS,
+)  # fmt: skip
+
+
+@cache
+def settle_query(schema: str) -> Query:
+    """The settle over the tables of the bus."""
+    found = parts(schema, "settle.sql")
+    return compile_query(
+        found.settle, LISTS, before="", fenced="", places=found.settle_places, after=""
+    )
+
+
+class Shrink(msgspec.Struct):
+    """What a settle does to one lease."""
+
+    held: Held
+    settled: list[int]
+
+    def rest(self) -> Held:
+        return self.held.without(set(self.settled))
+
+
+class Known(msgspec.Struct):
+    """What a write needs to know of its commands beside the write itself, by sequence."""
+
+    priorities: dict[int, int] = {}
+    keyed: set[int] = set()
+    batches: dict[int, UUID | None] = {}
+
+
+class Prepared(msgspec.Struct):
+    """Writes on their way to the server, each with its proof."""
+
+    writes: Writes = msgspec.field(default_factory=Writes)
+    proofs: dict[int, int] = {}
+    known: Known = msgspec.field(default_factory=Known)
+    shrinks: dict[int, Shrink] = {}
+    worker: str | None = None
+    sends: list[tuple[int, NewCommand]] = []
+    """Commands that follow, with the proof of what they follow from."""
+    doubted: bool = True
+    """Whether a transport is to look before it writes, for what it cannot undo by itself."""
+
+
+def settle_values(built: Prepared, domain: str | None, notify: bool) -> Values:
+    """What every settle has beside its leases; `domain` is that of what needs no lease."""
+    return {
+        "unproved_domain": domain,
+        "worker": built.worker,
+        "origin": ORIGIN,
+        "notify": notify,
+        **_outcome_columns(built.writes.outcomes, built.proofs),
+        **_tally_columns(built.writes.outcomes, built.proofs),
+        **_key_columns(built),
+        **_requeue_columns(built),
+        **_audit_columns(built.writes.audits, built.proofs),
+        **_batch_columns(built),
+        **_slot_columns(built),
+    }
+
+
+def lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Held]) -> Values:
+    ending = [lease_id for lease_id, rest in rests.items() if not rest.seats]
+    going_on = [lease_id for lease_id, rest in rests.items() if rest.seats]
+    values = ENDING.empty | SHRINKING.empty
+    if ending:
+        versions = [shrinks[lease_id].held.version for lease_id in ending]
+        values |= ENDING(lease_id=ending, version=versions)
+    if going_on:
+        values |= SHRINKING(
+            lease_id=going_on,
+            version=[shrinks[lease_id].held.version for lease_id in going_on],
+            rest=[integers(rests[lease_id].seats) for lease_id in going_on],
+        )
+    return values
+
+
+def _outcome_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> Values:
+    if not rows:
+        return OUTCOMES.empty
+    return OUTCOMES(
+        proof=[proofs[row.seq] for row in rows],
+        seq=[row.seq for row in rows],
+        status=[row.status for row in rows],
+        attempts=[row.attempts for row in rows],
+        crashes=[row.crashes for row in rows],
+        ran=[row.ran for row in rows],
+        result=[row.result for row in rows],
+        error=[None if row.error is None else as_json(row.error) for row in rows],
+        reason=[row.reason for row in rows],
+    )
+
+
+def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> Values:
+    tally: dict[tuple[int, str], int] = {}
+    for row in rows:
+        key = (proofs[row.seq], row.status)
+        tally[key] = tally.get(key, 0) + 1
+    return TALLIES(
+        proof=[proof for proof, _ in tally], status=[status for _, status in tally], n=tally.values()
+    )
+
+
+def _key_columns(built: Prepared) -> Values:
+    keyed = built.known.keyed
+    if not keyed:
+        return FREED.empty
+    freed = [row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in keyed]
+    return FREED(proof=[built.proofs[seq] for seq in freed], seq=freed)
+
+
+def _requeue_columns(built: Prepared) -> Values:
+    rows = built.writes.requeues
+    if not rows:
+        return REQUEUES.empty
+    return REQUEUES(
+        proof=[built.proofs[row.seq] for row in rows],
+        seq=[row.seq for row in rows],
+        priority=[built.known.priorities[row.seq] for row in rows],
+        attempts=[row.attempts for row in rows],
+        crashes=[row.crashes for row in rows],
+        releases=[row.releases for row in rows],
+        keyed=[row.seq in built.known.keyed for row in rows],
+        delay=[row.delay for row in rows],
+    )
+
+
+def _audit_columns(rows: list[AuditRow], proofs: Mapping[int, int]) -> Values:
+    if not rows:
+        return AUDITS.empty
+    return AUDITS(
+        proof=[proofs[row.seq] for row in rows],
+        seq=[row.seq for row in rows],
+        kind=[row.kind for row in rows],
+        details=[as_json(row.details) for row in rows],
+    )
+
+
+def _batch_columns(built: Prepared) -> Values:
+    ends: dict[int, list[tuple[UUID | None, CommandStatus]]] = {}
+    if not built.known.batches:
+        return BATCH_COUNTS.empty
+    for row in built.writes.outcomes:
+        batch_id = built.known.batches.get(row.seq)
+        ends.setdefault(built.proofs[row.seq], []).append((batch_id, row.status))
+    rows = [
+        (proof, batch_id, counts)
+        for proof, entered in ends.items()
+        for batch_id, counts in tally(entered).items()
+    ]
+    return BATCH_COUNTS(
+        proof=[proof for proof, _, _ in rows],
+        batch_id=[batch_id for _, batch_id, _ in rows],
+        completed=[counts.completed for _, _, counts in rows],
+        failed=[counts.failed for _, _, counts in rows],
+        canceled=[counts.canceled for _, _, counts in rows],
+        parked=[counts.parked for _, _, counts in rows],
+    )
+
+
+def _slot_columns(built: Prepared) -> Values:
+    back = {row.seq for row in built.writes.requeues}
+    left: dict[int, bool] = {}
+    heirs: dict[int, int] = {}
+    chained: set[int] = set()
+    for shrink in built.shrinks.values():
+        chains = shrink.held.chains
+        if chains:
+            chained |= chains.keys()
+            returning = {chains[seq] for seq in shrink.settled if seq in back and seq in chains}
+            for holder, heir in hand_over(chains, set(shrink.settled)).items():
+                if heir is None:
+                    left[holder] = chains[holder] in returning
+                else:
+                    heirs[holder] = heir
+    left |= {seq: seq in back for seq in sorted(built.known.keyed - chained)}
+    values = LEFT_PLACES.empty | HEIRS.empty
+    if left:
+        proofs = [built.proofs[seq] for seq in left]
+        values |= LEFT_PLACES(proof=proofs, seq=left, back=left.values())
+    if heirs:
+        proofs = [built.proofs[seq] for seq in heirs]
+        values |= HEIRS(proof=proofs, holder=heirs, heir=heirs.values())
+    return values
+
+
+def as_json(value: object) -> str:
+    return _encode(value).decode()

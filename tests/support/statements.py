@@ -1,0 +1,22 @@
+"""The statements of the PostgreSQL engine that are made of parts, by name."""
+
+from commandbus.engines.postgres.claim_query import claim_query
+from commandbus.engines.postgres.insert_query import insert_query, limited_insert, single_insert
+from commandbus.engines.postgres.processes import list_query
+from commandbus.engines.postgres.settle_query import settle_query
+
+
+def made(schema: str = "commandbus") -> dict[str, str]:
+    return {
+        "claim": claim_query(schema, False, False).sql,
+        "claim_fresh": claim_query(schema, True, False).sql,
+        "claim_apart": claim_query(schema, False, True).sql,
+        "claim_fresh_apart": claim_query(schema, True, True).sql,
+        "settle": settle_query(schema).sql,
+        "insert_commands": insert_query(schema).sql,
+        "insert_command": single_insert(schema),
+        "limited insert_commands": limited_insert(schema).sql,
+        "processes": list_query(schema, None).sql,
+        "processes ended": list_query(schema, True).sql,
+        "processes not ended": list_query(schema, False).sql,
+    }
