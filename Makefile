@@ -15,7 +15,7 @@ SAMPLE ?= 200
 BENCH_ARGS ?=
 
 VENV := .venv
-RUN := $(VENV)/bin
+RUN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP_INSTALL := $(RUN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt
 
 # pyright keeps what it may have to download inside the project.
@@ -40,10 +40,11 @@ NEEDS_DEV = $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test coverage lint types check docs bench chaos soak fuzz simulate mutate sbom audit screenshots clean
+.PHONY: help demo test coverage lint types check docs bench chaos soak fuzz simulate mutate sbom audit
+.PHONY: embedded postgres dist release-check publish screenshots clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(NEEDS_DEMO) ## send, fail, retry and finish some commands before your eyes
 	@$(RUN)/commandbus demo
@@ -62,6 +63,15 @@ coverage: $(NEEDS_DEV) ## branch coverage of the thread runtime, health and watc
 		tests/pgmq/test_client.py tests/conformance -k "not asyncio or health or layers"
 	@$(RUN)/coverage combine --quiet
 	@$(RUN)/coverage report --include="$(COVERED)" --fail-under=90
+
+# What every operating system has to pass.
+embedded: $(NEEDS_TEST) ## the tests that need no server: memory and SQLite
+	@$(RUN)/python -m pytest -q -n 3 -m "not postgres" tests/unit tests/conformance tests/platforms
+
+# COMMANDBUS_TEST_POSTGRES=postgresql://… names a server; tests that stop a server are not among these.
+postgres: $(NEEDS_TEST) ## the tests of the PostgreSQL engine on any server
+	@$(RUN)/python -m pytest -q -n 3 -m "postgres and not pgmq" tests/conformance tests/postgres/test_sql.py \
+		tests/postgres/test_roles.py tests/postgres/test_transactional.py tests/postgres/test_callers.py
 
 check: lint test ## linters, type checkers, import contracts and tests
 
@@ -107,6 +117,17 @@ simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEE
 mutate: $(NEEDS_DEV) ## change the source in small ways: do tests notice? (SAMPLE=200)
 	@$(RUN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED)
 
+dist: $(NEEDS_TEST) ## wheels of both distributions and the sdist, into dist
+	@rm -rf dist
+	@$(RUN)/python -m hatchling build -t sdist -t wheel -d dist
+	@cd lab && ../$(RUN)/python -m hatchling build -t wheel -d ../dist
+
+release-check: $(NEEDS_TEST) ## whether TAG, the version and the changelog agree (TAG=v1.2.3)
+	@$(RUN)/python -m tests.wheels.release $(TAG)
+
+publish: ## upload what is in dist, by the identity of the release workflow
+	@uv publish --trusted-publishing always dist/*
+
 screenshots: $(NEEDS_TEST) ## pictures of every page of the dashboard, into docs/screenshots (needs chromium)
 	@$(RUN)/python -m tests.web.screenshots
 
@@ -125,7 +146,7 @@ anew:
 
 interpreter:
 	@if [ -z "$(ANEW)" ] && [ -x $(RUN)/python ]; then exit 0; fi; \
-	for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
 		if found=$$($$python -c '$(VERSION)' 2>/dev/null); then \
 			echo "Creating $(VENV) with Python $$found"; \
 			exec $$python -m venv --clear $(VENV); \

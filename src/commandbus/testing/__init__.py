@@ -3,8 +3,8 @@
 `FakeClock` lets a test travel in time; `drain` carries out what is ready, `assert_sent` looks at what
 was sent, and `crash_every_await` crashes a handler at every point; `eventually` waits for a condition
 that has no event; the harnesses drive a bus of either runtime with the same blocking calls.
-`commandbus.testing.conformance` is the suite that every engine passes, and
-`commandbus.testing.postgres` a server for tests.
+`commandbus.testing.conformance`, from the distribution durable-commandbus-lab, is the suite that every
+engine passes, and `commandbus.testing.postgres` a server for tests.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.cli import output, target
 from commandbus.interfaces.cli.exits import EXIT_CODES, exit_code
+from commandbus.interfaces.cli.lab import lab_module
 
 _HEADING = re.compile(r"^( *)(Usage|[A-Z][a-z ]+)(?=:)", re.MULTILINE)
 
@@ -86,6 +87,9 @@ FILES = {
     "check": "checking",
 }
 """Where a command is, when its file has another name."""
+
+LAB = frozenset({"load", "bench"})
+"""Commands that the distribution durable-commandbus-lab brings."""
 
 GROUPS = {
     "batch": ("list", "show", "commands", "cancel"),
@@ -178,7 +182,10 @@ class RootGroup(BusGroup):
 
 def _build(name: str) -> Any:
     """A command, or a group with its commands."""
-    module = import_module(f"commandbus.interfaces.cli.{FILES.get(name, name)}")
+    file = FILES.get(name, name)
+    module = (
+        lab_module(file, name) if name in LAB else import_module(f"commandbus.interfaces.cli.{file}")
+    )
     if name not in GROUPS:
         built = _typer(add_completion=False)
         built.command(name, cls=BusCommand)(_function(module, name))

@@ -196,11 +196,11 @@ def _handlers(app: str, wanted: list[str] | None) -> tuple[HandlerRegistry, list
     """The handlers, and the domains to serve."""
     chosen = [name.strip() for part in wanted or [] for name in part.split(",") if name.strip()]
     if app == LOAD:
-        from commandbus.interfaces.cli.behaviours import build_registry
-        from commandbus.interfaces.cli.mixing import DOMAIN
+        from commandbus.interfaces.cli.lab import lab_module
 
-        served = chosen or [DOMAIN]
-        return build_registry(served), served
+        behaviours = lab_module("behaviours", "worker --load")
+        served = chosen or [behaviours.DOMAIN]
+        return behaviours.build_registry(served), served
     from commandbus.interfaces.cli.apps import load_registry
 
     registry = load_registry(app)
