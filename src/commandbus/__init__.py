@@ -11,9 +11,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__distribution__ = "durable-commandbus"  # before the imports below, which look for it
+
+from commandbus.installation import warn_of_namesake
 from commandbus.settings import VERSION
 
 __version__ = VERSION
+warn_of_namesake(__file__)
 
 if TYPE_CHECKING:
     from commandbus.names import *  # noqa: F403

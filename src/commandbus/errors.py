@@ -6,6 +6,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from commandbus.installation import check_package
+
+check_package()
+
 
 class CommandBusError(Exception):
     """Base of all errors raised by the bus; catching it catches them all."""

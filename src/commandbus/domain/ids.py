@@ -13,7 +13,8 @@ from commandbus.errors import InvalidArgumentError
 _lock = threading.Lock()
 _last = 0
 _random = random.Random(os.urandom(32))
-os.register_at_fork(after_in_child=lambda: _random.seed(os.urandom(32)))
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=lambda: _random.seed(os.urandom(32)))
 
 
 def new_id() -> UUID:

@@ -273,7 +273,7 @@ def _let_go() -> None:
         os.close(_Guarded.owner_ends.pop())
 
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
 
 

@@ -17,6 +17,7 @@ from commandbus.engines.postgres.callers import (
     caller_session,
 )
 from commandbus.engines.postgres.connections import AsyncLine, Line, Traffic
+from commandbus.engines.postgres.event_loops import check_loop
 from commandbus.engines.postgres.listener import Listener
 from commandbus.engines.postgres.pools import (
     AsyncPool,
@@ -92,6 +93,7 @@ class PostgresEngine:
     async def open_async(self) -> None:
         if self._is_open and self._awaits:
             return
+        check_loop(asyncio.get_running_loop())
         await asyncio.to_thread(self._check_schema)
         with self._lock:
             self._awaits = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -12,19 +13,32 @@ from commandbus.store.urls import shown_url
 
 _NETWORK = frozenset(
     {
+        "9p",
+        "afpfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "davfs",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "network drive",
         "nfs",
         "nfs4",
-        "cifs",
         "smb3",
         "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "fuse.sshfs",
-        "lustre",
+        "webdav",
     }
 )
+_MOUNTED = re.compile(r"^.* on (?P<point>/.*) \((?P<kind>[^,)]+)[^()]*\)$")
+"""A line of the program `mount` on macOS and the BSDs: `//nas/x on /Volumes/x (smbfs, nodev)`."""
+_REMOTE_DRIVE = 4  # what Windows answers for a drive letter of another machine
+_MOUNT_SECONDS = 5.0
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """Spaces and the like in a mount point, as the kernel writes them."""
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL", "off": "OFF", "extra": "EXTRA"}
@@ -80,17 +94,46 @@ def check(path: Path) -> None:
 
 def filesystem_of(folder: Path, mounts: str = "/proc/self/mounts") -> str:
     """The type of the file system of a folder, or an empty text where it cannot be told."""
+    resolved = folder.resolve()
+    if sys.platform == "win32":
+        return "network drive" if _is_remote(resolved.drive) else ""
+    best, kind = -1, ""
+    for place, mounted in _linux_mounts(mounts) or _bsd_mounts():
+        point = Path(place)
+        if resolved.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), mounted
+    return kind
+
+
+def _linux_mounts(mounts: str) -> list[tuple[str, str]]:
     try:
         lines = Path(mounts).read_text(errors="replace").splitlines()
     except OSError:
-        return ""
-    resolved = folder.resolve()
-    best, kind = -1, ""
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[1]))
-        if resolved.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), fields[2]
-    return kind
+        return []
+    found = [fields for line in lines if len(fields := line.split()) >= 3]
+    return [(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), fields[1]), fields[2]) for fields in found]
+
+
+def _bsd_mounts() -> list[tuple[str, str]]:
+    if sys.platform == "linux":
+        return []
+    import subprocess
+
+    try:
+        listed = subprocess.run(
+            ["/sbin/mount"], capture_output=True, text=True, timeout=_MOUNT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # a share that does not answer may hold it up
+        return []
+    lines = map(_MOUNTED.match, listed.stdout.splitlines())
+    return [(line["point"], line["kind"]) for line in lines if line is not None]
+
+
+def _is_remote(drive: str) -> bool:
+    """Whether a drive of Windows is on another machine: `\\\\nas\\share`, or a letter given to one."""
+    if drive.startswith("\\\\"):
+        return True
+    import ctypes
+
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009 - on Windows only, which types cannot know
+    return bool(kernel.GetDriveTypeW(f"{drive}\\") == _REMOTE_DRIVE)

@@ -44,7 +44,9 @@ class WriteLock:
     def _check_owner(self, path: Path, beside: Path) -> None:
         lock, store = os.fstat(self._file), beside.stat()
         is_shared = bool(store.st_mode & 0o066)
-        if os.name == "posix" and not is_shared and lock.st_uid not in (os.geteuid(), store.st_uid, 0):
+        if not hasattr(os, "geteuid") or is_shared:  # on Windows files have no such owner
+            return
+        if lock.st_uid not in (os.geteuid(), store.st_uid, 0):
             os.close(self._file)
             raise ConfigurationError(
                 f"The lock file {path} belongs to another user (uid {lock.st_uid}), who could hold up "

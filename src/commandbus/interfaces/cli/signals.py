@@ -18,6 +18,7 @@ from math import inf
 
 from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.exits import Exit
+from commandbus.runtimes.signals import HEARD
 
 SUPERVISOR = "COMMANDBUS_SUPERVISOR"
 """Set for worker processes to the id of the process that looks after them."""
@@ -28,7 +29,6 @@ def supervisor() -> int:
     return int(os.environ.get(SUPERVISOR) or 0)
 
 
-HEARD = (signal.SIGTERM, signal.SIGINT)
 ABORT_SECONDS = 5.0
 """What has not stopped so long after its patience never will: the process is ended."""
 

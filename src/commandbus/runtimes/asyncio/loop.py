@@ -15,14 +15,14 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     """The loop that `commandbus worker` runs on: `asyncio.Runner(loop_factory=new_event_loop)`.
 
     uvloop where it is installed. Else asyncio's own; on Linux with exact timers: asyncio rounds every
-    wait up to a whole millisecond, which makes a sleep of 5 ms a fifth longer.
+    wait up to a whole millisecond, which makes a sleep of 5 ms a fifth longer. On Windows it is the
+    selector loop: psycopg cannot use the default, which waits for sockets in another way.
     """
     try:
         import uvloop
     except ImportError:
-        if sys.platform != "linux":
-            return asyncio.new_event_loop()
-        return asyncio.SelectorEventLoop(_ExactSelector())
+        selector = _ExactSelector() if sys.platform == "linux" else None
+        return asyncio.SelectorEventLoop(selector)
     return uvloop.new_event_loop()
 
 

@@ -1,0 +1,44 @@
+"""A plugin of pytest, `-p tests.platforms.unlike_unix`: takes away what only Unix has, after pytest and
+its plugins were imported, and before the package is. What the standard library has imported by then
+keeps working.
+"""
+
+# ruff: noqa: F401 - parts of the standard library are imported before anything is taken away
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.process
+import multiprocessing.connection
+import multiprocessing.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+
+import pytest
+
+from tests.platforms.unix_names import MODULES, OF_OS, OF_SIGNAL
+
+
+def take_away() -> None:
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "commandbus"]
+    assert not loaded, f"too late: {loaded} was imported before"
+    for name in MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]  # to import it is an ImportError
+    for module, names in ((os, OF_OS), (signal, OF_SIGNAL)):
+        for name in names:
+            if hasattr(module, name):
+                delattr(module, name)
+
+    def refuse(*_: object) -> None:
+        raise NotImplementedError
+
+    asyncio.SelectorEventLoop.add_signal_handler = refuse  # type: ignore[method-assign, assignment]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    take_away()
