@@ -8,11 +8,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from commandbus import HandlerRegistry
+from commandbus.engines.postgres import doctor as doctors
 from commandbus.engines.postgres.doctor import doctor
 from commandbus.engines.postgres.roles import roles_sql
 from commandbus.engines.postgres.schema import upgrade
@@ -115,6 +117,22 @@ def test_a_role_that_can_create_functions_where_the_bus_looks_is_named(url: str)
 
 def test_a_connection_without_encryption_is_named(url: str) -> None:
     assert found(url, "encryption").value == "none, on this machine only"
+
+
+def test_a_connection_to_another_machine_without_encryption_is_a_warning(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers of the tests are on this machine, so what they say of the connection is replaced."""
+    ask = doctors._Examination._row
+
+    def elsewhere(self: Any, name: str, *params: Any) -> Any:
+        said = ask(self, name, *params)
+        return (*said[:3], False, False) if name == "encryption" else said
+
+    monkeypatch.setattr(doctors._Examination, "_row", elsewhere)
+    finding = found(url, "encryption")
+    assert (finding.level, finding.value) == (Level.WARNING, "none")
+    assert "sslmode=verify-full" in (finding.advice or "")
 
 
 @pytest.fixture
