@@ -713,7 +713,7 @@ end $$;
 -- Why a JSON text cannot be kept exactly, null when it can. Nearly all documents have no long number and
 -- no exponent; only the others are looked at number by number.
 create function commandbus.json_problem(document text, what text, bytes_max integer) returns text
-    language plpgsql immutable parallel safe
+    language plpgsql immutable strict parallel safe
 as $$
 declare
     parsed jsonb;
