@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -16,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus import RetryAfter
+from commandbus import CommandBus, RetryAfter, Worker
 from commandbus.errors import ConfigurationError, PayloadError
 from commandbus.interfaces.integrations import celery
 from commandbus.interfaces.integrations.celery import (
@@ -45,6 +47,7 @@ from commandbus.testing import FakeClock, drain, eventually
 
 @pytest.fixture
 def app(sync_command_bus: SyncCommandBus) -> Iterator[Celery]:
+    """An app on a store in memory."""
     made = Celery("shop")
     made.bus = sync_command_bus
     yield made
@@ -53,6 +56,28 @@ def app(sync_command_bus: SyncCommandBus) -> Iterator[Celery]:
 
 def run(app: Celery) -> None:
     drain(app.bus, app.registry)
+
+
+@contextmanager
+def working(app: Celery, is_async: bool) -> Iterator[None]:
+    """A worker of either runtime, in a thread of its own."""
+    if not is_async:
+        with SyncWorker(app.bus, app.registry):
+            yield
+        return
+    over = threading.Event()
+
+    async def work() -> None:
+        async with CommandBus(app.bus.url) as bus, Worker(bus, app.registry):
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Declined(Exception):
@@ -472,6 +497,34 @@ class TestCanvas:
         assert sent.get(timeout=0) == 11
         assert sent.parent.get(timeout=0) == 10
 
+    @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+    @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+    def test_workers_of_both_runtimes_carry_a_canvas_through_on_every_durable_engine(
+        self, request: pytest.FixtureRequest, engine: str, is_async: bool, tmp_path: Path
+    ) -> None:
+        app = Celery("shop")
+        if engine == "sqlite":
+            app.conf.broker_url = f"sqlite:///{tmp_path / 'shop.db'}"
+        else:
+            app.conf.broker_url = request.getfixturevalue("postgres_command_url")
+
+        @app.task(autoretry_for=(OSError,), retry_kwargs={"countdown": 0}, bind=True)
+        def add(self: Task[..., Any], x: int, y: int) -> int:
+            if self.request.retries == 0:
+                raise OSError("once")
+            return x + y
+
+        @app.task
+        def total(numbers: list[int]) -> int:
+            return sum(numbers)
+
+        sent = chain(
+            add.s(1, 1), group(add.s(1), add.s(2) | add.s(100)), total.s(), add.s(1000)
+        ).apply_async()
+        with working(app, is_async):
+            assert sent.get(timeout=30) == 1107
+        app.close()
+
     def test_a_chain_stops_at_a_failure_and_goes_on_after_its_retry(self, app: Celery) -> None:
         healthy: list[bool] = []
 
@@ -658,7 +711,7 @@ class TestTime:
 
             sent = hang.delay()
             worker = SyncWorker(bus, "celery", app.registry)
-            thread = threading.Thread(target=worker.run)
+            thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()
             eventually(lambda: sent.ready())
             release.set()
@@ -749,12 +802,11 @@ def test_a_worker_process_runs_the_tasks_of_an_app(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout.strip()
-    arguments = ["worker", "ported:app.registry", "--url", store, "--recycle-after", "1"]
-    subprocess.run(
-        [sys.executable, "-m", "commandbus", *arguments], cwd=tmp_path, check=True, timeout=60
-    )
-
-    with SyncCommandBus(store) as bus:
-        record = bus.get_command(sent)
-        assert record is not None
-        assert record.result == 5
+    arguments = ["worker", "ported:app.registry", "--url", store]
+    worker = subprocess.Popen([sys.executable, "-m", "commandbus", *arguments], cwd=tmp_path)
+    try:
+        with SyncCommandBus(store) as bus:
+            assert bus.wait(sent, timeout=30).result == 5
+    finally:
+        worker.terminate()
+        worker.wait(30)

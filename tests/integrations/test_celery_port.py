@@ -41,6 +41,22 @@ task_acks_late = True
 worker_prefetch_multiplier = 1
 """
 PLAY = "import json, shop; print(json.dumps(shop.play()))"
+PLAY_IN_A_TEST = """
+import json, shop, threading
+from commandbus.sync import SyncCommandBus
+from commandbus.testing import FakeClock, drain
+
+clock = FakeClock()
+shop.app.bus = SyncCommandBus("memory://", clock=clock).open()
+
+def work():
+    while True:
+        drain(shop.app.bus, shop.app.registry)
+        clock.advance(1)
+
+threading.Thread(target=work, daemon=True).start()
+print(json.dumps(shop.play()))
+"""
 
 
 def write_shop(folder: Path, *, ported: bool) -> dict[str, str]:
@@ -72,17 +88,21 @@ def working(command: list[str], folder: Path, environment: dict[str, str]) -> It
 
 def play(folder: Path, command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     with working(command, folder, environment):
-        played = subprocess.run(
-            [sys.executable, "-c", PLAY],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-    log = (folder / "worker.log").read_text()
-    assert played.returncode == 0, f"{played.stderr}\n{log}"
+        return run(PLAY, folder, environment)
+
+
+def run(script: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    played = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    log = folder / "worker.log"
+    assert played.returncode == 0, f"{played.stderr}\n{log.read_text() if log.exists() else ''}"
     found: dict[str, Any] = json.loads(played.stdout)
     return found
 
@@ -129,3 +149,20 @@ def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(
     assert after["results"]["chord"] == ["SUCCESS", 20]
     assert after["results"]["hard limit"][:2] == ["FAILURE", "TimeLimitExceeded"]
     assert after["uploads"] == 2
+
+
+@pytest.mark.slow
+def test_the_ported_application_runs_in_a_test_with_drain(tmp_path: Path) -> None:
+    found = run(PLAY_IN_A_TEST, tmp_path, write_shop(tmp_path, ported=True))
+
+    results = found["results"]
+    assert {name: result for name, result in results.items() if result[0] == "FAILURE"} == {
+        "declined": ["FAILURE", "PaymentDeclined", "card 13 is blocked"],
+        "exhausted": ["FAILURE", "ConnectionError", "the store is away"],
+        "broken chain": ["FAILURE", "ConnectionError", "the store is away"],
+    }
+    assert results["chord of chains"] == ["SUCCESS", 12]
+    assert results["chain with a group"] == ["SUCCESS", 46]
+    assert results["soft limit"] == ["SUCCESS", {"pages": 9, "partial": True}]
+    assert results["hard limit"] == ["SUCCESS", "catalog.csv"]  # no timeout passes in a drain
+    assert found["uploads"] == 2

@@ -29,6 +29,7 @@ from commandbus import (
     Worker,
     command_type,
 )
+from commandbus.interfaces.integrations.celery import AsyncResult, Celery, Task
 from commandbus.processes import Process, StartProcessResult
 from commandbus.records import CancelBatchResult, CreateBatchResult, Reply
 from commandbus.runtimes.asyncio.bus import HandlerBus
@@ -214,6 +215,28 @@ def blocking(bus: SyncCommandBus) -> None:
     bus.request(charge(7))  # error
     refund.run(7)  # error
     count.run_with(handler_context(), {"order": 7})  # error
+
+
+def ported() -> None:
+    app = Celery("shop")
+
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.task(bind=True, max_retries=3)
+    def fetch(self: Task[..., Any], sku: str) -> str:
+        return f"{sku} {self.request.retries}"
+
+    assert_type(double.delay(7), AsyncResult[int])
+    assert_type(fetch.delay("pen").get(timeout=5), str)
+    assert_type(double(7), int)
+    double.delay("seven")  # error
+    fetch.delay()  # error
+    double.delay(7).get() + "x"  # error
+
+    @app.task(max_retrys=3)  # error
+    def misspelled() -> None: ...
 
 
 def workers(bus: CommandBus, sync_bus: SyncCommandBus) -> None:

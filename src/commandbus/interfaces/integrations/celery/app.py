@@ -243,12 +243,15 @@ class Celery:
         if found is not None:
             return found
         with self._lock:
+            if (task.name, queue) in self._contracts:  # another thread was first
+                return self._contracts[task.name, queue]
             registry = self._queue(queue)
             try:
                 made = registry.command(task.name, **task.handler_options(self.conf))(task.handler())
             except CommandBusError as error:
                 raise ConfigurationError(f"{task.place}: {error}") from None
-            return self._contracts.setdefault((task.name, queue), made)
+            self._contracts[task.name, queue] = made
+            return made
 
     def _queue(self, queue: str) -> HandlerRegistry:
         registry = self._queues.get(queue)

@@ -3,8 +3,9 @@
 A workflow is a plan: a list of steps, each a task or a group of plans. A task whose plan goes on
 carries the rest in a header; when it has succeeded, it sends the next step before its own outcome is
 recorded. A group is a batch; where something follows, the completion of the batch is the command JOIN,
-which sends the next step with all results. Ids are derived from the id before, so a task that runs
-again sends nothing twice, and the result of the last step has its id from the beginning.
+which sends the next step with all results. The id of a step is derived from that of the step before
+and from a seed that only the workflow carries: so a task that runs again sends nothing twice, the
+result of the last step has its id from the beginning, and no other sender can take that id.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 import msgspec
 
@@ -39,6 +40,7 @@ JOIN = "celery.join"
 class Joined(msgspec.Struct, frozen=True):
     """The payload of JOIN."""
 
+    seed: UUID
     first: UUID
     """The id of the batch."""
     lengths: list[int]
@@ -197,9 +199,14 @@ def _app_of(members: Sequence[Any]) -> Celery:
     return current_app()
 
 
-def following(first: UUID) -> UUID:
+def following(seed: UUID, first: UUID) -> UUID:
     """The id of the step after this one."""
-    return uuid5(first, "next")
+    return uuid5(seed, f"{first} next")
+
+
+def member_id(seed: UUID, group_id: UUID, number: int) -> UUID:
+    """The id of the first task of a member of a group."""
+    return uuid5(seed, f"{group_id} {number}")
 
 
 def begin(app: Celery, plan: Plan, args: tuple[Any, ...] = ()) -> Any:
@@ -207,22 +214,23 @@ def begin(app: Celery, plan: Plan, args: tuple[Any, ...] = ()) -> Any:
     _check(app, plan)
     given = plan[0].get("options", {}).get("task_id")
     first = new_id() if given is None else as_id(given, "task_id")
-    start(app, plan, first, args, typed=True)
-    return result_of(app, plan, first)
+    seed = uuid4()
+    start(app, plan, seed, first, args, typed=True)
+    return result_of(app, plan, seed, first)
 
 
-def result_of(app: Celery, plan: Plan, first: UUID, parent: Any = None) -> Any:
+def result_of(app: Celery, plan: Plan, seed: UUID, first: UUID, parent: Any = None) -> Any:
     """The result of the last step, which knows those that it follows."""
     for step in plan:
         if "group" in step:
             members = [
-                result_of(app, member, uuid5(first, str(number)), parent)
+                result_of(app, member, seed, member_id(seed, first, number), parent)
                 for number, member in enumerate(step["group"])
             ]
             parent = GroupResult(first, members, parent)
         else:
             parent = AsyncResult(first, app, parent)
-        first = following(first)
+        first = following(seed, first)
     return parent
 
 
@@ -255,6 +263,7 @@ def _check(app: Celery, plan: Plan) -> None:
 def start(
     app: Celery,
     plan: Plan,
+    seed: UUID,
     first: UUID,
     args: tuple[Any, ...],
     batch: str | None = None,
@@ -265,21 +274,27 @@ def start(
     step, rest = plan[0], plan[1:]
     with suppress(DuplicateCommandError):
         if "group" in step:
-            _start_group(app, step["group"], rest, first, args, typed)
+            _start_group(app, step["group"], rest, seed, first, args, typed)
         else:
-            app.bus.send(_request(app, step, rest, first, args, batch, typed))
+            app.bus.send(_request(app, step, rest, seed, first, args, batch, typed))
 
 
 def _start_group(
-    app: Celery, members: list[Plan], rest: Plan, first: UUID, args: tuple[Any, ...], typed: bool
+    app: Celery,
+    members: list[Plan],
+    rest: Plan,
+    seed: UUID,
+    first: UUID,
+    args: tuple[Any, ...],
+    typed: bool,
 ) -> None:
     if not members:  # Celery calls the body of an empty chord
-        start(app, rest, following(first), ([],))
+        start(app, rest, seed, following(seed, first), ([],))
         return
     queues = {app.queue_of(one["task"], one["options"]) for member in members for one in member}
     batch = str(first) if len(queues) == 1 else None
     requests = [
-        _request(app, member[0], member[1:], uuid5(first, str(number)), args, batch, typed)
+        _request(app, member[0], member[1:], seed, member_id(seed, first, number), args, batch, typed)
         for number, member in enumerate(members)
     ]
     if batch is None:
@@ -287,7 +302,7 @@ def _start_group(
         return
     (queue,) = queues
     lengths = [len(member) for member in members]
-    data = Joined(first, lengths, _plain(rest))
+    data = Joined(seed, first, lengths, _plain(rest))
     on_complete = SendRequest(queue, JOIN, data) if rest else None
     try:
         app.bus.create_batch(requests, batch_id=first, name="celery", on_complete=on_complete)
@@ -300,6 +315,7 @@ def _request(
     app: Celery,
     step: Step,
     rest: Plan,
+    seed: UUID,
     command_id: UUID,
     args: tuple[Any, ...],
     batch: str | None,
@@ -311,7 +327,8 @@ def _request(
     request = app.request_of(step["task"], own, step["kwargs"], step["options"], typed=typed)
     headers = dict(request.headers or {})
     if rest:
-        headers[HEADER] = {"then": _plain(rest)} | ({} if batch is None else {"batch": batch})
+        carried = {"then": _plain(rest), "seed": str(seed)}
+        headers[HEADER] = carried if batch is None else {**carried, "batch": batch}
     return request.options(command_id=command_id, headers=headers or None, batch_id=batch)
 
 
@@ -324,8 +341,9 @@ def follow(app: Celery, command: Command[Any], result: Any) -> None:
     """Send what follows a task that has succeeded; `result` is plain JSON."""
     carried = command.headers.get(HEADER)
     if carried is not None:
-        first = following(command.command_id)
-        start(app, carried["then"], first, (result,), carried.get("batch"))
+        seed = UUID(carried["seed"])
+        first = following(seed, command.command_id)
+        start(app, carried["then"], seed, first, (result,), carried.get("batch"))
 
 
 def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
@@ -333,9 +351,9 @@ def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
     by_id = {record.command_id: record for record in records}
     results = []
     for number, length in enumerate(data.lengths):
-        last = uuid5(data.first, str(number))
+        last = member_id(data.seed, data.first, number)
         for _ in range(length - 1):
-            last = following(last)
+            last = following(data.seed, last)
         record = by_id.get(last)
         if record is None or record.status is not CommandStatus.COMPLETED:
             raise PermanentCommandError(
@@ -344,4 +362,4 @@ def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
                 "complete that task, then retry this command.",
             )
         results.append(record.result)
-    start(app, data.then, following(data.first), (results,))
+    start(app, data.then, data.seed, following(data.seed, data.first), (results,))
