@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from commandbus.domain import payload
-from commandbus.domain.command import CommandRecord, SendRequest, TypedRequest
+from commandbus.domain.command import CommandRecord, SendRequest
 from commandbus.domain.contract import CommandType
+from commandbus.domain.schedule import Schedule
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.interfaces.integrations.celery import canvas
 from commandbus.interfaces.integrations.celery.conf import Conf
-from commandbus.interfaces.integrations.celery.options import TaskOptions, bus_priority, send_options
+from commandbus.interfaces.integrations.celery.options import TaskOptions, send_options
 from commandbus.interfaces.integrations.celery.places import caller, refused
 from commandbus.interfaces.integrations.celery.result import AsyncResult
 from commandbus.interfaces.integrations.celery.schedules import when
@@ -108,7 +108,7 @@ class Celery:
         name: str | None = None,
         **options: Any,
     ) -> None:
-        """A beat entry. Raises NotPortable for options other than queue and priority."""
+        """A beat entry. `options` are those of `apply_async` that each of its tasks can have."""
         called = sig.clone(args, kwargs)
         entry = {
             "task": called.task.name,
@@ -247,7 +247,9 @@ class Celery:
                 return self._contracts[task.name, queue]
             registry = self._queue(queue)
             try:
-                made = registry.command(task.name, **task.handler_options(self.conf))(task.handler())
+                made: CommandType[..., Any] = registry.command(
+                    task.name, **task.handler_options(self.conf)
+                )(task.handler())
             except CommandBusError as error:
                 raise ConfigurationError(f"{task.place}: {error}") from None
             self._contracts[task.name, queue] = made
@@ -348,28 +350,18 @@ class Celery:
         for name, entry in self.conf.beat_schedule.items():
             place = self.conf.place("beat_schedule")
             options = dict(entry.get("options") or {})
-            queue = self.queue_of(entry["task"], options)
-            task = self._task(entry["task"])
-            others = sorted(set(options) - {"queue", "priority"})
-            if others:
-                raise refused(
-                    f"{', '.join(others)} of the beat entry {name!r}",
-                    "A schedule keeps arguments, queue and priority: give expires= to the task.",
-                    place,
-                )
-            contract, registry = self.contract(task, queue), self._queue(queue)
+            task, args = self._task(entry["task"]), tuple(entry.get("args", ()))
+            registry = self._queue(self.queue_of(task.name, options))
             known = _schedule_name(name)
             if known in registry.schedules:
                 continue
-            request = contract(*entry.get("args", ()), **entry.get("kwargs", {}))
-            assert isinstance(request, TypedRequest)
-            registry.schedule(
-                name=known,
-                data=payload.decode(request.text),
-                timezone=self.conf.timezone,
-                priority=bus_priority(options.get("priority")),
-                **when(entry["schedule"], place),
-            )(contract)
+            try:
+                request = self.request_of(task.name, args, entry.get("kwargs", {}), options, typed=True)
+                zone, times = self.conf.timezone, when(entry["schedule"], place)
+                made = Schedule(name=known, request=request, timezone=zone, **times).checked()
+            except (CommandBusError, TypeError) as error:
+                raise ConfigurationError(f"{place}: the beat entry {name!r}: {error}") from None
+            registry.schedules[known] = made
 
 
 class _Receivers:

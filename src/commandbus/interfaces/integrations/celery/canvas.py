@@ -252,12 +252,6 @@ def _check(app: Celery, plan: Plan) -> None:
         for member in step["group"]:
             for position, one in enumerate(member):
                 app.check_call(one, extra=0 if number == position == 0 else 1)
-        queues = {app.queue_of(one["task"], one["options"]) for one in inner}
-        if after is not None and len(queues) > 1:
-            raise refused(
-                f"a chord over the queues {', '.join(sorted(queues))}",
-                "Its body follows in the queue of its header: give these one, with .set(queue=…).",
-            )
 
 
 def start(
@@ -291,19 +285,14 @@ def _start_group(
     if not members:  # Celery calls the body of an empty chord
         start(app, rest, seed, following(seed, first), ([],))
         return
-    queues = {app.queue_of(one["task"], one["options"]) for member in members for one in member}
-    batch = str(first) if len(queues) == 1 else None
+    batch = str(first)
     requests = [
         _request(app, member[0], member[1:], seed, member_id(seed, first, number), args, batch, typed)
         for number, member in enumerate(members)
     ]
-    if batch is None:
-        app.bus.send_many(requests)
-        return
-    (queue,) = queues
     lengths = [len(member) for member in members]
     data = Joined(seed, first, lengths, _plain(rest))
-    on_complete = SendRequest(queue, JOIN, data) if rest else None
+    on_complete = SendRequest(requests[0].domain, JOIN, data) if rest else None
     try:
         app.bus.create_batch(requests, batch_id=first, name="celery", on_complete=on_complete)
     except InvalidOperationError:
