@@ -1,6 +1,6 @@
 """All seeded bugs: importing this registers them."""
 
-from tests.chaos import bugs, bugs_of_conduct, bugs_of_shortage
+from tests.chaos import bugs, bugs_of_conduct, bugs_of_recorders, bugs_of_shortage
 from tests.chaos.seeded import (
     BUGS,
     KINDS,
@@ -21,6 +21,7 @@ __all__ = [
     "READERS",
     "bugs",
     "bugs_of_conduct",
+    "bugs_of_recorders",
     "bugs_of_shortage",
     "place_of",
     "switch_on",

@@ -32,8 +32,16 @@ STOPS_MAX = 20
 RETURNS_MAX = 3
 """How often workers that go on working may give a command back."""
 INTERRUPTED = "the worker stopped"
-NEEDED = {INTERRUPTED, "the worker is stopping", "released by hand", "its lease may be gone"}
+NOT_BEGUN = "its worker died before it began"
+NOT_RECORDED = "its worker died before its outcome was recorded"
+NEEDED = {
+    INTERRUPTED, NOT_BEGUN, NOT_RECORDED, "the worker is stopping", "released by hand",
+    "its lease may be gone",
+}  # fmt: skip
 """Reasons to give a command back of which each has a fault or a stop behind it."""
+RECORDED = "Its worker process"
+"""In the error of a crash that a flight recorder told of."""
+DEATHS_MIN = 3
 LATE_SECONDS = 1.5
 """A send that commits after a later one of its priority was claimed has come too late for its place: on
 PostgreSQL others may go before it for about a second."""
@@ -135,8 +143,43 @@ def nothing_is_passed_around(case: Case) -> Iterator[Violation]:
 
 
 def _stops(final: Final) -> int:
-    """How often its handler was interrupted by the stop of its worker."""
-    return sum(t.kind == "RELEASED" and _reason(t) == INTERRUPTED for t in final.trail)
+    """How often its handler was interrupted by the stop of its worker, or had ended when it died."""
+    ended = (INTERRUPTED, NOT_RECORDED)
+    return sum(t.kind == "RELEASED" and _reason(t) in ended for t in final.trail)
+
+
+def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
+    """P23: where a recorder says what ran, a death counts a crash for no more commands than ran."""
+    if case.terms is None:
+        return
+    counted: dict[str, list[Final]] = defaultdict(list)
+    for final, *_ in case.finals.values():
+        for trace in final.trail:
+            if trace.kind == "WORKER_LOST" and RECORDED in str(trace.details.get("error")):
+                counted[str(trace.details.get("worker"))].append(final)
+    for worker, finals in counted.items():
+        if len(finals) > case.terms.concurrency:
+            what = f"{len(finals)} crashes by the death of {worker}: only {case.terms.concurrency} ran"
+            yield Violation("P23", what, trail_of(finals[0]))
+
+
+def recorders_are_read(case: Case) -> Iterator[Violation]:
+    """P23: of several deaths, not all wait for their leases although recorders are there."""
+    victims = {fault["victim"] for fault in case.faults if fault["fault"] == "kill worker"}
+    by_lease: dict[str, Final] = {}
+    for final, *_ in case.finals.values():
+        for trace in final.trail:
+            lost = trace.kind == "WORKER_LOST"
+            if _reason(trace) in (NOT_BEGUN, NOT_RECORDED) or (
+                lost and RECORDED in str(trace.details.get("error"))
+            ):
+                return
+            if lost and any(f"-{pid}-" in str(trace.details.get("worker")) for pid in victims):
+                by_lease[str(trace.details.get("worker"))] = final
+    if len(by_lease) >= DEATHS_MIN:
+        worker, final = next(iter(by_lease.items()))
+        what = f"{len(by_lease)} dead workers were noticed by the end of their leases, such as {worker}"
+        yield Violation("P23", what, trail_of(final))
 
 
 def _reason(trace: Trace) -> str:
@@ -373,6 +416,8 @@ CHECKS: tuple[Check, ...] = (
     the_audit_tells_the_state,
     reads_tell_what_is_stored,
     sessions_are_clean,
+    crashes_are_of_what_ran,
+    recorders_are_read,
     redelivery_is_prompt,
     stops_are_prompt,
     stops_give_back_what_they_hold,

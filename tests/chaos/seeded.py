@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ READERS: set[str] = set()
 """Those of reads, which the laboratory itself has to have."""
 NEED_FREEZES: set[str] = set()
 """Those that only a worker shows which sleeps through its lease, again and again."""
+OF_RECORDERS: set[str] = set()
+"""Those of flight recorders. The others are shown without: what they break is the end of leases."""
 chance = random.Random()
 replace = msgspec.structs.replace
 
@@ -28,6 +31,8 @@ replace = msgspec.structs.replace
 def switch_on(name: str) -> None:
     # Processes that were forked from one would all take the same chances.
     chance.seed()
+    if name not in OF_RECORDERS:
+        os.environ["COMMANDBUS_RECORDER"] = "off"
     BUGS[name]()
 
 
@@ -42,6 +47,7 @@ def bug(
     pgmq: bool = False,
     needs_freezes: bool = False,
     reader: bool = False,
+    recorder: bool = False,
     kinds: dict[str, float] | None = None,
     plan: dict[str, Any] | None = None,
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -56,6 +62,8 @@ def bug(
             PLANS[name] = plan
         if reader:
             READERS.add(name)
+        if recorder:
+            OF_RECORDERS.add(name)
         if needs_freezes:
             NEED_FREEZES.add(name)
         return function

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.case import Batch, Case, Event, Final, Store, Terms, Trace
-from tests.chaos.checker import INTERRUPTED, check
+from tests.chaos.checker import INTERRUPTED, RECORDED, check
 from tests.chaos.kinds import (
     ASKING,
     BATCH_DONE,
@@ -634,6 +634,26 @@ def a_command_is_canceled_by_nobody(it: Good) -> None:
 @bad("P30")
 def something_is_claimed_in_a_pause(it: Good) -> None:
     move(it, "h", "claimed", T + 85.5)
+
+
+def lost_of(worker: str, cause: str) -> Trace:
+    details = {"attempt": 1, "worker": worker, "crashes": 1, "lease_id": 1, "error": cause}
+    return Trace("WORKER_LOST", T + 0.3, details)
+
+
+@bad("P23")
+def a_death_counts_more_crashes_than_commands_ran(it: Good) -> None:
+    lost = lost_of("w-host-77-0", f"{RECORDED} 77 was killed by SIGKILL (crash 1 of 3).")
+    for name in list(it.finals)[:5]:
+        change(it.finals, name, trail=(*it.finals[name].trail, lost, lost))
+
+
+@bad("P23")
+def all_deaths_are_noticed_by_the_end_of_a_lease(it: Good) -> None:
+    for pid, name in zip((71, 72, 73), it.finals, strict=False):
+        it.events.append(fault("kill worker", T + 0.2, pid))
+        lost = lost_of(f"w-host-{pid}-0", "The worker stopped renewing its lease (crash 1 of 3).")
+        change(it.finals, name, trail=(*it.finals[name].trail, lost))
 
 
 def test_a_good_history_passes() -> None:

@@ -39,6 +39,11 @@ async def block(command, context):
     begun("block")
     time.sleep(command.data)
 
+@registry.handler("shop", "Stuck", timeout=0.5)
+async def stuck(command, context):
+    begun("stuck")
+    time.sleep(command.data)
+
 @registry.handler("shop", "Swallow", timeout=0.1)
 async def swallow(command, context):
     begun("swallow")
@@ -237,6 +242,20 @@ def test_what_a_killed_process_held_goes_back_within_a_second(
         kinds = [event.event_type for event in bus.get_audit_trail(command_id)]
         assert "RELEASED" in kinds
         assert "WORKER_LOST" not in kinds
+
+
+def test_a_process_whose_loop_is_blocked_is_killed_after_the_timeout_of_its_handler(
+    folder: Path, url: str, bus: SyncCommandBus
+) -> None:
+    sent = bus.send("shop", "Stuck", 120)
+    with serving(folder, url, "shop") as worker:
+        wait_until_begun(folder, "stuck")
+        began = time.monotonic()
+        worker.wait_for("longer than its timeout")
+        assert time.monotonic() - began < 15
+        worker.wait_for("1 commands count a crash")
+    (lost,) = [e for e in bus.get_audit_trail(sent.command_id) if e.event_type == "WORKER_LOST"]
+    assert "was killed by its supervisor: it let a handler run" in lost.details["error"]["message"]
 
 
 @pytest.mark.parametrize("arguments", [["nowhere_at_all"], ["shop", "--domains", "nowhere"]], ids=str)

@@ -15,6 +15,7 @@ from commandbus.worker.recordings import Recordings
 
 logger = logging.getLogger("commandbus.supervisor")
 
+__all__ = ["Recordings", "cause_of", "memory_kills", "recordings_of", "recover_dead"]
 CGROUPS = Path("/sys/fs/cgroup")
 
 

@@ -77,7 +77,7 @@ class WorkerCore:
         self.held = 0
         """Commands handed to slots and not finished."""
         self.unsettled: list[Settlement] = []
-        self._settling: list[Settlement] = []
+        self.settling: list[Settlement] = []
         self._leases: dict[int, int] = {}
         self._lost_members = 0
         self._withdrawing = 0
@@ -119,7 +119,7 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self.unsettled or self._settling
+        busy = self.held or self.unsettled or self.settling
         return not (busy or self._claiming or self._may_wait)
 
     @property
@@ -132,7 +132,7 @@ class WorkerCore:
 
     def _in_flight(self) -> bool:
         """Whether something is on its way to or from the store or the slots, or has to go there."""
-        return bool(self._claiming or self._settling or self.unsettled or self._withdrawing)
+        return bool(self._claiming or self.settling or self.unsettled or self._withdrawing)
 
     def deadline(self) -> float | None:
         """When a Tick is wanted, if nothing happens before."""
@@ -142,7 +142,7 @@ class WorkerCore:
             moments.append(ending)
         elif not self._claiming and self._room() > 0:
             moments.append(self._claim_at if self._may_wait else self._look_at)
-        if self.unsettled and not self._settling:
+        if self.unsettled and not self.settling:
             moments.append(self._next_settle())
         if self._ahead() and not self.stopping:
             moments.append(self._progress_at + self._hoard_seconds)
@@ -220,12 +220,12 @@ class WorkerCore:
             self._held_up_until = now if self._suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
-        if self.unsettled and not self._settling and now >= self._next_settle():
+        if self.unsettled and not self.settling and now >= self._next_settle():
             self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
-            self._settling = self.unsettled[:count]
+            self.settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
-            effects.append(Settle(self._settling))
+            effects.append(Settle(self.settling))
         if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
             idle = (
@@ -276,11 +276,6 @@ class WorkerCore:
     def _startable(self) -> int:
         """Commands that are held and wait for no other."""
         return self.held - self.chains.waiting
-
-    @property
-    def settling(self) -> list[Settlement]:
-        """What is on its way to the store."""
-        return self._settling
 
     def _ahead(self) -> bool:
         """Whether more is held than can run."""
@@ -437,24 +432,24 @@ class WorkerCore:
         if lost:
             self._take_back(now)
             # Others of the group may run elsewhere by now.
-            stale = frozenset(s.lease_id for s in self._settling if s.seq in refused)
+            stale = frozenset(s.lease_id for s in self.settling if s.seq in refused)
             effects.append(Withdraw(stale))
             self._give_back(self.chains.give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(
-            s.seq in refused and s.lease_id in self._leases for s in self._settling
+            s.seq in refused and s.lease_id in self._leases for s in self.settling
         )
-        self.metrics.commands_settled += len(self._settling) - lost
+        self.metrics.commands_settled += len(self.settling) - lost
         self._settle_failures = 0
         if not self.unsettled:
             self._one_by_one = False
-        self._forget(self._settling, effects)
-        self._settling = []
+        self._forget(self.settling, effects)
+        self.settling = []
 
     def _settle_failed(self, event: SettleFailed, now: float, effects: list[Effect]) -> None:
         """What the store cannot take now is kept for later; what it can never take is dropped alone,
         and its lease brings it back as a crash, so that somebody hears of it."""
-        batch, self._settling = self._settling, []
+        batch, self.settling = self.settling, []
         self._settle_failures += 1
         self.metrics.settle_failures += 1
         if event.passing:
@@ -498,5 +493,5 @@ class WorkerCore:
         assert self.held >= 0, "more runs ended than began"
         assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
         members = sum(self._leases.values()) + self._lost_members
-        waiting = self.held + len(self.unsettled) + len(self._settling)
+        waiting = self.held + len(self.unsettled) + len(self.settling)
         assert waiting <= members, "a command is held that belongs to no lease"

@@ -16,7 +16,13 @@ from commandbus.interfaces.cli.care import Care, sign_seconds
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import SUPERVISOR
 from commandbus.runtimes.probes import notify_systemd
-from commandbus.runtimes.recovery import cause_of, memory_kills, recordings_of, recover_dead
+from commandbus.runtimes.recovery import (
+    Recordings,
+    cause_of,
+    memory_kills,
+    recordings_of,
+    recover_dead,
+)
 
 HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})
 """Exit codes of a new process that another try would not change."""
@@ -24,6 +30,11 @@ SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 YOUNG_SECONDS = 5.0
 RESTART_SECONDS = 1.0
 LOOK_SECONDS = 0.1
+OVERDUE_SECONDS = 3.0
+"""A process that lets a handler run so much longer than its timeout cannot stop it: its event loop is
+blocked, or the interpreter."""
+CERTAIN_SECONDS = 2.0
+"""It has to be seen for so long: after a pause of the whole machine everything is late for a moment."""
 RECOVERY_SECONDS = 5.0
 """How long the end of this process waits for what dead processes held to be given back."""
 
@@ -37,6 +48,10 @@ class _Child:
     restart_at: float | None = None
     is_over: bool = False
     """Its end was noticed."""
+    looked_at: float = 0.0
+    overdue_since: float | None = None
+    cause: str | None = None
+    """Why this process ended it."""
 
 
 class Supervisor:
@@ -55,6 +70,8 @@ class Supervisor:
         self._environment = inherited | {"COMMANDBUS_URL": url, SUPERVISOR: str(os.getpid())}
         self._count = processes
         self._recorder = recorder
+        self._recordings: list[Recordings | None] | None = None
+        """Looked up when they are needed first: it takes the driver of the store to name them."""
         self._recoveries: list[threading.Thread] = []
         self._children: list[_Child] = []
         self._signals = 0
@@ -111,6 +128,8 @@ class Supervisor:
         if code is not None and not child.is_over:
             child.is_over = True
             self._give_back(child, code)
+        if code is None:
+            self._end_if_stuck(child, now)
         if code is None or self._signals:
             return 0
         if child.restart_at is None:
@@ -126,13 +145,34 @@ class Supervisor:
             self._children[child.index] = self._start(child.index)
         return 0
 
+    def _end_if_stuck(self, child: _Child, now: float) -> None:
+        """Kill a process that cannot end a handler which is over its timeout."""
+        if now < child.looked_at + 1.0:
+            return
+        child.looked_at = now
+        if self._recordings is None:
+            self._recordings = [recordings_of(self._url, self._recorder)]
+        (recordings,) = self._recordings
+        overdue = 0.0 if recordings is None else recordings.overdue(child.process.pid, now)
+        if overdue < OVERDUE_SECONDS:
+            child.overdue_since = None
+        elif child.overdue_since is None:
+            child.overdue_since = now
+        elif now >= child.overdue_since + CERTAIN_SECONDS:
+            pid = child.process.pid
+            why = f"it let a handler run {overdue:.0f} s longer than its timeout"
+            child.cause = f"Its worker process {pid} was killed by its supervisor: {why}"
+            output.warn(f"worker process {pid} is killed: {why}")
+            child.process.kill()
+
     def _give_back(self, child: _Child, code: int) -> None:
         """What a process held that did not end in order goes back, in a thread: the store may not
         answer. If that fails, the next worker on this machine does it."""
         if code == Exit.OK:
             return
         pid = child.process.pid
-        causes = {pid: cause_of(pid, code, memory_kills() > child.memory_kills)}
+        for_memory = memory_kills() > child.memory_kills
+        causes = {pid: child.cause or cause_of(pid, code, for_memory)}
         self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
         recovery = threading.Thread(target=self._recover, args=(causes,), daemon=True)
         self._recoveries.append(recovery)
