@@ -2,8 +2,8 @@
 
 `commandbus worker` with several processes works on a steady load of short commands, with leases of
 30 s. One process after another is killed by SIGKILL. Prints the time from the kill until no lease of
-the dead worker is left, so that every command that it held is running again or waiting in the queue; how
-many harmless commands were parked; and what became of commands that kill their process.
+the dead worker is left, so that every command that it held is running again or waiting in the queue;
+how many harmless commands were parked; and what became of commands that kill their process.
 """
 
 from __future__ import annotations

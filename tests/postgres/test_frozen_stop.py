@@ -66,7 +66,7 @@ def test_a_worker_of_a_frozen_server_stops_in_its_time(bus: Harness, proxy: Prox
             bus.send(DOMAIN, "wait")
             assert entered.wait(10)
             with proxy.frozen():
-                eventually(lambda: running.worker._core._claiming or running.worker._core._settling)
+                eventually(lambda: running.worker._core._claiming or running.worker._core.settling)
                 began = time.monotonic()
                 running.stop(PATIENCE)
                 assert time.monotonic() - began < PATIENCE + AFTERWARDS + LATE

@@ -308,7 +308,7 @@ def a_full_worker_keeps_the_wakeup_to_itself(patch: pytest.MonkeyPatch) -> None:
 @bug
 def a_failed_settle_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def settle_failed(original: Any, core: Any, event: Any, now: float, effects: Any) -> None:
-        batch, core._settling = core._settling, []
+        batch, core.settling = core.settling, []
         core._forget(batch, effects)
 
     _around(patch, WorkerCore, "_settle_failed", settle_failed)
