@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def _memory_files() -> list[Path]:
 def recordings_of(url: str, recorder: str | None) -> Recordings | None:
     """The recorders of the workers of a store; None when they have none."""
     engine = SyncCommandBus(url).engine
-    if recorder == OFF or not engine.store.capabilities.durable:
+    if recorder == OFF or os.name != "posix" or not engine.store.capabilities.durable:
         return None
     return Recordings(folder_for(recorder, engine.identity))
 

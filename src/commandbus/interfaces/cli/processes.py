@@ -168,7 +168,7 @@ class Supervisor:
     def _give_back(self, child: _Child, code: int) -> None:
         """What a process held that did not end in order goes back, in a thread: the store may not
         answer. If that fails, the next worker on this machine does it."""
-        if code == Exit.OK:
+        if code == Exit.OK or os.name != "posix":
             return
         pid = child.process.pid
         for_memory = memory_kills() > child.memory_kills

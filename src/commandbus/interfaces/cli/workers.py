@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -160,7 +161,7 @@ def worker(
     if reload:
         _follow(store, settings.shutdown_timeout)
     configure_logging(verbose, log_format)
-    if processes == 1 and supervisor():
+    if processes == 1 and (supervisor() or os.name != "posix"):  # Windows cannot ask a child to drain
         registry, served = _handlers(name, domains)
         serve(Plan(store, served, threads, settings, care, log_format), registry)
         return
