@@ -148,6 +148,10 @@ class InvalidOperationError(CommandBusError):
     """The operation does not fit the present state of its object; the message names the state."""
 
 
+class NotFoundError(InvalidOperationError, LookupError):
+    """There is no domain, schedule, breaker or limit of this name."""
+
+
 class NotOpen(InvalidOperationError):  # noqa: N818 - a state, not a mistake
     """A session is asked for something before its bus was opened, or after it was closed."""
 

@@ -104,7 +104,7 @@ def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
     order = ("db", "erase", "--subject", "data.account=42", "--yes", "--operator", "ann")
     assert "1 command not ended" in cli(*order, code=1).err
     cli("tsq", "cancel", ids[42])
-    assert "would erase 1 command" in cli(*order, "--dry-run").err
+    assert "would erase: 1 command erased" in cli(*order, "--dry-run").err
     assert "1 command erased" in cli(*order).err
     erased, other = (bus.get_command(ids[n]) for n in (42, 43))
     assert erased is not None

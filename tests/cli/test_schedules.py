@@ -96,7 +96,7 @@ def test_trigger_sends_now_and_prints_the_id_alone(cli: Cli, bus: SyncCommandBus
 
 def test_delete_forgets_only_when_told_twice(cli: Cli, bus: SyncCommandBus) -> None:
     cli(*NIGHTLY)
-    assert "would forget nightly" in cli("schedule", "delete", "nightly", "--dry-run").err
+    assert "would delete nightly" in cli("schedule", "delete", "nightly", "--dry-run").err
     assert "--yes" in cli("schedule", "delete", "nightly", code=2).err
     assert bus.get_schedule("nightly") is not None
     cli("schedule", "delete", "nightly", "--yes")
@@ -111,8 +111,8 @@ def test_one_that_does_not_exist_is_not_found(cli: Cli, bus: SyncCommandBus, ver
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "either --cron or --every"),
-        (["--cron", "* * * * *", "--every", "60"], "either --cron or --every"),
+        ([], "either cron or every"),
+        (["--cron", "* * * * *", "--every", "60"], "either cron or every"),
         (["--cron", "61 * * * *"], "not a cron expression"),
         (["--cron", "* * * * *", "--timezone", "Mars/Olympus"], "time zone"),
         (["--every", "soon"], "--every"),
@@ -127,3 +127,19 @@ def test_what_is_no_schedule_is_a_usage_error(
 ) -> None:
     assert complaint in cli("schedule", "add", "x", "mail", "Ping", *arguments, code=2).err
     assert not bus.list_schedules()
+
+
+def test_edit_changes_what_is_given_and_keeps_the_rest(cli: Cli, bus: SyncCommandBus) -> None:
+    cli(*NIGHTLY, "--timezone", "Europe/Berlin")
+    cli("schedule", "edit", "nightly", "--every", "2h", "--overlap", "skip", "--reason", "busy nights")
+    record = bus.get_schedule("nightly")
+    assert record is not None
+    schedule = record.schedule
+    assert (schedule.cron, schedule.every, schedule.overlap) == (None, 7200, "skip")
+    assert (schedule.data, schedule.timezone) == ({"kind": "all"}, "Europe/Berlin")
+    assert bus.list_actions()[0].reason == "busy nights"
+    assert (
+        "either cron or every"
+        in cli("schedule", "edit", "nightly", "--every", "2h", "--cron", "* * * * *", code=2).err
+    )
+    assert "no schedule" in cli("schedule", "edit", "nowhere", "--every", "2h", code=7).err

@@ -87,7 +87,7 @@ def test_a_second_send_with_the_same_id_is_refused(cli: Cli, bus: SyncCommandBus
 
 def test_cancel_ends_a_waiting_command_with_its_reason(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Buy")
-    cli("cancel", "shop", str(sent.command_id), "--reason", "mistake", "--operator", "ada")
+    cli("cancel", "--domain", "shop", str(sent.command_id), "--reason", "mistake", "--operator", "ada")
     record = bus.get_command(sent.command_id)
     assert record is not None
     assert record.status is CommandStatus.CANCELED
@@ -98,7 +98,7 @@ def test_cancel_ends_a_waiting_command_with_its_reason(cli: Cli, bus: SyncComman
 
 def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Buy")
-    ran = cli("cancel", "shop", str(sent.command_id), "--dry-run")
+    ran = cli("cancel", "--domain", "shop", str(sent.command_id), "--dry-run")
     assert "would cancel" in ran.err
     record = bus.get_command(sent.command_id)
     assert record is not None
@@ -106,5 +106,5 @@ def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:
 
 
 def test_cancel_tells_missing_from_ended(cli: Cli, bus: SyncCommandBus) -> None:
-    assert "There is no command" in cli("cancel", "shop", str(uuid4()), code=7).err
-    assert "final" in cli("cancel", "shop", finish(bus), code=1).err
+    assert "There is no command" in cli("cancel", "--domain", "shop", str(uuid4()), code=7).err
+    assert "final" in cli("cancel", finish(bus), code=1).err

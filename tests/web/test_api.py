@@ -16,6 +16,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX, document
+from commandbus.interfaces.web.redaction import MASK
 from tests.web import scene
 
 
@@ -74,7 +75,8 @@ async def test_comments_and_assignments(bus: CommandBus, api: httpx.AsyncClient)
         shown = (await api.get(f"http://localhost{page}")).text
         assert "&lt;b&gt;asked&lt;/b&gt;" in shown
         assert "ben" in shown
-    assert (await api.post(f"{place}/assign", json={})).json() == {"done": "assigned to nobody"}
+    assert (await api.post(f"{place}/assign", json={})).status_code == 422
+    assert (await api.post(f"{place}/unassign", json={})).json() == {"done": "unassigned"}
 
 
 async def test_reads_and_actions(bus: CommandBus, api: httpx.AsyncClient) -> None:
@@ -117,11 +119,12 @@ async def test_reads_and_actions(bus: CommandBus, api: httpx.AsyncClient) -> Non
 
     groups = (await api.get("/troubleshooting/groups", params={"domain": "orders"})).json()
     group = groups["groups"][0]
-    body = {"action": "retry", "group": group["fingerprint"]}
-    preview = (await api.post("/troubleshooting/bulk", json=body | {"preview": True})).json()
-    assert preview == {"matched": group["count"], "done": 0, "refused": 0, "preview": True}
-    assert (await api.post("/troubleshooting/bulk", json=body)).status_code == 422
-    done = (await api.post("/troubleshooting/bulk", json=body | {"reason": "mended"})).json()
+    body = {"group": group["fingerprint"]}
+    preview = (await api.post("/commands/retry", json=body | {"preview": True})).json()
+    assert (preview["matched"], preview["done"], preview["preview"]) == (group["count"], 0, True)
+    assert (await api.post("/commands/retry", json=body)).status_code == 422
+    assert (await api.post("/commands/retry", json={"reason": "all"})).status_code == 422
+    done = (await api.post("/commands/retry", json=body | {"reason": "mended"})).json()
     assert done["done"] == group["count"]
 
 
@@ -142,6 +145,58 @@ async def test_sending_and_pausing(bus: CommandBus, api: httpx.AsyncClient) -> N
     again = {"domain": "orders", "command_type": "ship", "data": {"order": 7, "city": "Graz"}}
     twice = again | {"command_id": sent.json()["command_id"]}
     assert (await api.post("/commands", json=twice)).status_code == 409
+
+
+async def test_many_are_edited_by_a_filter_after_a_preview(
+    bus: CommandBus, api: httpx.AsyncClient
+) -> None:
+    for number in range(3):
+        await bus.send("later", "ship", {"account": number}, delay=3600)
+    body = {"q": "domain:later data.account:1", "delay": 0}
+    preview = (await api.post("/commands/reschedule", json=body | {"preview": True})).json()
+    assert (preview["matched"], len(preview["examples"]), preview["done"]) == (1, 1, 0)
+    refused = await api.post("/commands/reschedule", json=body)
+    assert (refused.status_code, "reason" in refused.json()["message"]) == (422, True)
+    done = (await api.post("/commands/reschedule", json=body | {"reason": "asked for"})).json()
+    assert (done["matched"], done["done"], done["refused"]) == (1, 1, 0)
+    assert (await bus.stats("later")).ready == 1
+    secret = {"q": "data.password:x", "delay": 0, "preview": True}
+    assert (await api.post("/commands/reschedule", json=secret)).status_code == 422
+    nothing = await api.post("/commands/resend", json={"preview": True})
+    assert "Say which" in nothing.json()["message"]
+
+
+async def test_schedules_and_limits_are_made_edited_and_removed(
+    bus: CommandBus, api: httpx.AsyncClient
+) -> None:
+    body = {"domain": "orders", "command_type": "count", "cron": "0 3 * * *", "overlap": "skip"}
+    made = await api.post("/schedules/weekly/add", json=body | {"data": {"password": "x"}})
+    assert made.json()["schedule"]["overlap"] == "skip", made.text
+    assert made.json()["schedule"]["data"] == {"password": MASK}, "an answer hides secrets"
+    assert (await api.post("/schedules/weekly/add", json=body)).status_code == 409
+    edited = await api.post("/schedules/weekly/edit", json={"every": 60, "data": {"password": MASK}})
+    assert edited.status_code == 200, edited.text
+    record = await bus.get_schedule("weekly")
+    assert record is not None
+    assert (record.schedule.cron, record.schedule.every) == (None, 60)
+    assert record.schedule.data == {"password": "x"}, "a mask stands for what it hides"
+    assert (await api.post("/schedules/weekly/delete", json={})).status_code == 422
+    gone = await api.post("/schedules/weekly/delete", json={"confirm": "weekly"})
+    assert gone.json() == {"done": "weekly is deleted"}
+    assert (await api.post("/schedules/weekly/delete", json={"confirm": "weekly"})).status_code == 404
+    limit = (await api.post("/limits/orders/set", json={"rate": 5, "reason": "calm"})).json()
+    assert (await api.get("/limits")).json()["limits"] == [limit]
+    assert (await api.post("/limits/orders/clear", json={})).status_code == 200
+    assert (await api.post("/limits/orders/clear", json={})).status_code == 404
+
+
+async def test_a_domain_is_purged_only_with_its_name(bus: CommandBus, api: httpx.AsyncClient) -> None:
+    refused = await api.post("/domains/mail/purge", json={"reason": "x"})
+    assert (refused.status_code, "'mail'" in refused.json()["message"]) == (422, True)
+    assert "mail" in await bus.list_domains()
+    done = await api.post("/domains/mail/purge", json={"reason": "x", "confirm": "mail"})
+    assert done.json()["gone"] > 0
+    assert "mail" not in await bus.list_domains()
 
 
 async def test_pages_of_a_filter_cover_everything_once(bus: CommandBus, api: httpx.AsyncClient) -> None:

@@ -69,3 +69,48 @@ async def test_a_command_that_ended_is_told_once_and_in_short() -> None:
         ended = (await bus.query_commands(status="COMPLETED", limit=1))[0]
         page = (await client.get(f"/commands/{ended.domain}/{ended.command_id}")).text
         assert "COMPLETED at" not in page
+
+
+async def test_a_domain_shows_its_limits_and_how_to_change_them() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await bus.send("mail", "digest")
+        await bus.set_limit("mail", "digest", rate=5)
+        page = (await client.get("/domains/mail")).text
+        assert 'action="/limits/mail/clear"' in page
+        assert '<input type="hidden" name="command_type" value="digest">' in page
+        assert 'name="concurrency"' in (await client.get("/limits/mail/set")).text
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "command_type": "digest"}
+        assert (await client.post("/limits/mail/clear", data=form)).status_code == 303
+        assert not await bus.list_limits()
+
+
+async def test_a_form_that_does_not_fit_keeps_what_was_entered() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        page = (await client.get("/schedules/add")).text
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "name": "nightly", "domain": "mail", "command_type": "digest"}
+        refused = await client.post("/schedules/add", data=form | {"every": "soon"})
+        assert refused.status_code == 422
+        assert "must be a duration" in refused.text
+        assert 'value="nightly"' in refused.text
+        done = await client.post("/schedules/add", data=form | {"every": "2h", "overlap": "skip"})
+        assert done.status_code == 303
+        record = await bus.get_schedule("nightly")
+        assert record is not None
+        assert (record.schedule.every, record.schedule.overlap) == (7200, "skip")
+        shown = (await client.get("/schedules/nightly/edit")).text
+        assert 'value="7200"' in shown
+        assert "<option selected>skip</option>" in shown
+
+
+async def test_a_purge_needs_the_name_of_its_domain() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await bus.send("mail", "digest")
+        page = (await client.get("/domains/mail/purge")).text
+        assert "To confirm, type mail" in page
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        for word, status in (("orders", 422), ("mail", 303)):
+            form = {"form_token": token, "confirm": word, "reason": "a test"}
+            assert (await client.post("/domains/mail/purge", data=form)).status_code == status
+        assert await bus.list_domains() == []

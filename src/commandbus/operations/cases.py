@@ -19,7 +19,7 @@ from commandbus.domain.command import CommandRecord, SendResult
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
-from commandbus.domain.names import as_name, as_text
+from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
 from commandbus.operations.commands import LIMIT_MAX, find_one
@@ -59,13 +59,14 @@ def comment(
     text: str,
     *,
     domain: str | None = None,
+    reason: str | None = None,
 ) -> Op[None]:
     """Add a comment to the trail of a command. Raises CommandNotFoundError, and InvalidOperationError
     when several domains have a command with this id and `domain` is not given."""
-    said = as_text(text, "comment", longest=2_000)
+    said, because = as_text(text, "comment", longest=2_000), as_reason(reason)
     record = yield from find_one(scope, command_id, domain)
     name, wanted = record.domain, record.command_id
-    details = {"operator": scope.by, "text": said}
+    details = {"operator": scope.by, "text": said} | ({"reason": because} if because else {})
     if not (yield from scope.store.note(name, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(name, wanted)  # purged since it was read
     yield from _change(
@@ -85,14 +86,16 @@ def assign(
     assignee: str | None,
     *,
     domain: str | None = None,
+    reason: str | None = None,
 ) -> Op[None]:
     """Assign a parked command to a person, or to none with None. Raises CommandNotFoundError, and
     InvalidOperationError when it is not parked (any more), or when several domains have a command with
     this id and `domain` is not given."""
     who = None if assignee is None else as_text(assignee, "assignee", longest=200)
+    because = as_reason(reason)
     record = yield from find_one(scope, command_id, domain)
     name, wanted = record.domain, record.command_id
-    details = {"operator": scope.by, "assignee": who}
+    details = {"operator": scope.by, "assignee": who} | ({"reason": because} if because else {})
     if not (yield from scope.store.note(name, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         record = yield from find_one(scope, wanted, name)  # its state may have changed since
         raise InvalidOperationError(

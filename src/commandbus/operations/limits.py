@@ -6,7 +6,7 @@ from commandbus.domain.limits import Limit, make_limit
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import NotFoundError
 from commandbus.operations.actions import record_action
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -57,12 +57,12 @@ def clear_limit(
     per_sender: bool = False,
     reason: str | None = None,
 ) -> Op[None]:
-    """Take a limit away; what waited for it goes on. Raises InvalidOperationError if there is none."""
+    """Take a limit away; what waited for it goes on. Raises NotFoundError if there is none."""
     concurrency, rate = (None, 1.0) if per_sender else (1, None)
     wanted = make_limit(domain, command_type, per_key, concurrency, rate, 1.0, None, per_sender)
     because = as_reason(reason)
     if not (yield from scope.store.drop_limit(wanted.domain, wanted.gate)):
         known = ", ".join(map(str, (yield from scope.store.limits(wanted.domain)))) or "none"
-        raise InvalidOperationError(f"There is no such limit in domain {domain!r}; it has: {known}.")
+        raise NotFoundError(f"There is no such limit in domain {domain!r}; it has: {known}.")
     of = "sender" if per_sender else "key" if per_key else command_type or "the domain"
     yield from record_action(scope, "clear_limit", f"{wanted.domain}, {of}", because)

@@ -34,11 +34,13 @@ def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
         yield from record_action(scope, "pause", name, checked)
 
 
-def resume(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
-    """Give out commands of a paused domain again; workers are woken."""
+def resume(scope: Scope, domain: str, reason: str | None = None) -> Op[bool]:
+    """Give out commands of a paused domain again; workers are woken. False when it was not paused."""
     checked, name = as_reason(reason), as_name(domain, "domain")
-    if (yield from scope.store.set_paused(name, False, None, scope.by)):
+    was_paused = yield from scope.store.set_paused(name, False, None, scope.by)
+    if was_paused:
         yield from record_action(scope, "resume", name, checked)
+    return was_paused
 
 
 def stats(scope: Scope, domain: str, *, cap: int | None = None) -> Op[QueueStats]:

@@ -93,6 +93,7 @@ def bulk(
     command_type: str | None = None,
     error_code: str | None = None,
     group: str | None = None,
+    everything: bool = False,
     limit: int | None = None,
     result: Any = None,
     preview: bool = False,
@@ -100,23 +101,25 @@ def bulk(
     canary: Sequence[int] = (),
     patience: Duration = 60.0,
 ) -> Flow[BulkReport]:
-    """Retry, cancel or complete many parked commands: those named, or those that meet all conditions.
+    """Retry, cancel or complete many parked commands: those named, those that meet all conditions, or
+    with `everything` and no condition all of them.
 
     `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
     many there are. `progress` is called with (done so far, matched) after each; returning False stops.
     Each command is its own transaction, so what is done stays done. With canary=(1, 10), a retry begins
     with one, goes on with ten when that has completed, and with all others when these have; one that
     does not complete within `patience` seconds leaves the rest parked. Raises InvalidArgumentError when
-    neither ids nor any condition is given, or a cancel has no reason.
+    neither ids, nor any condition, nor `everything` is given, or a cancel has no reason.
     """
     if limit is not None:
         as_count(limit, "limit", highest=BULK_MAX)
     build = _builder(action, reason, result)
     looks = _looks(action, canary)
     seconds = as_seconds(patience, "patience")
-    if command_ids is None and not any((domain, command_type, error_code, group)):
+    if command_ids is None and not any((domain, command_type, error_code, group, everything)):
         raise InvalidArgumentError(
-            "Say which: command_ids, or at least one of domain, command_type, error_code, group."
+            "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
+            "everything."
         )
     wanted = None if command_ids is None else {as_id(one, "command_ids") for one in command_ids}
     if preview and wanted is None and error_code is None and group is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, Literal, TypedDict, Unpack
 from uuid import UUID
 
 import msgspec
@@ -23,6 +24,7 @@ from commandbus.errors import (
     CommandBusError,
     InvalidArgumentError,
     InvalidOperationError,
+    NotFoundError,
     UniqueKeyHeld,
 )
 from commandbus.operations.actions import record_action
@@ -51,6 +53,21 @@ class _Body(msgspec.Struct):
     """What the ids of its commands are made from; a new one for a schedule that is made anew."""
     last_run: int | None = None
     last_command_id: UUID | None = None
+
+
+class ScheduleFields(TypedDict, total=False):
+    """The fields of a Schedule beside its name."""
+
+    domain: str
+    command_type: str
+    data: Any
+    cron: str | None
+    every: float | None
+    timezone: str
+    misfire: Misfire
+    priority: str | int | None
+    enabled: bool
+    overlap: Literal["allow", "skip"]
 
 
 class TickReport(msgspec.Struct, frozen=True):
@@ -101,6 +118,38 @@ def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord,
             return _record(body, due_at), True
 
 
+def add_schedule(
+    scope: Scope,
+    name: str,
+    *,
+    replace: bool = False,
+    reason: str | None = None,
+    **fields: Unpack[ScheduleFields],
+) -> Op[ScheduleRecord]:
+    """Create the schedule of these fields; with `replace`, also in place of one with its name. Raises
+    ConfigurationError, and InvalidOperationError when there is one already."""
+    schedule = Schedule(name=name, **fields)
+    present = None if replace else (yield from scope.store.get_document(KIND, schedule.name))
+    if present is not None:
+        raise InvalidOperationError(
+            f"There is a schedule {name!r} already; edit it, or replace it with replace (--replace)."
+        )
+    return (yield from put_schedule(scope, schedule, reason=reason))
+
+
+def edit_schedule(
+    scope: Scope, name: str, *, reason: str | None = None, **changes: Unpack[ScheduleFields]
+) -> Op[ScheduleRecord]:
+    """Change these fields of a schedule; the others stay. `cron` replaces `every`, and `every` replaces
+    `cron`. Raises ConfigurationError, and NotFoundError."""
+    body, _ = yield from _require(scope, name)
+    given: dict[str, Any] = dict(changes)
+    if len({"cron", "every"} & given.keys()) == 1:
+        given = {"cron": None, "every": None} | given
+    edited = msgspec.structs.replace(body.schedule, **given)
+    return (yield from put_schedule(scope, edited, reason=reason))
+
+
 def get_schedule(scope: Scope, name: str) -> Op[ScheduleRecord | None]:
     """A schedule with its next and last run, or None."""
     document = yield from scope.store.get_document(KIND, as_name(name, "schedule"))
@@ -118,14 +167,15 @@ def list_schedules(
     return (yield from list_named(scope, KIND, read, after, limit))
 
 
-def enable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[None]:
-    """Let a schedule send again, from its next slot on."""
-    yield from _switch(scope, name, True, as_reason(reason))
+def enable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[ScheduleRecord]:
+    """Let a schedule send again, from its next slot on. Raises NotFoundError."""
+    return (yield from _switch(scope, name, True, as_reason(reason)))
 
 
-def disable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[None]:
-    """Stop a schedule; it stays in the list and sends nothing until it is enabled."""
-    yield from _switch(scope, name, False, as_reason(reason))
+def disable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[ScheduleRecord]:
+    """Stop a schedule; it stays in the list and sends nothing until it is enabled. Raises
+    NotFoundError."""
+    return (yield from _switch(scope, name, False, as_reason(reason)))
 
 
 def delete_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[bool]:
@@ -210,24 +260,24 @@ def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime]
     return [newest], following
 
 
-def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[None]:
+def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[ScheduleRecord]:
     while True:
-        body, version = yield from _require(scope, name)
+        body, document = yield from _require(scope, name)
         if body.schedule.enabled == enabled:
-            return  # a slot that is due stays due
+            return _record(body, document.due_at)  # a slot that is due stays due
         body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
         due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
-        if (yield from _write(scope, body, due_at, version)):
+        if (yield from _write(scope, body, due_at, document.version)):
             action = "enable_schedule" if enabled else "disable_schedule"
             yield from record_action(scope, action, name, reason)
-            return
+            return _record(body, due_at)
 
 
-def _require(scope: Scope, name: str) -> Op[tuple[_Body, int]]:
-    document = yield from scope.store.get_document(KIND, name)
+def _require(scope: Scope, name: str) -> Op[tuple[_Body, Document]]:
+    document = yield from scope.store.get_document(KIND, as_name(name, "schedule"))
     if document is None:
-        raise InvalidOperationError(f"There is no schedule {name!r}; create it with put_schedule.")
-    return _decoder.decode(document.body), document.version
+        raise NotFoundError(f"There is no schedule {name!r}; create it with put_schedule.")
+    return _decoder.decode(document.body), document
 
 
 def _write(scope: Scope, body: _Body, due_at: int | None, version: int) -> Op[bool]:

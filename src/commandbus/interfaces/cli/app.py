@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from commandbus.errors import CommandBusError
+from commandbus.interfaces.actions.table import ACTIONS
 from commandbus.interfaces.cli import output, target
 from commandbus.interfaces.cli.exits import EXIT_CODES, exit_code
 from commandbus.interfaces.cli.lab import lab_module
@@ -36,10 +37,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "watch": "Wait for a command's outcome.",
         "audit": "Show what happened to a command or to all, what people did, who was restarted.",
         "why": "Say why a command is not running, or what a process waits for, in words.",
-        "cancel": "Cancel a command that waits or is parked, or ask one that runs to stop.",
-        "reschedule": "Let waiting commands become due at another time.",
-        "reprioritise": "Give waiting commands another priority.",
-        "resend": "Send ended commands again, as new commands.",
+        **{action.cli: action.summary for action in ACTIONS if " " not in action.cli},
         "batch": "Commands that belong together: progress, cancel.",
         "process": "Sagas: steps, compensations, and what waits for a person.",
         "schedule": "Commands that are sent again and again.",
@@ -63,10 +61,6 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 FILES = {
     "send": "sending",
-    "cancel": "sending",
-    "reschedule": "edits",
-    "reprioritise": "edits",
-    "resend": "edits",
     "list": "commands",
     "show": "commands",
     "watch": "commands",
@@ -91,15 +85,23 @@ FILES = {
 LAB = frozenset({"load", "bench"})
 """Commands that the distribution durable-commandbus-lab brings."""
 
+READS = {
+    "batch": ("list", "show", "commands"),
+    "process": ("list", "show", "audit", "draw", "route"),
+    "schedule": ("list", "show"),
+    "tsq": ("list", "show", "count"),
+    "queue": ("list", "stats"),
+    "breaker": ("list",),
+    "limit": ("list",),
+    "db": ("upgrade", "verify", "sql", "roles", "doctor", "install-pgmq"),
+}
+"""The commands of groups that are functions of a file; the others are rows of the table of actions."""
+
+ACTING = {action.cli: action for action in ACTIONS}
+
 GROUPS = {
-    "batch": ("list", "show", "commands", "cancel"),
-    "process": ("list", "show", "audit", "draw", "route", "signal", "cancel", "retry", "skip"),
-    "schedule": ("list", "show", "add", "enable", "disable", "trigger", "delete"),
-    "tsq": ("list", "show", "count", "retry", "cancel", "complete", "comment", "assign"),
-    "queue": ("list", "stats", "pause", "resume", "purge"),
-    "breaker": ("list", "open", "reset"),
-    "limit": ("list", "set", "clear"),
-    "db": ("upgrade", "verify", "sql", "roles", "doctor", "prune", "erase", "install-pgmq"),
+    group: (*reads, *(action.verb for action in ACTIONS if action.cli.startswith(f"{group} ")))
+    for group, reads in READS.items()
 }
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
@@ -182,23 +184,27 @@ class RootGroup(BusGroup):
 
 def _build(name: str) -> Any:
     """A command, or a group with its commands."""
-    file = FILES.get(name, name)
-    module = (
-        lab_module(file, name) if name in LAB else import_module(f"commandbus.interfaces.cli.{file}")
-    )
     if name not in GROUPS:
         built = _typer(add_completion=False)
-        built.command(name, cls=BusCommand)(_function(module, name))
+        built.command(name, cls=BusCommand)(_function(name, name))
         return typer.main.get_command(built)
     summary = next(section[name] for section in SECTIONS.values() if name in section)
     built = _typer(cls=BusGroup, name=name, help=summary, no_args_is_help=True, add_completion=False)
     for part in GROUPS[name]:
-        built.command(part, cls=BusCommand)(_function(module, part))
+        built.command(part, cls=BusCommand)(_function(f"{name} {part}", part))
     return typer.main.get_command(built)
 
 
-def _function(module: Any, name: str) -> Any:
-    """A function whose name would hide a builtin ends with an underscore."""
+def _function(command: str, name: str) -> Any:
+    """The function of a command: made from the table of actions, or one of a file, where a name that
+    would hide a builtin ends with an underscore."""
+    if command in ACTING:
+        return import_module("commandbus.interfaces.cli.acting").command_of(ACTING[command])
+    group = command.split(maxsplit=1)[0]
+    file = FILES.get(group, group)
+    module = (
+        lab_module(file, group) if group in LAB else import_module(f"commandbus.interfaces.cli.{file}")
+    )
     name = name.replace("-", "_")
     return getattr(module, name, None) or getattr(module, f"{name}_")
 

@@ -90,7 +90,7 @@ def list_(
         output.note(f"more with --after {page.next}")
 
 
-def _find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:
+def find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:
     from commandbus.domain.ids import as_id
     from commandbus.errors import BatchNotFoundError
 
@@ -117,7 +117,7 @@ def show(
     """
     limit = options.seconds(timeout, "--timeout")
     with target.opened(url) as bus:
-        record = _find(bus, batch_id)
+        record = find(bus, batch_id)
         if watch:
             record = _watch(bus, record, limit, quiet=json)
     if json:
@@ -224,7 +224,7 @@ def commands(
 ) -> None:
     """List the commands of a batch, newest first."""
     with target.opened(url) as bus:
-        record = _find(bus, batch_id)
+        record = find(bus, batch_id)
         page = bus.list_batch_commands(
             record.batch_id,
             status=as_status(status),
@@ -232,30 +232,3 @@ def commands(
             limit=limit,
         )
     print_page(list(page), page.next, json)
-
-
-def cancel(
-    batch_id: Id,
-    reason: Annotated[
-        str | None, typer.Option("--reason", help="Why; kept in the audit trail.")
-    ] = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-) -> None:
-    """Cancel the commands of a batch that have not ended.
-
-    Waiting and parked ones end at once; running ones are asked to stop.
-    """
-    with target.acting(url, operator) as bus:
-        record = _find(bus, batch_id)
-        what = f"{text.plural(record.remaining, 'command')} of batch {record.batch_id}"
-        if dry_run:
-            output.note(f"would cancel {what}")
-            return
-        options.confirm(f"Cancel {what}?", yes=yes)
-        done = bus.cancel_batch(record.batch_id, reason=reason)
-    ended = done.canceled + done.canceled_parked
-    asked = f"; {done.stop_requested:,} asked to stop" if done.stop_requested else ""
-    output.done(f"canceled {text.plural(ended, 'command')} of batch {record.batch_id}{asked}")

@@ -10,14 +10,11 @@ import typer
 
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.cli import options, output, target, text
-from commandbus.interfaces.cli.erasure import erase
-from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
     from commandbus.store.administration import Administration, Finding
-
-__all__ = ["doctor", "erase", "install_pgmq", "prune", "roles", "sql", "upgrade", "verify"]
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 
@@ -134,46 +131,6 @@ def _accounts(path: Path) -> Finding:
         advice = f"Its group can read the hashes of secrets; `chmod 600 {path}` unless that is meant."
         return Finding("accounts", Level.WARNING, f"{value}, mode {mode:04o}", advice)
     return Finding("accounts", Level.OK, value)
-
-
-Keep = Annotated[str | None, typer.Option(metavar="TIME", help="Forget those that ended longer ago.")]
-
-
-def prune(
-    completed: Keep = None,
-    failed: Keep = None,
-    canceled: Keep = None,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """Forget commands that ended long ago, in small pieces, while work goes on.
-
-    Give at least one of --completed, --failed and --canceled. Parked commands are never forgotten,
-    and what was counted stays counted.
-    """
-    given = {"COMPLETED": completed, "FAILED": failed, "CANCELED": canceled}
-    keep = {
-        status: options.seconds(time, f"--{status.lower()}") or 0.0
-        for status, time in given.items()
-        if time is not None
-    }
-    if not keep:
-        raise CliError("Say what to forget, such as --completed 7d --failed 90d.", Exit.USAGE)
-    told = ", ".join(f"{status.lower()} older than {given[status]}" for status in keep)
-    if dry_run:
-        output.note(f"would forget what is {told}")
-        return
-    options.confirm(f"Forget what is {told}?", yes=yes)
-    with target.acting(url, operator) as bus:
-        report = bus.prune(keep, reason=reason)
-    if json:
-        output.json_document(report)
-    else:
-        output.done(f"{text.plural(report.gone, 'command')} forgotten")
 
 
 def _lines(finding: Any) -> list[Any]:

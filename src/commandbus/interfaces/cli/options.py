@@ -25,7 +25,6 @@ After = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.")]
 Operator = Annotated[
     str | None,
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),

@@ -71,7 +71,7 @@ def all_stats(bus: SyncCommandBus) -> list[QueueStats]:
     return [bus.stats(domain) for domain in bus.list_domains()]
 
 
-def _known(bus: SyncCommandBus, domain: str) -> QueueStats:
+def known(bus: SyncCommandBus, domain: str) -> QueueStats:
     """The figures of a domain that was sent to or paused; of another one, the name is a mistake."""
     found, names = bus.stats(domain), bus.list_domains()
     if domain not in names:
@@ -83,7 +83,7 @@ def _known(bus: SyncCommandBus, domain: str) -> QueueStats:
 def stats(domain: Named, url: options.Url = None, json: options.Json = False) -> None:
     """Show the figures of one domain."""
     with target.opened(url) as bus:
-        found = _known(bus, domain)
+        found = known(bus, domain)
     if json:
         output.json_document(found)
         return
@@ -92,52 +92,3 @@ def stats(domain: Named, url: options.Url = None, json: options.Json = False) ->
         output.note(
             f"paused since {text.moment(found.paused_at)}: {found.paused_reason or 'no reason'}"
         )
-
-
-def pause(
-    domain: Named,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    url: options.Url = None,
-) -> None:
-    """Stop giving out a domain's commands, for the whole fleet, until `queue resume`.
-
-    Sends are still accepted, and commands that run now finish.
-    """
-    with target.acting(url, operator) as bus:
-        bus.pause(domain, reason)
-    output.done(f"{domain} is paused")
-
-
-def resume(domain: Named, operator: options.Operator = None, url: options.Url = None) -> None:
-    """Give out a paused domain's commands again."""
-    with target.acting(url, operator) as bus:
-        was_paused = _known(bus, domain).paused
-        bus.resume(domain)
-    output.done(f"{domain} is open" if was_paused else f"{domain} was not paused")
-
-
-def purge(
-    domain: Named,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-) -> None:
-    """Forget a domain: waiting, running and ended commands, with their audit trails.
-
-    Nothing is told to anybody and nothing can be brought back; who did it, and why, stays in the list
-    of actions. To end commands with a trace, cancel them.
-    """
-    with target.acting(url, operator) as bus:
-        found = _known(bus, domain)
-        ended = found.completed + found.failed + found.canceled
-        alive = found.depth + found.running + found.parked
-        what = f"{text.plural(alive, 'live command')} and {text.plural(ended, 'record')} of {domain!r}"
-        if dry_run:
-            output.note(f"would forget {what}")
-            return
-        options.confirm(f"Forget {what} for ever?", yes=yes)
-        report = bus.purge(domain, reason=reason)
-    output.done(f"forgot {text.plural(report.gone, 'command')} of {domain}")

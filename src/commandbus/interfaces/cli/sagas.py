@@ -119,7 +119,7 @@ def list_(
 def show(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
     """Show a process: state, steps, error."""
     with target.opened(url) as bus:
-        record = _find(bus, process_id)
+        record = find(bus, process_id)
         trail = bus.get_process_audit(process_id) if record.compensation_failed else []
     if json:
         output.json_document(record)
@@ -128,7 +128,7 @@ def show(process_id: Id, url: options.Url = None, json: options.Json = False) ->
     _advise(record, trail)
 
 
-def _find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
+def find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
     from commandbus.domain.ids import as_id
     from commandbus.errors import ProcessNotFoundError
 
@@ -183,7 +183,7 @@ def audit(process_id: Id, url: options.Url = None, json: options.Json = False) -
     with target.opened(url) as bus:
         events = bus.get_process_audit(process_id)
         if not events:
-            _find(bus, process_id)
+            find(bus, process_id)
     if json:
         output.json_document(events)
     else:
@@ -209,7 +209,7 @@ def draw(
     record = None
     if process_id is not None:
         with target.opened(url) as bus:
-            record = _find(bus, process_id)
+            record = find(bus, process_id)
         declarations = [d for d in declarations if d.process_type == record.process_type]
     if len(declarations) != 1:
         names = ", ".join(d.__name__ for d in declarations) or "none that fits"
@@ -237,67 +237,6 @@ def _declarations(app: str) -> list[Any]:
     if not found:
         raise CliError(f"{app!r} declares no process with @step methods.", Exit.NO_APP)
     return found
-
-
-def signal(
-    process_id: Id,
-    name: Annotated[str, typer.Argument(metavar="SIGNAL", help="The signal's name.")],
-    data: Annotated[
-        str | None, typer.Argument(metavar="JSON", help="Data, @file, or - for standard input.")
-    ] = None,
-    url: options.Url = None,
-) -> None:
-    """Tell a process that something happened."""
-    with target.opened(url) as bus:
-        bus.signal_process(process_id, name, options.document(data))
-    output.done(f"signaled {name} to process {process_id}")
-
-
-def cancel(
-    process_id: Id,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")] = (
-        "canceled by an operator"
-    ),
-    operator: options.Operator = None,
-    yes: options.Yes = False,
-    dry_run: options.DryRun = False,
-    url: options.Url = None,
-) -> None:
-    """Call a process off; what it did is undone, step by step."""
-    with target.acting(url, operator) as bus:
-        record = _find(bus, process_id)
-        if dry_run:
-            output.note(
-                f"would cancel {record.process_type} {record.process_id}, which is {record.status}"
-            )
-            return
-        options.confirm(f"Cancel {record.process_type} {record.process_id}?", yes=yes)
-        bus.cancel_process(record.process_id, reason)
-    output.done(f"asked process {record.process_id} to undo what it did; a router does it")
-
-
-def retry(process_id: Id, operator: options.Operator = None, url: options.Url = None) -> None:
-    """Let a process that waits for a person try again."""
-    with target.acting(url, operator) as bus:
-        bus.retry_process(process_id)
-    output.done(f"process {process_id} tries again")
-
-
-def skip(
-    process_id: Id,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit.")],
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    url: options.Url = None,
-) -> None:
-    """Let a process go on without the compensation that failed."""
-    with target.acting(url, operator) as bus:
-        if dry_run:
-            record = _find(bus, process_id)
-            output.note(f"would let {record.process_type} {process_id} go on, which is {record.status}")
-            return
-        bus.skip_compensation(process_id, reason)
-    output.done(f"process {process_id} goes on without it")
 
 
 def route(

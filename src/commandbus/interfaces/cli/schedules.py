@@ -24,7 +24,7 @@ UPCOMING = 3
 """So many runs ahead are shown by `schedule show`."""
 
 
-def _when(schedule: Schedule) -> str:
+def when(schedule: Schedule) -> str:
     """The times of a schedule in a few characters."""
     if schedule.cron is None:
         return f"every {text.duration(schedule.every)}"
@@ -49,7 +49,7 @@ COLUMNS = (
     Column("name", lambda record: record.schedule.name, keep=True),
     Column("domain", lambda record: record.schedule.domain),
     Column("type", lambda record: record.schedule.command_type),
-    Column("when", lambda record: _when(record.schedule)),
+    Column("when", lambda record: when(record.schedule)),
     Column("state", lambda record: "enabled" if record.schedule.enabled else "disabled", pipe=True),
     Column("next", lambda record: text.moment(record.next_run), _next, right=True),
     Column(
@@ -85,7 +85,7 @@ def _plain(record: ScheduleRecord) -> dict[str, Any]:
 def show(name: Name, url: options.Url = None, json: options.Json = False) -> None:
     """Show a schedule: its command, its times, its next runs."""
     with target.opened(url) as bus:
-        record = _find(bus, name)
+        record = find(bus, name)
     if json:
         output.json_document(_plain(record))
         return
@@ -106,7 +106,7 @@ def _facts(record: ScheduleRecord) -> Iterator[tuple[str, str]]:
 
     schedule = record.schedule
     yield "command", f"{schedule.domain}/{schedule.command_type}"
-    yield "when", _when(schedule)
+    yield "when", when(schedule)
     yield (
         "misfire",
         {
@@ -130,125 +130,10 @@ def _facts(record: ScheduleRecord) -> Iterator[tuple[str, str]]:
         yield "last id", str(record.last_command_id)
 
 
-def _find(bus: SyncCommandBus, name: str) -> ScheduleRecord:
+def find(bus: SyncCommandBus, name: str) -> ScheduleRecord:
     record = bus.get_schedule(name)
     if record is None:
         raise CliError(
             f"There is no schedule {name!r}; `commandbus schedule list` names them all.", Exit.NOT_FOUND
         )
     return record
-
-
-def add(
-    name: Name,
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain to send to.")],
-    command_type: Annotated[str, typer.Argument(metavar="TYPE", help="The command to send.")],
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
-    ] = None,
-    cron: Annotated[
-        str | None, typer.Option("--cron", metavar="FIELDS", help='Five fields, as "*/5 * * * *".')
-    ] = None,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="At this interval: 60, 5m, 2h.")
-    ] = None,
-    timezone: Annotated[
-        str, typer.Option("--timezone", metavar="ZONE", help="Of --cron, as Europe/Berlin.")
-    ] = "UTC",
-    misfire: Annotated[
-        str, typer.Option("--misfire", help="Runs that nobody was there for: skip, once or all.")
-    ] = "once",
-    priority: options.Priority = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing before `enable`.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Change one that exists.")] = False,
-    operator: options.Operator = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """Send a command again and again, by --cron or --every.
-
-    Any running worker sends it, whatever its domains; of a whole fleet, exactly one for each run.
-    """
-    from commandbus.domain.schedule import Schedule
-
-    schedule = Schedule(
-        name=name,
-        domain=domain,
-        command_type=command_type,
-        data=options.document(data),
-        cron=cron,
-        every=options.seconds(every, "--every"),
-        timezone=timezone,
-        misfire=misfire.lower(),  # type: ignore[arg-type]  # checked with everything else
-        priority=options.priority(priority),
-        enabled=not disabled,
-    )
-    if (cron is None) == (every is None):
-        raise CliError("Say when: give either --cron or --every.", Exit.USAGE)
-    with target.acting(url, operator, create=True) as bus:
-        if not replace and bus.get_schedule(schedule.name) is not None:
-            raise CliError(f"There is a schedule {name!r} already; change it with --replace.")
-        record = bus.put_schedule(schedule)
-    if json:
-        output.json_document(_plain(record))
-        return
-    told = "is disabled" if disabled else f"sends {domain}/{command_type} {_until(record.next_run)}"
-    output.done(f"{name} {told}")
-
-
-def enable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
-    """Let a schedule send again, from its next run on."""
-    with target.acting(url, operator) as bus:
-        _find(bus, name)
-        bus.enable_schedule(name)
-        record = _find(bus, name)
-    output.done(f"{name} is enabled; next run {_until(record.next_run)}")
-
-
-def disable(name: Name, operator: options.Operator = None, url: options.Url = None) -> None:
-    """Stop a schedule until `schedule enable`; it stays in the list."""
-    with target.acting(url, operator) as bus:
-        _find(bus, name)
-        bus.disable_schedule(name)
-    output.done(f"{name} is disabled")
-
-
-def trigger(
-    name: Name,
-    operator: options.Operator = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """Send a schedule's command now, beside its runs.
-
-    In a pipe, prints the command's id and nothing else.
-    """
-    with target.acting(url, operator) as bus:
-        schedule = _find(bus, name).schedule
-        sent = bus.trigger_schedule(name)
-    if json:
-        output.json_document({"command_id": sent.command_id, "domain": sent.domain})
-        return
-    if output.is_terminal():
-        output.done(f"sent {schedule.domain}/{schedule.command_type}")
-    output.write(str(sent.command_id))
-
-
-def delete(
-    name: Name,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-) -> None:
-    """Forget a schedule. What it has sent stays."""
-    with target.acting(url, operator) as bus:
-        schedule = _find(bus, name).schedule
-        what = f"{name}, which sends {schedule.domain}/{schedule.command_type} ({_when(schedule)})"
-        if dry_run:
-            output.note(f"would forget {what}")
-            return
-        options.confirm(f"Forget {what}?", yes=yes)
-        bus.delete_schedule(name, reason=reason)
-    output.done(f"forgot {name}")

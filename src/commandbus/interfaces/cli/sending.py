@@ -1,4 +1,4 @@
-"""`send` and `cancel`: put a command in, and take a waiting one back."""
+"""`send`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from commandbus.interfaces.cli import options, output, target, text
-from commandbus.interfaces.cli.commands import whole_id
 from commandbus.interfaces.cli.exits import CliError, Exit
 
 GroupKey = Annotated[
@@ -100,34 +99,3 @@ def _headers(pairs: list[str]) -> dict[str, str] | None:
             raise CliError(f"--header must be KEY=VALUE, not {pair!r}.", Exit.USAGE)
         headers[key] = value
     return headers or None
-
-
-def cancel(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The command's domain.")],
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
-        "canceled on the command line"
-    ),
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """Cancel a command that waits or is parked, or ask one that runs to stop.
-
-    One that has ended stays as it is (exit code 1).
-    """
-    with target.acting(url, operator) as bus:
-        wanted = whole_id(bus, command_id, domain)
-        if dry_run:
-            record = bus.get_command(wanted, domain=domain)
-            state = "does not exist" if record is None else f"is {record.status}"
-            output.note(f"would cancel {domain}/{wanted}, which {state}")
-            return
-        did = bus.cancel(wanted, domain=domain, reason=reason)
-    if json:
-        output.json_document({"command_id": wanted, "domain": domain, "did": did})
-    elif did != "STOP_REQUESTED":
-        output.done(f"canceled {domain}/{wanted}")
-    else:
-        output.done(f"asked {domain}/{wanted} to stop; it runs, and `commandbus show` tells")

@@ -1,17 +1,15 @@
-"""`tsq`: the troubleshooting queue, and what a person can do about it."""
+"""`tsq`: the troubleshooting queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.errors import CommandBusError
 from commandbus.interfaces.cli import cases, commands, options, output, target, text
-from commandbus.interfaces.cli.cases import assign, comment
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
     from commandbus.operations.redrive import FailureGroup
     from commandbus.sync import SyncTroubleshootingQueue
-    from commandbus.worker.handlers import HandlerRegistry
-
-__all__ = ["assign", "cancel", "comment", "complete", "count", "list_", "retry", "show"]
 
 PAGE = 500
 
@@ -58,12 +53,7 @@ GROUP_COLUMNS = (
 )
 EMPTY = "nobody needs a person: the troubleshooting queue is empty"
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The commands' ids.")]
-All = Annotated[bool, typer.Option("--all", help="All that match the filters, instead of ids.")]
 Code = Annotated[str | None, typer.Option("--code", "-c", help="Only with this error code.")]
-InGroup = Annotated[
-    str | None, typer.Option("--group", metavar="GROUP", help="Only this group of `list --groups`.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,219 +177,3 @@ def count(
         output.json_document({"count": number})
     else:
         output.write(str(number))
-
-
-def retry(
-    ids: Ids = None,
-    everything: All = False,
-    data: Annotated[
-        str | None, typer.Option("--data", help="A corrected payload: JSON, @file or -.")
-    ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option("--app", help="module:registry, to check --data against the handler's type."),
-    ] = None,
-    domain: options.Domain = None,
-    command_type: options.Type = None,
-    code: Code = None,
-    group: InGroup = None,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """Send parked commands back to work with fresh attempts.
-
-    By id, or with --all every one that matches --domain, --type, --code and --group.
-    """
-    edit: dict[str, Any] = {}
-    if data is not None:
-        if everything or len(ids or []) != 1:
-            raise CliError("--data corrects one command: give exactly one ID.", Exit.USAGE)
-        edit["data"] = options.document(data, "--data")
-    action = Action("retry", "sent back to work", reason, edit)
-    chosen = Choice(domain, command_type, code, group)
-    registry = None
-    if app is not None:
-        from commandbus.interfaces.cli.apps import load_registry
-
-        registry = load_registry(app)
-    how = How(dry_run, yes, json, operator)
-    carry_out(action, ids, everything, chosen, url, how, registry)
-
-
-def cancel(
-    ids: Ids = None,
-    everything: All = False,
-    domain: options.Domain = None,
-    command_type: options.Type = None,
-    code: Code = None,
-    group: InGroup = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")] = (
-        "canceled by an operator"
-    ),
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """End parked commands as canceled.
-
-    By id, or with --all every one that matches --domain, --type, --code and --group.
-    """
-    action = Action("cancel", "canceled", reason)
-    chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json, operator))
-
-
-def complete(
-    ids: Ids = None,
-    everything: All = False,
-    result: Annotated[
-        str | None, typer.Option("--result", help="The result you vouch for: JSON, @file or -.")
-    ] = None,
-    domain: options.Domain = None,
-    command_type: options.Type = None,
-    code: Code = None,
-    group: InGroup = None,
-    reason: options.Reason = None,
-    operator: options.Operator = None,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """End parked commands as completed, because somebody did their work by hand.
-
-    By id, or with --all every one that matches --domain, --type, --code and --group.
-    """
-    vouched = {"result": options.document(result, "--result")}
-    action = Action("complete", "completed", reason, vouched)
-    chosen = Choice(domain, command_type, code, group)
-    carry_out(action, ids, everything, chosen, url, How(dry_run, yes, json, operator))
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What an operator does to parked commands."""
-
-    verb: str
-    past: str
-    reason: str | None
-    fields: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What else the verb takes."""
-
-    def one(self, queue: SyncTroubleshootingQueue, record: CommandRecord) -> None:
-        act = getattr(queue, f"operator_{self.verb}")
-        act(record.command_id, domain=record.domain, reason=self.reason, **self.fields)
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """Whether it is done, asked about before, told as a document, and who does it."""
-
-    dry_run: bool
-    yes: bool
-    json: bool
-    operator: str | None = None
-
-    def preview(
-        self, action: Action, count: int, rows: Sequence[Any], columns: Sequence[Column]
-    ) -> None:
-        """What would be done."""
-        if self.json:
-            output.json_document({"would": action.verb, "matched": count})
-            return
-        what = text.plural(count, "parked command") if count else "nothing"
-        output.note(f"would {action.verb} {what}{':' if rows else ''}")
-        output.table(rows, columns)
-
-
-def carry_out(
-    action: Action,
-    ids: list[str] | None,
-    everything: bool,
-    chosen: Choice,
-    url: str | None,
-    how: How,
-    registry: HandlerRegistry | None = None,
-) -> None:
-    """Act on the commands named, or on all that are chosen; never both, never neither."""
-    from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
-
-    if everything == bool(ids):
-        raise CliError("Give the ids of commands, or --all with filters; not both.", Exit.USAGE)
-    with target.acting(url, how.operator) as bus:
-        queue = SyncTroubleshootingQueue(bus, registry)
-        if everything:
-            done, refused = _act_on_all(queue, action, chosen, how)
-        else:
-            records = [commands.find(bus, one, chosen.domain) for one in ids or []]
-            done, refused = _act_on_each(queue, action, records, how)
-    if how.json and not how.dry_run:
-        output.json_document({"done": done, "refused": refused})
-    elif done or refused:
-        output.done(f"{text.plural(done, 'command')} {action.past}")
-    if refused:
-        raise typer.Exit(Exit.FAILURE)
-
-
-def _act_on_each(
-    queue: SyncTroubleshootingQueue, action: Action, records: list[CommandRecord], how: How
-) -> tuple[int, int]:
-    """What is refused is reported, and the rest goes on."""
-    if how.dry_run:
-        parked = [record for record in records if record.status == "IN_TROUBLESHOOTING_QUEUE"]
-        how.preview(action, len(parked), parked, commands.COLUMNS)
-        for record in records:
-            if record not in parked:
-                output.warn(f"{record.command_id} is not parked, but {record.status}")
-        return 0, 0
-    refused = 0
-    for record in records:
-        try:
-            action.one(queue, record)
-        except CommandBusError as error:
-            if len(records) == 1:
-                raise
-            refused += 1
-            output.error(f"{record.command_id}: {error}")
-    return len(records) - refused, refused
-
-
-def _act_on_all(
-    queue: SyncTroubleshootingQueue, action: Action, chosen: Choice, how: How
-) -> tuple[int, int]:
-    """Domain by domain, after a look at what it will be."""
-    groups = chosen.groups(queue)
-    count = sum(group.count for group in groups)
-    if how.dry_run:
-        how.preview(action, count, groups, GROUP_COLUMNS)
-        return 0, 0
-    if not groups:
-        output.note("no parked command matches")
-        return 0, 0
-    if output.is_interactive() and not how.yes:
-        output.table(groups, GROUP_COLUMNS)
-    what = f"{action.verb} {text.plural(count, 'parked command')}"
-    options.confirm(f"{what.capitalize()}?", yes=how.yes)
-    done = refused = 0
-    with output.progress(action.verb, count) as advance:
-        for domain in sorted({group.domain for group in groups}):
-            report = queue.bulk(
-                action.verb,
-                reason=action.reason,
-                domain=domain,
-                command_type=chosen.command_type,
-                error_code=chosen.code,
-                group=chosen.group,
-                progress=lambda number, matched: advance(),
-                **action.fields,
-            )
-            done, refused = done + report.done, refused + report.refused
-    if refused:
-        output.warn(f"{text.plural(refused, 'command')} had been taken care of by somebody else")
-    return done, refused

@@ -14,12 +14,16 @@ from starlette.routing import Route
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
+from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.actions import table
+from commandbus.interfaces.cli.text import as_json
 from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web.action_pages import ActionPages, Content, Page, offered, states_of
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.drawings import draw_process
@@ -50,10 +54,6 @@ MENU = (
     ("/system", "System", "system"),
 )
 
-Content = tuple[str, dict[str, Any]]
-"""The name of a template and what it shows."""
-Page = Callable[[Request, Account], Awaitable[Content]]
-
 
 class Pages:
     def __init__(
@@ -64,6 +64,7 @@ class Pages:
         self._tokens = tokens
         self._title = title
         self._environment = environment()
+        self.actions = ActionPages(desk)
 
     def routes(self) -> list[Route]:
         pages: dict[str, Page] = {
@@ -73,7 +74,6 @@ class Pages:
             "/commands": self.commands,
             "/commands/{domain}/{command_id}": self.command,
             "/troubleshooting": self.troubleshooting,
-            "/troubleshooting/bulk": self.bulk,
             "/batches": self.batches,
             "/batches/{batch_id}": self.batch,
             "/processes": self.processes,
@@ -85,6 +85,7 @@ class Pages:
             "/system": self.system,
             "/send": self.send,
         }
+        pages |= self.actions.pages()
         return [Route(path, self._serving(page), methods=["GET"]) for path, page in pages.items()]
 
     def _serving(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -188,7 +189,8 @@ class Pages:
 
     async def domains(self, request: Request, who: Account) -> Content:
         shown = await self.desk.domains()
-        return "domains.html", {"domains": shown.domains, "left_out": shown.left_out}
+        named = {action.name: action for action in table.actions_of(table.DOMAIN)}
+        return "domains.html", {"domains": shown.domains, "left_out": shown.left_out, "acts": named}
 
     async def domain(self, request: Request, who: Account) -> Content:
         name, span = request.path_params["domain"], _span(request)
@@ -197,6 +199,9 @@ class Pages:
         return "domain.html", {
             "view": detail.view,
             "stats": detail.stats,
+            "limits": (await self.desk.limits(name)).limits,
+            "offered": offered(table.DOMAIN, {"paused" if detail.view.paused else "open"}),
+            "of_limits": {action.name: action for action in table.actions_of(table.LIMIT)},
             "charts": draw(points),
             "span": span,
             "spans": list(SPANS),
@@ -208,6 +213,7 @@ class Pages:
             "qualifiers": QUALIFIERS,
             "problem": "",
             "first": "after" not in request.query_params,
+            "of_many": [a for a in table.ACTIONS if a.many and not a.many.everything],
             "page": v.SearchPage([], None, exhausted=True),
         }
         query = _query(request, v.CommandsQuery)
@@ -219,11 +225,20 @@ class Pages:
 
     async def command(self, request: Request, who: Account) -> Content:
         detail = await self.desk.command(request.path_params["domain"], _id(request, "command_id"))
+        command, unreadable = detail.command, isinstance(detail.command.data, Unreadable)
+        states = {str(command.status)} | ({"assigned"} if detail.case.assignee else set())
+        if unreadable:
+            states -= set(FINAL)  # what cannot be read cannot be sent again
         return "command.html", {
             "detail": detail,
-            "command": detail.command,
-            "unreadable": isinstance(detail.command.data, Unreadable),
-            "may_edit": request.query_params.get("edit") == "1",
+            "command": command,
+            "unreadable": unreadable,
+            "offered": offered(table.COMMAND, states),
+            "values": {
+                "data": "" if unreadable else as_json(command.data),
+                "priority": command.priority,
+                "assignee": detail.case.assignee,
+            },
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
@@ -233,19 +248,7 @@ class Pages:
             "groups": await self.desk.groups(query),
             "page": await self.desk.troubleshooting(query),
             "domains": sorted(await self.desk.figures.now()),
-        }
-
-    async def bulk(self, request: Request, who: Account) -> Content:
-        """What a bulk action would do, before it is done."""
-        given: dict[str, Any] = dict(request.query_params) | {"preview": True}
-        if chosen := request.query_params.getlist("command_ids"):
-            given["command_ids"] = chosen
-        body = msgspec.convert(given, v.BulkBody, strict=False)
-        query = v.TroubleQuery(body.domain, body.command_type)
-        return "bulk.html", {
-            "body": body,
-            "answer": await self.desk.bulk(body, who),
-            "groups": (await self.desk.groups(query)).groups if body.group else [],
+            "of_many": [a for a in table.ACTIONS if a.many and a.many.everything],
         }
 
     async def batches(self, request: Request, who: Account) -> Content:
@@ -261,7 +264,12 @@ class Pages:
     async def batch(self, request: Request, who: Account) -> Content:
         query = _query(request, v.BatchesQuery)
         detail = await self.desk.batch(_id(request, "batch_id"), query)
-        return "batch.html", {"batch": detail.batch, "page": detail, "bar": batch_bar(detail.batch)}
+        return "batch.html", {
+            "batch": detail.batch,
+            "page": detail,
+            "bar": batch_bar(detail.batch),
+            "offered": offered(table.BATCH, {"open" if detail.batch.remaining else "ended"}),
+        }
 
     async def processes(self, request: Request, who: Account) -> Content:
         query = _query(request, v.ProcessesQuery)
@@ -277,16 +285,27 @@ class Pages:
             "process": detail.process,
             "trail": detail.trail,
             "drawing": draw_process(detail.process),
+            "offered": offered(table.PROCESS, states_of(detail.process)),
         }
 
     async def schedules(self, request: Request, who: Account) -> Content:
-        return "schedules.html", {"schedules": (await self.desk.schedules()).schedules}
+        found = (await self.desk.schedules()).schedules
+        return "schedules.html", {
+            "schedules": [
+                (one, offered(table.SCHEDULE, {"enabled" if one.schedule.enabled else "disabled"}))
+                for one in found
+            ]
+        }
 
     async def workers(self, request: Request, who: Account) -> Content:
         return "workers.html", {"workers": (await self.desk.workers()).workers}
 
     async def breakers(self, request: Request, who: Account) -> Content:
-        return "breakers.html", {"breakers": (await self.desk.breakers()).breakers}
+        found = (await self.desk.breakers()).breakers
+        return "breakers.html", {
+            "breakers": [(one, offered(table.BREAKER, {str(one.state)})) for one in found],
+            "opening": next(a for a in table.actions_of(table.BREAKER) if a.exists == "may"),
+        }
 
     async def audit(self, request: Request, who: Account) -> Content:
         view = request.query_params.get("view", "events")
@@ -303,7 +322,10 @@ class Pages:
         return "audit.html", content
 
     async def system(self, request: Request, who: Account) -> Content:
-        return "system.html", {"system": await self.desk.system()}
+        return "system.html", {
+            "system": await self.desk.system(),
+            "acts": table.actions_of(table.STORE),
+        }
 
     async def send(self, request: Request, who: Account) -> Content:
         return "send.html", self.send_form(

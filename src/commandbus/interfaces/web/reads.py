@@ -18,12 +18,14 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.process.values import ProcessRecord
 from commandbus.domain.reply import REPLY_TYPE
+from commandbus.domain.schedule import ScheduleRecord
 from commandbus.errors import (
     BatchNotFoundError,
     CommandBusError,
     CommandNotFoundError,
     ConfigurationError,
     InvalidOperationError,
+    NotFoundError,
     ProcessNotFoundError,
 )
 from commandbus.interfaces.search import Look, is_at, parse_search
@@ -108,9 +110,9 @@ class Reads:
         look = Look(search.conditions, query.limit, query.after, keep if shown else None)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
-        return v.SearchPage(self._listed(look.found), look.next, look.exhausted)
+        return v.SearchPage(self.listed(look.found), look.next, look.exhausted)
 
-    def _listed(self, records: Iterable[CommandRecord]) -> list[CommandRecord]:
+    def listed(self, records: Iterable[CommandRecord]) -> list[CommandRecord]:
         """Records of a list: without large values, and with secrets hidden."""
         return [
             self.redaction.record(
@@ -170,7 +172,7 @@ class Reads:
                 relation = "consequence"
             elif record.causation_id == other.command_id:
                 relation = "cause"
-            related.append(v.Related(self._listed([other])[0], relation))  # type: ignore[arg-type]
+            related.append(v.Related(self.listed([other])[0], relation))  # type: ignore[arg-type]
         return related
 
     async def troubleshooting(self, query: v.TroubleQuery) -> v.Trouble:
@@ -180,7 +182,7 @@ class Reads:
         )
         count = await self._parked(query.domain)
         cases = await queue.list_cases(page)
-        return v.Trouble(self._listed(page), list(cases), page.next, count)
+        return v.Trouble(self.listed(page), list(cases), page.next, count)
 
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""
@@ -208,7 +210,7 @@ class Reads:
         if batch is None:
             raise BatchNotFoundError(batch_id)
         page = await bus.list_batch_commands(batch_id, after=query.after, limit=query.limit)
-        return v.BatchDetail(self._batch(batch), self._listed(page), page.next)
+        return v.BatchDetail(self._batch(batch), self.listed(page), page.next)
 
     async def processes(self, query: v.ProcessesQuery) -> v.Processes:
         bus = await self.stores.reading()
@@ -240,16 +242,23 @@ class Reads:
 
     async def schedules(self) -> v.Schedules:
         bus = await self.stores.reading()
-        found = [
-            msgspec.structs.replace(
-                record,
-                schedule=msgspec.structs.replace(
-                    record.schedule, data=self.redaction.hide(record.schedule.data)
-                ),
-            )
-            for record in await bus.list_schedules()
-        ]
-        return v.Schedules(found)
+        return v.Schedules([self.shown_schedule(record) for record in await bus.list_schedules()])
+
+    def shown_schedule(self, record: ScheduleRecord) -> ScheduleRecord:
+        data = self.redaction.hide(record.schedule.data)
+        return msgspec.structs.replace(
+            record, schedule=msgspec.structs.replace(record.schedule, data=data)
+        )
+
+    async def raw_schedule(self, name: str) -> ScheduleRecord:
+        """With its secrets: for actions only, never to be shown."""
+        record = await (await self.stores.reading()).get_schedule(name)
+        if record is None:
+            raise NotFoundError(f"There is no schedule {name!r}.")
+        return record
+
+    async def limits(self, domain: str | None = None) -> v.Limits:
+        return v.Limits(list(await (await self.stores.reading()).list_limits(domain)))
 
     async def workers(self) -> v.Workers:
         return v.Workers(list(await (await self.stores.reading()).list_workers()))

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.breaker import BreakerSnapshot
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.limits import Limit
 from commandbus.domain.presence import Why, WorkerInfo
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.schedule import ScheduleRecord
@@ -24,11 +25,8 @@ from commandbus.store.records import QueueStats
 
 Text = Annotated[str, Meta(max_length=500)]
 Cursor = Annotated[str, Meta(max_length=200)]
-Limit = Annotated[int, Meta(ge=1, le=200)]
+PageSize = Annotated[int, Meta(ge=1, le=200)]
 Span = Literal["10m", "1h", "24h", "7d"]
-Verb = Literal["retry", "cancel", "complete"]
-
-BULK_MAX = 5_000
 
 # What is asked.
 
@@ -36,20 +34,20 @@ BULK_MAX = 5_000
 class CommandsQuery(Struct, frozen=True):
     q: Annotated[str, Meta(max_length=1_000, description="The filter, such as status:parked.")] = ""
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class TroubleQuery(Struct, frozen=True):
     domain: Text | None = None
     command_type: Text | None = None
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class BatchesQuery(Struct, frozen=True):
     domain: Text | None = None
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class AuditQuery(Struct, frozen=True):
@@ -57,19 +55,19 @@ class AuditQuery(Struct, frozen=True):
     event: Text | None = None
     actor: Text | None = None
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class ActionsQuery(Struct, frozen=True):
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class ProcessesQuery(Struct, frozen=True):
     status: Text | None = None
     process_type: Text | None = None
     after: Cursor | None = None
-    limit: Limit = 50
+    limit: PageSize = 50
 
 
 class HistoryQuery(Struct, frozen=True):
@@ -78,47 +76,6 @@ class HistoryQuery(Struct, frozen=True):
 
 
 # What is to be done.
-
-
-class ReasonBody(Struct, frozen=True):
-    reason: Text | None = None
-
-
-class CancelBody(Struct, frozen=True):
-    reason: Annotated[str, Meta(min_length=1, max_length=500)]
-
-
-class RescheduleBody(Struct, frozen=True):
-    """One of the two times."""
-
-    delay: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
-    due_at: Annotated[datetime, Meta(tz=True)] | None = None
-    reason: Text | None = None
-
-
-class ReprioritiseBody(Struct, frozen=True):
-    priority: str | int
-    reason: Text | None = None
-
-
-class CommentBody(Struct, frozen=True):
-    text: Annotated[str, Meta(min_length=1, max_length=2000)]
-
-
-class AssignBody(Struct, frozen=True):
-    """None, or nothing at all, means nobody."""
-
-    assignee: Annotated[str, Meta(max_length=200)] | None = None
-
-
-class RetryBody(Struct, frozen=True):
-    reason: Text | None = None
-    data: Any | UnsetType = UNSET
-
-
-class CompleteBody(Struct, frozen=True):
-    result: Any = None
-    reason: Text | None = None
 
 
 class SendBody(Struct, frozen=True):
@@ -134,36 +91,7 @@ class SendBody(Struct, frozen=True):
     command_id: UUID | None = None
 
 
-class BulkBody(Struct, frozen=True):
-    """Parked commands by their ids, or by all conditions that are given."""
-
-    action: Verb
-    reason: Text | None = None
-    command_ids: Annotated[list[UUID], Meta(max_length=BULK_MAX)] | None = None
-    domain: Text | None = None
-    command_type: Text | None = None
-    error_code: Text | None = None
-    group: Text | None = None
-    limit: Annotated[int, Meta(ge=1, le=BULK_MAX)] = 1_000
-    preview: bool = False
-
-
-class BreakerBody(Struct, frozen=True):
-    cooldown: Annotated[float, Meta(ge=0.001, le=31_536_000)] = 300.0
-    reason: Text | None = None
-
-
 # What is answered.
-
-
-class Done(Struct, frozen=True):
-    done: str
-
-
-class Sent(Struct, frozen=True):
-    command_id: UUID
-    domain: str
-    duplicate: bool
 
 
 class Count(Struct, frozen=True):
@@ -266,13 +194,6 @@ class Groups(Struct, frozen=True):
     count: int
 
 
-class BulkAnswer(Struct, frozen=True):
-    matched: int
-    done: int
-    refused: int
-    preview: bool
-
-
 class Batches(Struct, frozen=True):
     batches: list[BatchRecord]
     next: str | None
@@ -296,6 +217,10 @@ class ProcessDetail(Struct, frozen=True):
 
 class Schedules(Struct, frozen=True):
     schedules: list[ScheduleRecord]
+
+
+class Limits(Struct, frozen=True):
+    limits: list[Limit]
 
 
 class Workers(Struct, frozen=True):

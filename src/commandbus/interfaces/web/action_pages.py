@@ -1,0 +1,131 @@
+"""Pages of actions: a form for each row of the table, and the preview of an action on many commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+
+from commandbus.domain.process.values import ProcessRecord
+from commandbus.interfaces.actions.model import Action, Kind, Param, Subject
+from commandbus.interfaces.actions.table import ACTIONS, SCHEDULE, actions_of
+from commandbus.interfaces.cli.text import as_json
+from commandbus.interfaces.web.actions import MANY, Desk
+from commandbus.interfaces.web.bodies import entered
+from commandbus.interfaces.web.identity import Account
+from commandbus.interfaces.web.views import segment
+
+Content = tuple[str, dict[str, Any]]
+"""The name of a template and what it shows."""
+Page = Callable[[Request, Account], Awaitable[Content]]
+
+
+class ActionPages:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def pages(self) -> dict[str, Page]:
+        found: dict[str, Page] = {}
+        for action in ACTIONS:
+            found[action.path] = self._form(action)
+            if action.exists != "must":
+                found[action.list_path] = self._form(action)
+            if action.many is not None:
+                found[action.list_path] = self._preview(action)
+        return found
+
+    def _form(self, action: Action) -> Page:
+        """An action on a page of its own, with the present values of its subject."""
+
+        async def page(request: Request, who: Account) -> Content:
+            keys = keys_of(request)
+            values: dict[str, Any] = {}
+            if action.subject is SCHEDULE and keys and action.exists == "must":
+                record = self._desk.shown_schedule(await self._desk.raw_schedule(keys["name"]))
+                values = {p.name: _written(p, getattr(record.schedule, p.name)) for p in action.params}
+            return "action.html", self.form(action, keys, values)
+
+        return page
+
+    def form(
+        self, action: Action, keys: dict[str, Any], values: dict[str, Any], problem: str = ""
+    ) -> dict[str, Any]:
+        """`values` are what its fields begin with."""
+        asked = [key for key in action.subject.keys if key.name not in keys]
+        segments = {name: segment(value) for name, value in keys.items()}
+        return {
+            "action": action,
+            "asked": asked,
+            "place": (action.list_path if asked else action.path).format(**segments),
+            "up": action.subject.listed if asked else action.subject.shown.format(**segments),
+            "what": "" if asked else " ".join(map(str, keys.values())),
+            "word": action.confirm.format(**keys) if action.confirm else "",
+            "values": values,
+            "problem": problem,
+        }
+
+    def _preview(self, action: Action) -> Page:
+        """How many commands an action would be for, before it is carried out."""
+        many = action.many
+        assert many is not None
+
+        async def page(request: Request, who: Account) -> Content:
+            query = dict(request.query_params)
+            query["command_ids"] = "\n".join(request.query_params.getlist("command_ids"))
+            chosen = entered(many.conditions, query)
+            began = {p.name: p.initial for p in action.params if p.initial}
+            given = entered((*many.params, *action.params), began | query) | chosen
+            report = await self._desk.act_on_many(action, given, who, preview=True)
+            return "many.html", {
+                "action": action,
+                "many": many,
+                "report": report,
+                "chosen": {p.label: query[p.name] for p in many.conditions[1:] if p.name in chosen},
+                "hidden": {p.name: query[p.name] for p in many.conditions[1:] if p.name in chosen},
+                "ids": chosen.get("command_ids", []),
+                "examples": self._desk.listed(getattr(report, "examples", [])),
+                "fields": [p for p in (*many.params, *action.params) if not p.one_only],
+                "values": began | query,
+                "limit": given.get("limit", MANY),
+            }
+
+        return page
+
+
+def offered(subject: Subject, states: set[str]) -> list[Action]:
+    """The actions that the page of a subject in these states shows; existing ones only."""
+    return [
+        action
+        for action in actions_of(subject)
+        if action.offered and action.exists != "created" and action.fits(states)
+    ]
+
+
+def states_of(process: ProcessRecord) -> set[str]:
+    if process.finished_at is not None:
+        return set()
+    is_undoing = process.status == "COMPENSATING" or any(step.compensates for step in process.steps)
+    states = set() if is_undoing else {"forward"}
+    if any(step.kind == "signal" and step.status == "PENDING" for step in process.steps):
+        states.add("waits for a signal")
+    if process.status == "WAITING_FOR_TROUBLESHOOTING":
+        states |= {"stuck"} | ({"compensation failed"} if process.compensation_failed else set())
+    return states
+
+
+def _written(param: Param, value: Any) -> str:
+    """A value as it would be entered."""
+    if param.kind is Kind.DOCUMENT:
+        return as_json(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def keys_of(request: Request) -> dict[str, Any]:
+    """The parts of an address that name a subject."""
+    return {
+        name: msgspec.convert(value, UUID if name.endswith("_id") else str)
+        for name, value in request.path_params.items()
+    }
