@@ -79,7 +79,7 @@ def test_commands_and_addresses_are_unique() -> None:
 def test_every_operation_that_records_an_action_is_in_the_table() -> None:
     """Sends, batches and programs' declarations are no operator actions; promote moves two stores."""
     others = {"actions", "commands", "declaring", "promotion", "sign_ins"}
-    others |= {"cancelling._ask_to_stop", "schedules._put", "schedules._switch"}
+    others |= {"canceling._ask_to_stop", "schedules._put", "schedules._switch"}
     others |= {"erasure._erase_piece", "retention.prune_piece"}
     named = {action.operation for action in ACTIONS}
     for module in pkgutil.iter_modules(operations.__path__):

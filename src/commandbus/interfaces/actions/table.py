@@ -182,7 +182,7 @@ ACTIONS: tuple[Action, ...] = (
         many=_parked("complete"), when=PARKED,
     ),
     Action(
-        "cancel", COMMAND, "cancel", "cancelling.cancel",
+        "cancel", COMMAND, "cancel", "canceling.cancel",
         "Cancel commands that wait or are parked, or ask those that run to stop.", _canceled,
         reason="required", reason_default="canceled on the command line",
         when=("PENDING", "IN_PROGRESS", *PARKED), style="danger",

@@ -43,7 +43,8 @@ EXIT_CODES: dict[int, str] = {
     Exit.UNHEALTHY: "unhealthy",
     Exit.NOT_FOUND: "there is no such command, domain, batch, process, schedule, breaker or limit",
     Exit.TIMED_OUT: "timed out waiting",
-    Exit.GAVE_UP: "a worker stayed ill although it was restarted; start it anew",
+    Exit.GAVE_UP: "a worker process stayed ill although it was restarted; `commandbus worker` starts "
+    "another",
 }
 """Every exit code and its meaning; shown by `commandbus --help`."""
 
