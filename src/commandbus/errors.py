@@ -243,6 +243,18 @@ class TransientCommandError(HandlerError):
     """It may work later: retried with backoff; when attempts are used up, an operator is asked."""
 
 
+class HandlerTimeout(TransientCommandError):  # noqa: N818 - a state, not a mistake
+    """Raised inside a `def` handler with `isolation="process"` when its `soft_timeout`, or else its
+    `timeout`, is over: end soon, for the kill of its process follows."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("HANDLER_TIMEOUT", f"Not finished after {seconds:.1f} s; its own timeout.")
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds,)
+
+
 class PermanentCommandError(HandlerError):
     """It will not work like this: no retry, straight to the troubleshooting queue."""
 

@@ -10,7 +10,8 @@ CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
 # this package exports, the folders of its SQL, the operations that the table of actions names, the
 # commands of the command line, the app that its caller names, with the modules that an app of Celery
-# includes, the types of a command's parameters, and the registries that Django's settings name.
+# includes, the types of a command's parameters, and the registries that Django's settings name. A
+# child process imports the modules of handlers that its worker has registered.
 OWN_CODE = {
     ("domain/exact.py", "eval"),
     ("interfaces/integrations/django/handling.py", "import_string"),
@@ -19,6 +20,8 @@ OWN_CODE = {
     ("store/sql_files.py", "import_module"),
     ("interfaces/actions/carrying.py", "import_module"),
     ("interfaces/cli/app.py", "import_module"),
+    ("worker/isolation/options.py", "import_module"),
+    ("runtimes/children/child.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
     ("interfaces/integrations/celery/app.py", "import_module"),
 }

@@ -50,6 +50,27 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     frame: str | None = None
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where an exception of another process was raised."""
+
+    traceback: str | None
+    frame: str | None
+
+
+_ORIGIN = "__commandbus_origin__"
+
+
+def set_origin(error: BaseException, origin: Origin | None) -> None:
+    """The traceback of an exception is that of another process."""
+    setattr(error, _ORIGIN, origin)
+
+
+def _origin_of(error: BaseException) -> Origin | None:
+    """That of the exception, or of what it was translated from."""
+    found: Origin | None = getattr(error, _ORIGIN, None) or getattr(error.__cause__, _ORIGIN, None)
+    return found
+
+
 def classify(error: BaseException) -> Failure:
     """An exception as a value. Whatever is not declared otherwise may work later: transient.
 
@@ -74,14 +95,15 @@ def classify(error: BaseException) -> Failure:
         code = POOL_TIMEOUT
     elif type(error).__name__ == "CancelledError":
         message = message or CANCELED
+    origin = _origin_of(error)
     return Failure(
         kind=kind,
         code=code,
         message=message,
         details=details,
         exception=_clean(f"{type(error).__module__}.{type(error).__qualname__}", 400),
-        traceback=_traceback_of(error),
-        frame=_frame_of(error.__traceback__),
+        traceback=origin.traceback if origin else _traceback_of(error),
+        frame=origin.frame if origin else _frame_of(error.__traceback__),
     )
 
 

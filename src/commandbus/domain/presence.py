@@ -24,6 +24,11 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     """The process types that a router drives on; its domains are the queues of their replies."""
+    children: int = 0
+    """Its processes for handlers with isolation="process"."""
+    child_restarts: int = 0
+    child_kills: dict[str, int] = {}
+    """By cause: timeout, memory, cancel, stop, lease."""
 
 
 class WorkerRestart(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from commandbus.store.session import ConnectionUse
 from commandbus.store.wakeup import WAKEUP_SOURCES
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.health import Cause, HealthReport, HealthState
-from commandbus.worker.metrics import CLAIM_BOUNDS, WorkerMetrics
+from commandbus.worker.metrics import CLAIM_BOUNDS, KILL_CAUSES, WorkerMetrics
 
 __all__ = ["CONTENT_TYPE", "Sender", "render", "render_sender", "write_sent"]
 
@@ -82,6 +82,14 @@ def _write_work(out: Exposition, metrics: WorkerMetrics) -> None:
     wakeups = sorted((dict.fromkeys(WAKEUP_SOURCES, 0) | metrics.wakeups).items())
     samples = [({"source": source}, count) for source, count in wakeups]
     out.add("wakeups_total", "counter", "Wake-ups by source.", *samples)
+    out.add("children", "gauge", "Processes for isolated handlers.", ({}, metrics.children))
+    out.add("child_restarts_total", "counter", "Children replaced.", ({}, metrics.child_restarts))
+    out.add(
+        "child_kills_total",
+        "counter",
+        "Children killed, by cause.",
+        *(({"cause": cause}, metrics.child_kills.get(cause, 0)) for cause in KILL_CAUSES),
+    )
     out.add(
         "watchdog_recoveries_total",
         "counter",

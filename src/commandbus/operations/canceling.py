@@ -48,11 +48,13 @@ def cancel(
     *,
     domain: str | None = None,
     reason: str | None = None,
+    terminate: bool = False,
 ) -> Op[Cancellation]:
     """Cancel a command in whatever state it is, and say what that did. One that waits or is parked
     ends as CANCELED at once. One that runs is asked to stop: an `async def` handler is canceled, a
     `def` handler sees `context.canceled`; when it gives way the command ends as CANCELED, when it
-    completes nevertheless that stands, and it is not tried again.
+    completes nevertheless that stands, and it is not tried again. With `terminate`, the process of a
+    handler with `isolation="process"` is killed instead; other handlers are asked all the same.
 
     Raises CommandNotFoundError, and InvalidOperationError when it has ended, or when several domains
     have a command with this id and `domain` is not given.
@@ -75,7 +77,7 @@ def cancel(
                 continue  # its state has changed since it was read
         else:
             return Cancellation.CANCELED
-        yield from _ask_to_stop(scope, record, checked)
+        yield from _ask_to_stop(scope, record, checked, terminate)
         return Cancellation.STOP_REQUESTED
 
 
@@ -95,11 +97,17 @@ def end_parked(scope: Scope, record: CommandRecord, action: OperatorAction) -> O
     yield from link_event(scope, record.domain, record.command_id, kind)
 
 
-def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str) -> Op[None]:
-    asked = _Body(record.domain, record.command_id, CancelRequest(reason, scope.by))
+def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bool) -> Op[None]:
+    asked = _Body(record.domain, record.command_id, CancelRequest(reason, scope.by, terminate))
     key, body = _key(record.domain, record.command_id), msgspec.json.encode(asked).decode()
-    # Of several requests the first one counts.
+    # Of several requests the first one counts, but one to terminate comes after any other.
     is_new = yield from scope.store.put_document(Document(KIND, key, 0, "asked", None, body))
+    if not is_new and terminate:
+        present = yield from scope.store.get_document(KIND, key)
+        if present is not None and not _decoder.decode(present.body).request.terminate:
+            is_new = yield from scope.store.put_document(
+                Document(KIND, key, present.version, "asked", None, body)
+            )
     yield from scope.store.announce(TOPIC)
     if is_new:
         yield from record_action(scope, CANCEL, key, reason)

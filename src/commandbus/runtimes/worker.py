@@ -19,6 +19,7 @@ from commandbus.operations.insight import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
 from commandbus.runtimes.base import BusBase, tracing_module
+from commandbus.runtimes.children.pool import Children
 from commandbus.runtimes.farewell import Budget, attempt
 from commandbus.runtimes.routing import RouterThread
 from commandbus.runtimes.services import ServiceRunner
@@ -28,6 +29,7 @@ from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.services.declarer import Declarer
+from commandbus.services.presence import TOPIC as PRESENCE
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import WorkerOptions, WorkerSettings, settings_of
@@ -40,6 +42,7 @@ from commandbus.worker.effects import Forget, PassOn
 from commandbus.worker.events import LeasesGone, StopRequested, Woken
 from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.isolation.preparing import check_not_preparing
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
 from commandbus.worker.recorder import OFF, open_recorder
@@ -197,7 +200,13 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
     def _start_helpers(self) -> None:
-        """Everything that runs in threads of its own, whatever the runtime."""
+        """Everything that runs in threads or processes of its own, whatever the runtime."""
+        check_not_preparing()
+        isolated = [found.isolated for found in self.registry if found.isolated is not None]
+        report = partial(self._engine.hub.wake, PRESENCE, None, "children")
+        self._children = Children(isolated, lambda: self._core.concurrency, self.metrics, report)
+        self._children.start()
+        self._execution.isolate(self._children)
         self._waiter = self._engine.hub.register(self.domains, self._on_wake, self.settings.tags)
         self._keeper = LeaseKeeper(
             self._engine.store,
@@ -217,6 +226,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._restarts,
             self.settings.visibility_timeout,
             self._bus.settings,
+            self._refresh,
         )
         services += [Declarer(self.registry), *recording]
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
@@ -252,6 +262,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._engine.leave_behind(self.name)
         if self.registry.processes:
             self._router.stop(budget.left() / 2)
+        self._children.close()
         self._services.stop(budget.left())
         attempt(self._say_farewell, budget.left())
         self._keeper.stop(budget.left())
@@ -286,6 +297,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         known.update(requests)
         if fresh and self._running:
             self._ask(partial(self._stop_calls, fresh))
+        if requests and self._running:
+            self._children.cancel(requests)
 
     def _wanted_canceled(self, call: Call) -> bool:
         return call.claimed.seq in self._execution.requests

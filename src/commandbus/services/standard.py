@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commandbus.domain.gates import Gates
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.presence import WorkerInfo
@@ -29,6 +31,7 @@ def standard_services(
     restarts: Restarts,
     lease_seconds: float,
     settings: BusSettings,
+    refresh: Callable[[WorkerInfo], WorkerInfo] = lambda info: info,
 ) -> list[Service]:
     retention, after = settings.retention, settings.escalate_after
     pruning = [] if not retention else [Pruner(check_retention(retention))]
@@ -39,7 +42,7 @@ def standard_services(
         *pruning,
         *escalating,
         Historian(),
-        Presence(info),
+        Presence(info, refresh),
         Scheduler(),
         BreakerSharing(gates, info.name),
         Reclaimer(info.name, info.domains, lease_seconds),

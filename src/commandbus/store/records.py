@@ -205,6 +205,8 @@ class CancelRequest(msgspec.Struct, frozen=True):
 
     reason: str
     actor: str | None = None
+    terminate: bool = False
+    """End a handler in a process of its own hard, instead of asking it."""
 
 
 class CommandFilter(msgspec.Struct, frozen=True):

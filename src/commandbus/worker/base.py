@@ -37,6 +37,7 @@ from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim
+from commandbus.worker.encoding import result_of
 from commandbus.worker.events import (
     ClaimFailed,
     Claims,
@@ -48,10 +49,11 @@ from commandbus.worker.events import (
     SettleFailed,
     StopRequested,
 )
-from commandbus.worker.execution import Execution, result_of
+from commandbus.worker.execution import Execution
 from commandbus.worker.fates import CaughtException
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
+from commandbus.worker.isolation.options import check_runnable
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
@@ -137,6 +139,9 @@ class WorkerBase:
                 "can be limited; leave rate= and concurrency= out, or use postgresql:// without the "
                 "transport."
             )
+        for found in self.registry:
+            if found.isolated is not None:
+                check_runnable(found.isolated, getattr(found.contract, "function", found.function))
         if self._engine.store.capabilities.handler_transactions:
             return
         for found in self.registry:
@@ -248,6 +253,16 @@ class WorkerBase:
             seen_at=now,
             version=VERSION,
             tags=self.settings.tags,
+        )
+
+    def _refresh(self, info: WorkerInfo) -> WorkerInfo:
+        """The presence record with the figures of now."""
+        return msgspec.structs.replace(
+            info,
+            concurrency=self._core.concurrency,
+            children=self.metrics.children,
+            child_restarts=self.metrics.child_restarts,
+            child_kills=dict(self.metrics.child_kills),
         )
 
     @property

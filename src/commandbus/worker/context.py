@@ -97,10 +97,14 @@ class _Context:
         "_desk",
         "_own",
         "_recorded",
+        "_timeout",
         "_unit",
         "completion",
         "max_attempts",
     )
+
+    _timeout: float | None
+    """How long a run in a child process may take."""
 
     def __init__(self, claimed: Claimed, max_attempts: int, desk: Desk) -> None:
         self._claimed = claimed

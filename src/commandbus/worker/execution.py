@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -18,10 +18,10 @@ from commandbus.domain import payload
 from commandbus.domain.breaker import denial
 from commandbus.domain.cause import running
 from commandbus.domain.command import Command
-from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.failure import Failure, FailureKind, Origin, set_origin
 from commandbus.domain.gates import Gates
 from commandbus.domain.misfit import describe_misfit
-from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import (
     Canceled,
     Outcome,
@@ -30,7 +30,6 @@ from commandbus.domain.outcome import (
     Released,
     RetryLater,
     Succeeded,
-    as_result,
     decide_failure,
     decide_stopped,
     decide_unknown_handler,
@@ -46,13 +45,17 @@ from commandbus.errors import (
 from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
+from commandbus.worker.encoding import command_of_claimed, result_of
 from commandbus.worker.fates import CaughtException, log_fate
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
+from commandbus.worker.isolation.calling import Children, in_child
+from commandbus.worker.isolation.verdicts import ChildEnded, End
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async, check_layers
 from commandbus.worker.recorder import FlightRecorder
 from commandbus.worker.settlements import settlement_of
+from commandbus.worker.tracing import Tracing
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
 logger = logging.getLogger("commandbus.worker")
@@ -61,17 +64,6 @@ LAST_EXCEPTIONS_MAX = 100
 
 _at_work: ContextVar[Execution | None] = ContextVar("commandbus_at_work", default=None)
 """The worker whose handler runs: set once in each slot, of whose context every run gets a copy."""
-
-
-class Tracing(Protocol):
-    """What follows the traces that commands carry in their headers."""
-
-    def enter(self) -> None:
-        """Called once for every slot, in the context of which each run gets a copy."""
-
-    def wrap(self, handler: Handler) -> Handler:
-        """The same handler, for a command that has headers."""
-        ...
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -84,6 +76,8 @@ class Call(msgspec.Struct, frozen=True):
     max_attempts: int
     timeout: float | None
     """How long this run may take: what the handler declares, or what is left of its total."""
+    in_child: bool = False
+    """It ends by itself when its time is over, or when its child process is killed."""
 
 
 class Execution:
@@ -107,6 +101,7 @@ class Execution:
         self.requests: dict[int, CancelRequest] = {}
         self.keeper: LeaseKeeper | None = None
         self.recorder: FlightRecorder | None = None
+        self._children: Children | None = None
         self.provided: dict[Any, Any] = {}
         """What the lifespans of this worker provide, while it runs."""
         self.own_transactions = False
@@ -155,6 +150,12 @@ class Execution:
 
     def _holds(self, lease_id: int) -> bool:
         return self.keeper is None or self.keeper.holds(lease_id)
+
+    def isolate(self, children: Children | None) -> None:
+        """Run handlers with isolation="process" there; without, in this process."""
+        self._children = children
+        self._dressed.clear()
+        self._wrapped.clear()
 
     def trace(self, tracing: Tracing) -> None:
         """Follow the traces that commands carry, from the next run on."""
@@ -244,7 +245,9 @@ class Execution:
             if left <= 0:
                 return self._settlement(claimed, self._judge(claimed, handler, _overdue(handler)))
             timeout = left if timeout is None else min(timeout, left)
-        if handler.transactional or self._middleware or (handler.registry and handler.registry.layers):
+        isolated = handler.isolated is not None and self._children is not None
+        surrounded = handler.transactional or self._middleware or isolated
+        if surrounded or (handler.registry and handler.registry.layers):
             handler = self._dress(handler)
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:
@@ -265,13 +268,17 @@ class Execution:
                 return self._settlement(claimed, Released(denial(target), wait, breaker=target))
         command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
+        context = self._context(claimed, handler)
+        if isolated:
+            context._timeout = timeout
         return Call(
             claimed,
             handler,
             command,
-            self._context(claimed, handler),
+            context,
             self._limit(claimed, handler),
             timeout,
+            isolated,
         )
 
     def _dress(self, handler: Handler) -> Handler:
@@ -279,13 +286,18 @@ class Execution:
         dressed = self._dressed.get(id(handler))
         if dressed is None:
             function, layers = handler.function, (*handler.layers, *self._middleware)
+            is_async = handler.is_async
+            if handler.isolated is not None and self._children is not None:
+                # For the slot it is a `def` handler, whatever it is in its child.
+                function, is_async = in_child(self._children, handler, bool(layers)), False
             if layers:
-                wrap = around_async if handler.is_async else around
+                wrap = around_async if is_async else around
                 function = wrap(function, layers)
             if handler.transactional:
-                begin = in_async_transaction if handler.is_async else in_transaction
+                begin = in_async_transaction if is_async else in_transaction
                 function = begin(function, self)
-            dressed = self._dressed[id(handler)] = replace(handler, function=function)
+            dressed = replace(handler, function=function, is_async=is_async)
+            self._dressed[id(handler)] = dressed
         return dressed
 
     def _context(self, claimed: Claimed, handler: Handler) -> HandlerContext | SyncHandlerContext:
@@ -354,6 +366,8 @@ class Execution:
 
     def failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         """The handler raised."""
+        if isinstance(error, ChildEnded):
+            return self._child_ended(call, error, ran)
         try:
             return self._failed(call, error, ran)
         except Exception as broken:  # nothing that a handler raises may end its slot
@@ -367,7 +381,20 @@ class Execution:
         outcome = self._judge(call.claimed, call.handler, error, ran)
         return self._settlement(call.claimed, outcome, ran)
 
-    def timed_out(self, call: Call, ran: int) -> Settlement:
+    def _child_ended(self, call: Call, ended: ChildEnded, ran: int) -> Settlement:
+        """The worker ended the child process of the handler."""
+        ran = ran if ended.ran is None else int(ended.ran * SECOND)
+        match ended.end:
+            case End.TIMEOUT:
+                return self.timed_out(call, ran, ended.origin)
+            case End.CANCELED:
+                return self.canceled(call.claimed, ran)
+            case End.STOPPED:
+                return self.interrupted(call, ran)
+            case End.LEASE_GONE:  # the store refuses it, unless it was a mistake
+                return self._settlement(call.claimed, Released(LEASE_GONE), ran)
+
+    def timed_out(self, call: Call, ran: int, origin: Origin | None = None) -> Settlement:
         """The handler was over its own timeout, or over what a thread may take without one."""
         total = call.handler.total_timeout
         if total is not None and (call.claimed.age + ran) / SECOND >= total:
@@ -377,6 +404,7 @@ class Execution:
         else:
             code, cure = "THREAD_TIMEOUT", "declare timeout= on a handler that needs longer"
         error = TransientCommandError(code, f"Not finished after {ran / 1_000_000:.1f} s; {cure}.")
+        set_origin(error, origin)
         return self.failed(call, error, ran)
 
     def interrupted(self, call: Call, ran: int) -> Settlement:
@@ -465,32 +493,7 @@ class Execution:
         return settlement_of(claimed, outcome, ran)
 
 
-def result_of(handler: Handler | None, result: Any) -> Succeeded:
-    """What is kept of a result, or PayloadError when it is not JSON or does not fit its contract."""
-    contract = None if handler is None else handler.contract
-    if contract is None:
-        return as_result(result, payload.encode)
-    return Succeeded(contract.encode_result(result))
-
-
 def _overdue(handler: Handler) -> PermanentCommandError:
     return PermanentCommandError(
         "TOTAL_TIMEOUT", f"Not completed within total_timeout={handler.total_timeout:g} s."
-    )
-
-
-def command_of_claimed(claimed: Claimed, data: Any) -> Command[Any]:
-    """A command as its handler sees it."""
-    return Command(
-        claimed.domain,
-        claimed.command_type,
-        claimed.command_id,
-        data,
-        claimed.correlation_id,
-        claimed.causation_id,
-        claimed.reply_to,
-        claimed.priority,
-        as_datetime(claimed.created_at),
-        tuple(payload.decode(claimed.tags)) if claimed.tags else (),
-        payload.decode(claimed.headers) if claimed.headers else {},
     )

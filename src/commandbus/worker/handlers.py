@@ -39,6 +39,7 @@ from commandbus.errors import (
     PayloadError,
 )
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
+from commandbus.worker.isolation.options import Isolated, isolated_of
 from commandbus.worker.lifespan import L, Lifespan, check_lifespan
 from commandbus.worker.mapping import (
     ErrorMap,
@@ -105,6 +106,8 @@ class Handler:
     """Of a typed command; encodes its result."""
     registry: HandlerRegistry | None = None
     """Where it was registered: the middleware and the error rules of that registry are its own."""
+    isolated: Isolated | None = None
+    """It runs in a child process."""
 
     @property
     def layers(self) -> tuple[Middleware, ...]:
@@ -179,6 +182,10 @@ class HandlerRegistry:
         its follow-ups and its outcome commit together. `errors` says what exceptions mean; see
         `map_exception`. `rate` ("10/m") and `concurrency` are a limit of the whole fleet for this
         type, which workers set when they start; see `CommandBus.set_limit`.
+
+        With `isolation="process"` it runs in a child process: `timeout` kills it, `memory` ("256MB")
+        bounds it, and a crash costs one attempt of its command. `soft_timeout` raises HandlerTimeout
+        in it before the kill. The handler must be a function at the top level of a module.
 
         `priority`, `expires` (seconds after it is due), `group_key` and `unique_key` (functions of
         the payload), `tags` and `requires` are defaults of its requests: those that a typed command
@@ -401,11 +408,14 @@ class HandlerRegistry:
         check_options(function, options)
         limit = limit_of(function, key, options)
         breaker = options.get("breaker")
+        provided = provided_parameters(function) if contract is None else {}
+        plain = function if contract is None else contract.function
+        isolated = isolated_of(plain, options, provided)
         registered = Handler(
             domain,
             command_type,
-            function if contract is not None else inject(function, provided_parameters(function)),
-            is_async=is_async(function if contract is None else contract.function),
+            inject(function, provided),
+            is_async=is_async(plain),
             decode=codec.decode,
             payload_type=codec.kind,
             retry=options.get("retry"),
@@ -417,6 +427,7 @@ class HandlerRegistry:
             contract=contract,
             registry=self,
             defaults=defaults_of(function, options),
+            isolated=isolated,
         )
         if contract is not None:
             contract.defaults = registered.defaults

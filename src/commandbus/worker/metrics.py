@@ -10,6 +10,10 @@ CLAIM_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 """Upper bounds in seconds of the buckets that claims are counted in; the last bucket has none."""
 
 
+KILL_CAUSES = ("timeout", "memory", "cancel", "stop", "lease")
+"""Why children of a worker are killed."""
+
+
 class WorkerMetrics(msgspec.Struct):
     """Counters since the start of the worker; times in seconds."""
 
@@ -29,6 +33,12 @@ class WorkerMetrics(msgspec.Struct):
     """Wake-ups by source: notify, watch, chain, timer, fallback, lost, reconnect, …"""
     recoveries: dict[str, int] = {}
     """Restarts by the watchdog, by what was wrong: threads, connections, silence."""
+    children: int = 0
+    """Processes for handlers with isolation="process" that live now."""
+    child_restarts: int = 0
+    """Children that died or were killed, and were replaced."""
+    child_kills: dict[str, int] = {}
+    """Children that the worker or the kernel killed, by one of KILL_CAUSES."""
     claim_counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(CLAIM_BOUNDS) + 1))
     """Claims by how long they took, in the buckets of CLAIM_BOUNDS."""
     fetch_seconds: float = 0.0
@@ -57,6 +67,9 @@ class WorkerMetrics(msgspec.Struct):
         """A claim was answered, whatever it found."""
         self.fetch_seconds += seconds
         self.claim_counts[bisect_left(CLAIM_BOUNDS, seconds)] += 1
+
+    def child_killed(self, cause: str) -> None:
+        self.child_kills[cause] = self.child_kills.get(cause, 0) + 1
 
     def recovered(self, kind: str) -> None:
         self.recoveries[kind] = self.recoveries.get(kind, 0) + 1

@@ -42,7 +42,15 @@ def check_middleware(function: Any) -> Middleware:
 
 def check_layers(layers: Sequence[Middleware], handler: Any) -> None:
     """Raises ConfigurationError when `async def` middleware would be around a `def` handler."""
-    waiting = None if handler.is_async else next(filter(waits, layers), None)
+    waiting = None
+    if not handler.is_async or handler.isolated is not None:
+        waiting = next(filter(waits, layers), None)
+    if waiting is not None and handler.is_async:
+        raise ConfigurationError(
+            f"The middleware {getattr(waiting, '__qualname__', waiting)} is `async def`, but the "
+            f"handler for {handler.command_type!r} in domain {handler.domain!r} runs in a child "
+            "process, which the worker waits for in a thread: make the middleware a plain generator."
+        )
     if waiting is not None:
         raise ConfigurationError(
             f"The middleware {getattr(waiting, '__qualname__', waiting)} is `async def`, but the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.defaults import DefaultOptions, Defaults
@@ -27,6 +27,9 @@ class HandlerOptions(DefaultOptions, total=False):
     errors: ErrorMap | None
     rate: str | None
     concurrency: int | None
+    isolation: Literal["process"] | None
+    memory: str | int | None
+    soft_timeout: Duration | None
 
 
 def defaults_of(function: Callable[..., Any], options: HandlerOptions) -> Defaults | None:

@@ -6,13 +6,24 @@ from typing import Annotated
 
 import typer
 
+from commandbus.domain.presence import WorkerInfo
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.output import Column, field_of
+
+
+def _children(worker: WorkerInfo) -> str:
+    """How many processes for isolated handlers, and what became of others."""
+    kills = [f"{count} killed by {cause}" for cause, count in worker.child_kills.items()]
+    restarts = [f"{worker.child_restarts} restarted"] if worker.child_restarts else []
+    facts = [*restarts, *kills]
+    return "" if not worker.children and not facts else ", ".join([str(worker.children), *facts])
+
 
 COLUMNS = (
     Column("name", field_of("name"), keep=True),
     Column("runtime", field_of("runtime")),
     Column("slots", field_of("concurrency"), right=True),
+    Column("children", _children, filled=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
     Column("processes", lambda worker: ",".join(worker.processes), wide=True, filled=True),
     Column("tags", lambda worker: ",".join(worker.tags), wide=True, filled=True),

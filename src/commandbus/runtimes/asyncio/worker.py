@@ -254,8 +254,10 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._ready = deque(kept)
                 self._post(Withdrawn(taken))
             case Interrupt(lease_ids):
+                self._children.interrupt(lease_ids)
                 for slot, call in self._calls.items():
-                    if lease_ids is None or call.claimed.lease_id in lease_ids:
+                    wanted = lease_ids is None or call.claimed.lease_id in lease_ids
+                    if wanted and not call.in_child:
                         self._interrupting.add(slot)
                         self._cancel(slot, call)
             case _:
@@ -386,7 +388,9 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         handler, began = call.handler, time.perf_counter()
         limit: asyncio.Timeout | None = None
         timeout = call.timeout
-        if timeout is None and not handler.is_async:
+        if call.in_child:
+            timeout = None
+        elif timeout is None and not handler.is_async:
             timeout = self.settings.stuck_after
         try:
             if timeout is None:

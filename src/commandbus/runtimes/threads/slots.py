@@ -210,6 +210,8 @@ def _drained(items: deque[T]) -> list[T]:
 
 
 def _interrupt(slot: Slot, call: Call) -> None:
+    if call.in_child:  # its child process is killed, which ends it
+        return
     seconds = CANCEL_SECONDS if call.handler.is_async else 0.0
     slot.deadline = min(slot.deadline, time.monotonic() + seconds)
     slot.interrupted = True

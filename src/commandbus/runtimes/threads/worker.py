@@ -233,12 +233,16 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             case Withdraw(lease_ids):
                 self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
             case Interrupt(None):
+                self._children.interrupt(None)
                 self._slots.interrupt()
                 # Nothing that begins from now on has more time than this.
                 self._patience, self._overdue_at = CANCEL_SECONDS, 0.0
             case Interrupt(lease_ids):
                 gone = lease_ids or frozenset()
-                given_up = self._slots.abandon(lambda _, call: call.claimed.lease_id in gone)
+                self._children.interrupt(gone)
+                given_up = self._slots.abandon(
+                    lambda _, call: call.claimed.lease_id in gone and not call.in_child
+                )
                 if given_up:
                     self._inbox.put(Finished([], len(given_up)))
             case _:
@@ -270,7 +274,8 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         begun = self._execution.begin(claimed)
         if isinstance(begun, Settlement):
             return begun
-        self._slots.begin(slot, begun, begun.timeout or self._stuck_after)
+        patience = inf if begun.in_child else begun.timeout or self._stuck_after
+        self._slots.begin(slot, begun, patience)
         settlement = self._execute(begun, slot)
         self._execution.ended(claimed)
         if begun.context.completion is None:

@@ -19,7 +19,7 @@ from commandbus.domain.contract import command_type
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.harness import DOMAIN, Harness, RunningWorker
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.execution import command_of_claimed
+from commandbus.worker.encoding import command_of_claimed
 from commandbus.worker.handlers import Handler, HandlerRegistry
 
 OPTIONS = ("retry", "timeout", "total_timeout", "breaker", "transactional", "errors")

@@ -1,0 +1,171 @@
+"""Handlers for child processes: in a module of their own, which a child can import."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from commandbus.domain.command import Command
+from commandbus.errors import BusinessRuleException, HandlerTimeout, PermanentCommandError
+from commandbus.testing.waiting import eventually
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
+
+logger = logging.getLogger("app.isolated")
+
+
+class OutOfPaper(Exception):  # noqa: N818 - a fact
+    def __init__(self, printer: str, sheets: int) -> None:
+        super().__init__(f"{printer} has {sheets} sheets")
+        self.printer = printer
+
+
+def pid(command: Command[Any], context: SyncHandlerContext) -> int:
+    return os.getpid()
+
+
+def echo(command: Command[Any], context: SyncHandlerContext) -> Any:
+    return {
+        "data": command.data,
+        "command_id": str(command.command_id),
+        "correlation_id": str(command.correlation_id),
+        "headers": command.headers,
+        "tags": list(command.tags),
+        "attempt": context.attempt,
+        "max_attempts": context.max_attempts,
+        "fence": context.fence,
+        "worker": context.worker,
+    }
+
+
+async def echo_async(command: Command[Any], context: HandlerContext) -> Any:
+    await asyncio.sleep(0)
+    return {"data": command.data, "pid": os.getpid()}
+
+
+def loop_in_c(command: Command[Any], context: SyncHandlerContext) -> None:
+    """For ever, in one call of C code that looks for no signal."""
+    if command.data != "short":
+        sum(itertools.repeat(0))
+
+
+def loop_in_python(command: Command[Any], context: SyncHandlerContext) -> None:
+    while True:
+        pass
+
+
+def tidy_up(command: Command[str], context: SyncHandlerContext) -> str:
+    try:
+        time.sleep(60)
+    except HandlerTimeout:
+        Path(command.data).write_text("tidy")
+        raise
+    return "never"
+
+
+def rescue_result(command: Command[Any], context: SyncHandlerContext) -> str:
+    try:
+        time.sleep(60)
+    except HandlerTimeout as error:
+        return f"partial after {error.seconds:.0f} s"
+    return "never"
+
+
+async def sleep_async(command: Command[Any], context: HandlerContext) -> None:
+    await context.progress(10, "asleep")
+    await asyncio.sleep(60)
+
+
+def eat(command: Command[int], context: SyncHandlerContext) -> int:
+    eaten = [bytearray(1024**2) for _ in range(command.data)]
+    return len(eaten)
+
+
+def segfault(command: Command[Any], context: SyncHandlerContext) -> None:
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        ctypes.string_at(0)
+
+
+def leave(command: Command[int], context: SyncHandlerContext) -> None:
+    os._exit(command.data)
+
+
+def fail(command: Command[str], context: SyncHandlerContext) -> None:
+    match command.data:
+        case "permanent":
+            raise PermanentCommandError("BROKEN", "no such article", {"article": 7})
+        case "business":
+            raise BusinessRuleException("TOO_LATE", "closed")
+        case "own":
+            raise OutOfPaper("printer 3", 0)
+        case "exit":
+            sys.exit(3)
+        case _:
+            raise ValueError(command.data)
+
+
+def steps(command: Command[str], context: SyncHandlerContext) -> Any:
+    count = context.step("count", _count, command.data)
+    context.progress(50, "halfway")
+    if context.attempt == 1:
+        raise ValueError("again")
+    sent = context.send("replies", "told", {"count": count}, priority="high", tags=["t"], delay=0)
+    return {"count": count, "sent": str(sent.command_id)}
+
+
+def _count(path: str) -> int:
+    file = Path(path)
+    file.write_text(file.read_text() + "x" if file.exists() else "x")
+    return len(file.read_text())
+
+
+async def steps_async(command: Command[str], context: HandlerContext) -> Any:
+    count = await context.step("count", _count, command.data)
+    await context.progress(50, "halfway")
+    sent = await context.send("replies", "told", {"count": count})
+    await context.extend_visibility(60)
+    return str(sent.command_id)
+
+
+def bad_requests(command: Command[Any], context: SyncHandlerContext) -> list[str]:
+    found: list[str] = []
+    for attempt in (
+        lambda: context.progress(101),
+        lambda: context.send("replies", "told", priority="urgent"),
+        lambda: context.send("replies", "told", delay="soon"),  # type: ignore[call-overload]
+        lambda: context.bus.get_command("x"),
+        lambda: context.provided(int),
+        lambda: context.complete(within=None),
+    ):
+        try:
+            attempt()
+        except Exception as error:  # their texts are what the test is about
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def log(command: Command[Any], context: SyncHandlerContext) -> None:
+    logger.warning("order %s is late", command.data, extra={"order": command.data})
+
+
+def wait_for_cancel(command: Command[Any], context: SyncHandlerContext) -> None:
+    context.progress(1, "began")
+    eventually(lambda: context.canceled)
+    context.raise_if_canceled()
+
+
+def start_another(command: Command[str], context: SyncHandlerContext) -> None:
+    """Leaves a process of its own behind, and never ends."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(command.data).write_text(f"{os.getpid()} {other.pid}")
+    context.progress(1, "began")
+    time.sleep(600)

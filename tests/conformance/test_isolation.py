@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.isolation import IsolationSuite
+
+
+class TestIsolation(IsolationSuite):
+    pass

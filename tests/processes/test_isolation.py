@@ -1,0 +1,108 @@
+"""Child processes of workers: they end with their worker, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandbus import CommandStatus, HandlerRegistry, RetryPolicy
+from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.testing.conformance import isolated_handlers
+from commandbus.testing.conformance.isolation import alive
+from commandbus.testing.waiting import eventually
+
+APP = Path(__file__).parent / "isolated_app.py"
+PATIENCE = 60.0
+PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+
+@contextmanager
+def script(url: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    worker = subprocess.Popen([sys.executable, str(APP), url, *arguments])
+    try:
+        yield worker
+    finally:
+        worker.terminate()
+        assert worker.wait(PATIENCE) is not None
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'isolated.db'}"
+
+
+def test_handlers_of_a_script_run_in_children(url: str) -> None:
+    with SyncCommandBus(url) as bus, script(url) as worker:
+        sent = bus.send("main", "buy", {"number": 7})
+        result: Any = bus.wait(sent, PATIENCE).result
+        assert result["order"] == {"number": 7}
+        assert result["pid"] not in (worker.pid, os.getpid())
+    eventually(lambda: not alive(result["pid"]))
+
+
+def test_a_script_without_a_guard_says_what_to_do(url: str) -> None:
+    with SyncCommandBus(url) as bus, script(url, "--unguarded"):
+        sent = bus.send("main", "buy", {"number": 7}, max_attempts=1)
+        record = bus.wait(sent, PATIENCE)
+        assert (record.status, record.error_code) == (PARKED, "CHILD_NOT_STARTED")
+        assert 'if __name__ == "__main__":' in (record.error_message or "")
+
+
+def test_a_busy_child_dies_with_its_killed_worker(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with SyncCommandBus(url) as bus, script(url) as worker:
+        bus.send("main", "hang", {"path": str(path)})
+        eventually(lambda: path.exists() and path.read_text(), PATIENCE)
+        child = int(path.read_text())
+        assert alive(child)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait(PATIENCE)
+        eventually(lambda: not alive(child))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_thirty_hard_timeouts_leave_nothing_behind() -> None:
+    registry = HandlerRegistry()
+    registry.register(
+        "orders",
+        "hang",
+        isolated_handlers.loop_in_c,
+        isolation="process",
+        soft_timeout=0.02,
+        timeout=0.04,
+        retry=RetryPolicy(max_attempts=1),
+    )
+    files, memory, before = open_files(), 0, 0
+    with SyncCommandBus("memory://") as bus:
+        with SyncWorker(bus, "orders", registry, concurrency=2) as worker:
+            for number in range(30):
+                record = bus.wait(bus.send("orders", "hang"), PATIENCE)
+                assert (record.status, record.error_code) == (PARKED, "HANDLER_TIMEOUT")
+                if number == 4:
+                    gc.collect()
+                    memory, before = resident(), open_files()
+            # On a busy machine an exception of the soft timeout may come before the loop begins.
+            assert worker.metrics.child_kills["timeout"] >= 25
+            gc.collect()
+            assert resident() - memory < 8 * 1024**2
+            assert open_files() <= before + 4  # one more child may be warm
+            assert worker.metrics.children <= 2
+        assert worker.metrics.children == 0
+    assert open_files() <= files
