@@ -92,14 +92,23 @@ def test_probes_and_a_heartbeat(
         assert worker.process.wait(20) == 0
 
 
-def test_each_process_has_its_own_port_and_file(folder: Path, url: str, bus: SyncCommandBus) -> None:
-    port = free_port()
-    care = ("--probe-port", str(port), "--heartbeat-file", "beat", "--processes", "2")
+def test_all_processes_answer_on_one_port_and_each_has_its_file(
+    folder: Path, url: str, bus: SyncCommandBus
+) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    care = ("--probe-port", address.rpartition(":")[2], "--heartbeat-file", "beat", "--processes", "2")
     with serving(folder, url, "shop", *care) as worker:
         worker.wait_for("serves", times=2)
         for index in (0, 1):
             eventually((folder / f"beat.{index}").exists)
-            assert json.loads(get(f"http://127.0.0.1:{port + index}", "/livez"))["live"] is True
+        for path, key in (("/livez", "live"), ("/readyz", "ready"), ("/startupz", "started")):
+            answer = json.loads(get(address, path))
+            assert answer[key] is True
+            assert [one[key] for one in answer["processes"]] == [True, True]
+        page = get(address, "/metrics").splitlines()
+        up = [line for line in page if line.startswith("commandbus_worker_up")]
+        assert up == ['commandbus_worker_up{process="0"} 1', 'commandbus_worker_up{process="1"} 1']
+        assert len([line for line in page if line.startswith("# TYPE commandbus_worker_up ")]) == 1
         worker.signal()
         assert worker.process.wait(20) == 0
 
@@ -205,17 +214,16 @@ def test_arguments_of_each_process(tmp_path: Path) -> None:
     care = Care("0.0.0.0", 8000, tmp_path / "beat", watchdog=False)
     assert care.of_process(2, 3) == [
         "--no-watchdog",
-        *("--probe-host", "0.0.0.0", "--probe-port", "8002"),
+        *("--probe-host", "127.0.0.1", "--probe-port", "0"),
         *("--heartbeat-file", str(tmp_path / "beat.2")),
     ]
-    assert Care("127.0.0.1", 0, None, watchdog=True).of_process(2, 3)[-1] == "0"
+    assert Care("0.0.0.0", None, None, watchdog=True).of_process(2, 3) == ["--watchdog"]
     assert care.of_process(0, 1)[-1] == str(tmp_path / "beat")
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--probe-port", "65535", "--processes", "2"], "leaves no ports"),
         (["--probe-port", "65536"], "65535"),
         (["--heartbeat-file", "nowhere/beat"], "no folder"),
         (["--recycle-after", "0"], "recycle-after"),

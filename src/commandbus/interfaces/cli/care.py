@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.exits import CliError, Exit
@@ -15,8 +15,11 @@ from commandbus.interfaces.cli.exits import CliError, Exit
 if TYPE_CHECKING:
     from commandbus.worker.base import WorkerBase
 
+S = TypeVar("S")
 SIGN_SECONDS = 5.0
-LAST_PORT = 65_535
+PATHS = ("/livez", "/readyz", "/startupz", "/metrics")
+PORT_FILE = "COMMANDBUS_PROBE_PORT_FILE"
+"""Where a worker process writes the port of its probes, for the process that looks after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,8 @@ class Care:
     heartbeat_file: Path | None
     watchdog: bool
 
-    def checked(self, processes: int) -> Care:
+    def checked(self) -> Care:
         """Itself, or CliError for what could not work."""
-        if self.probe_port and self.probe_port + processes - 1 > LAST_PORT:
-            raise CliError(
-                f"--probe-port {self.probe_port} leaves no ports for {processes} processes: each has "
-                "its own, counting up.",
-                Exit.USAGE,
-            )
         if self.heartbeat_file is not None and not self.heartbeat_file.absolute().parent.is_dir():
             raise CliError(
                 f"There is no folder for --heartbeat-file {self.heartbeat_file}.", Exit.USAGE
@@ -43,17 +40,28 @@ class Care:
         return self
 
     def of_process(self, index: int, processes: int) -> list[str]:
-        """The same for one of so many processes, as arguments: with several, each has a port and a file
-        of its own."""
-        one = self
-        if processes == 1:
-            return one._arguments()
-        if self.probe_port:  # 0 means any free port, for each of them
-            one = replace(one, probe_port=self.probe_port + index)
-        if self.heartbeat_file is not None:
+        """The same for one of so many processes, as arguments: each has probes on a free port, which
+        its supervisor asks, and with several each has a file of its own."""
+        one = replace(self, probe_host="127.0.0.1", probe_port=0 if self.is_probed else None)
+        if self.heartbeat_file is not None and processes > 1:
             file = self.heartbeat_file
             one = replace(one, heartbeat_file=file.with_name(f"{file.name}.{index}"))
         return one._arguments()
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether a supervisor wants to know how its processes are."""
+        return self.probe_port is not None or bool(os.environ.get("NOTIFY_SOCKET"))
+
+    def bound(self, make: Callable[[], S]) -> S:
+        """A server of probes, or CliError where its port cannot be had."""
+        try:
+            return make()
+        except OSError as error:
+            raise CliError(
+                f"Probes cannot be served at {self.probe_host}:{self.probe_port}: {error.strerror}.",
+                Exit.USAGE,
+            ) from None
 
     def _arguments(self) -> list[str]:
         arguments = ["--watchdog" if self.watchdog else "--no-watchdog"]
@@ -82,17 +90,17 @@ class Care:
     def _serve_probes(self, worker: WorkerBase, stack: ExitStack) -> None:
         from commandbus.runtimes.probes import ProbeServer
 
-        try:
-            server = ProbeServer(worker, host=self.probe_host, port=self.probe_port or 0)
-        except OSError as error:
-            raise CliError(
-                f"Probes cannot be served at {self.probe_host}:{self.probe_port}: {error.strerror}.",
-                Exit.USAGE,
-            ) from None
-        stack.enter_context(server)
-        output.done(
-            f"probes at http://{self.probe_host}:{server.port}: /livez /readyz /startupz /metrics"
+        server = self.bound(
+            lambda: ProbeServer(worker, host=self.probe_host, port=self.probe_port or 0)
         )
+        stack.enter_context(server)
+        told = os.environ.pop(PORT_FILE, None)
+        if told is None:  # a process that only follows the code looks after this one
+            output.done(f"probes at http://{self.probe_host}:{server.port}: {' '.join(PATHS)}")
+            return
+        written = Path(f"{told}.new")
+        written.write_text(str(server.port), encoding="ascii")
+        written.replace(told)  # never half a number
 
 
 def sign_seconds() -> float:

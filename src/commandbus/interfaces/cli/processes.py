@@ -13,6 +13,7 @@ from types import FrameType
 
 from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.care import Care, sign_seconds
+from commandbus.interfaces.cli.child_probes import ChildProbes
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import SUPERVISOR
 from commandbus.runtimes.probes import notify_systemd
@@ -73,17 +74,30 @@ class Supervisor:
         self._recordings: list[Recordings | None] | None = None
         """Looked up when they are needed first: it takes the driver of the store to name them."""
         self._recoveries: list[threading.Thread] = []
+        self._probes = ChildProbes(care, processes)
         self._children: list[_Child] = []
         self._signals = 0
 
     def run(self) -> int:
         """Until a signal has stopped them all; returns the worst exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
-        if self._count > 1:
-            output.note(f"starting {self._count} worker processes")
-        self._children = [self._start(index) for index in range(self._count)]
-        notify_systemd("READY=1")
+        with self._probes.served():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._pass_on)
+            if self._count > 1:
+                output.note(f"starting {self._count} worker processes")
+            self._children = [self._start(index) for index in range(self._count)]
+            threading.Thread(target=self._report_ready, daemon=True).start()
+            return self._watch()
+
+    def _report_ready(self) -> None:
+        """Tell systemd when a worker process can take work. In a thread: the process may be stuck."""
+        while os.environ.get("NOTIFY_SOCKET") and not self._signals:
+            if self._probes.is_ready():
+                notify_systemd("READY=1")
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _watch(self) -> int:
         worst, signed = 0, 0.0
         while True:
             if time.monotonic() >= signed + sign_seconds():
@@ -117,7 +131,7 @@ class Supervisor:
                 *(sys.executable, "-m", "commandbus", "worker", *self._arguments),
                 *self._care.of_process(index, self._count),
             ],
-            env=self._environment,
+            env=self._environment | self._probes.environment(index),
             process_group=0,
         )
         return _Child(index, process, time.monotonic(), memory_kills())

@@ -57,7 +57,7 @@ ProbePort = Annotated[
         min=0,
         max=65_535,
         metavar="N",
-        help="Serve /livez, /readyz, /startupz and /metrics; with --processes on N, N+1, …",
+        help="Serve /livez, /readyz, /startupz and /metrics of all worker processes.",
     ),
 ]
 ProbeHost = Annotated[str, typer.Option("--probe-host", help="The address of --probe-port.")]
@@ -145,7 +145,7 @@ def worker(
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
     store, name = target.find_url(url), _app(app, load)
-    care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked(processes)
+    care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked()
     assigned = [f"concurrency={concurrency}", f"shutdown_timeout={shutdown_timeout}"]
     if max_concurrency is not None:
         if max_concurrency < concurrency:
