@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
-import reference  # noqa: E402  # beside this file, which is not in a package
+import reference  # type: ignore[import-not-found]  # noqa: E402  # beside this file
 
 BORROWED = {
     "CHANGELOG.md": "changelog.md",

@@ -18,7 +18,6 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-import click
 import typer.main
 from typer.core import TyperGroup
 
@@ -96,7 +95,8 @@ def entry(name: str, value: Any) -> Iterator[str]:
     if signed := signature(name, value):
         yield signed
     yield text_of(value)
-    if fields := field_texts(value):
+    described: Any = value
+    if fields := field_texts(described):
         yield "\n".join(f"- `{field}`: {text}" for field, text in fields.items())
     for member, found in members(value):
         prefix = "async " if inspect.iscoroutinefunction(found) else ""
@@ -142,8 +142,8 @@ def signature(name: str, value: Any, *, method: bool = False) -> str:
 
 
 def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
-    former = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    former: Any = None
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     for parameter in parameters:
         named_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         if named_only and former not in (parameter.kind, inspect.Parameter.VAR_POSITIONAL):
@@ -170,7 +170,7 @@ def text_of(value: Any) -> str:
 
 
 @cache
-def field_texts(owner: type) -> dict[str, str]:
+def field_texts(owner: Any) -> dict[str, str]:
     """The docstrings that follow the fields of a class, by field, with those of its bases."""
     found: dict[str, str] = {}
     for base in reversed(owner.__mro__):
@@ -240,6 +240,7 @@ ENVIRONMENT = {
     "COMMANDBUS_URL": "The store, where no URL is passed.",
     "COMMANDBUS_APP": "The module with the handlers, where a command names none.",
     "COMMANDBUS_LEDGER_KEY": "The key that seals the ledger of operators' actions.",
+    "COMMANDBUS_RECORDER": "The folder of the flight recorders of workers, or `off`.",
     "COMMANDBUS_TEST_POSTGRES": "A PostgreSQL server for the pytest plugin, instead of one of its own.",
 }
 """A test compares this with the variables that the code reads."""
@@ -255,19 +256,19 @@ def commands_page() -> str:
         "## Exit codes",
         "\n".join(f"- `{int(code)}`: {meaning}" for code, meaning in EXIT_CODES.items()),
     ]
-    root = typer.main.get_command(app)
-    context = click.Context(root, info_name="commandbus")
+    root: Any = typer.main.get_command(app)  # its classes are those of a Click that typer brings along
+    context = root.context_class(root, info_name="commandbus")
     for section, commands in SECTIONS.items():
         parts.append(f"## {section}")
         for name in commands:
-            command = root.get_command(context, name)  # type: ignore[attr-defined]
+            command = root.get_command(context, name)
             if command is not None:
                 parts += _command(f"commandbus {name}", command, context)
     return "\n\n".join(parts) + "\n"
 
 
-def _command(path: str, command: click.Command, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, info_name=path.rpartition(" ")[2], parent=parent)
+def _command(path: str, command: Any, parent: Any) -> Iterator[str]:
+    context = command.context_class(command, info_name=path.rpartition(" ")[2], parent=parent)
     yield f"### {path}"
     yield inspect.cleandoc(command.help or "")
     if isinstance(command, TyperGroup):
@@ -297,9 +298,9 @@ def metrics() -> dict[str, tuple[str, str]]:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if not isinstance(node, ast.Call) or len(node.args) < 3:
                 continue
-            texts = [arg.value for arg in node.args[:3] if isinstance(arg, ast.Constant)]
+            texts = [str(arg.value) for arg in node.args[:3] if isinstance(arg, ast.Constant)]
             if len(texts) == 3 and texts[1] in ("counter", "gauge", "histogram"):
-                found[f"commandbus_{texts[0]}"] = (str(texts[1]), str(texts[2]))
+                found[f"commandbus_{texts[0]}"] = (texts[1], texts[2])
     return found
 
 

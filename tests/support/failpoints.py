@@ -92,7 +92,8 @@ def installed(meet: Callable[[Passing], None]) -> Iterator[None]:
         return rows
 
     def with_points(self: Any, name: str, connect: Any, *rest: Any) -> None:
-        init(self, name, lambda: _Connection(connect(), meet, known), *rest)
+        connected: Any = lambda: _Connection(connect(), meet, known)  # noqa: E731  # in its place
+        init(self, name, connected, *rest)
 
     connections.run_blocking, connections.run_awaiting = run_blocking, run_awaiting
     lane.Lane.__init__ = with_points  # type: ignore[method-assign]

@@ -53,7 +53,15 @@ def replicated() -> Iterator[Pair]:
 
 def _standby(primary: PostgresServer, data: Path) -> PostgresServer:
     place = f"host={primary._folder} port={primary._port} user=postgres"
-    backup = [primary._bin_dir / "pg_basebackup", "-D", data, "-d", place, "-c", "fast"]
+    backup: list[str | Path] = [
+        primary._bin_dir / "pg_basebackup",
+        "-D",
+        data,
+        "-d",
+        place,
+        "-c",
+        "fast",
+    ]
     assert postgres._output(backup, primary._account) is not None, "pg_basebackup failed"
     signal = data / "standby.signal"
     signal.touch()

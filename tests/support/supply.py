@@ -76,7 +76,8 @@ def sbom(root: str = PROJECT) -> dict[str, Any]:
 
 
 def _component(name: str, found: Distribution) -> dict[str, Any]:
-    licence = found.metadata.get("License-Expression") or found.metadata.get("License")
+    stated = {name: text for name, text in found.metadata.items() if name.startswith("License")}  # type: ignore[attr-defined]
+    licence = stated.get("License-Expression") or stated.get("License")
     purl = _purl(name, found)
     about: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": name}
     about |= {"version": found.version, "purl": purl}
@@ -126,8 +127,9 @@ def main(arguments: list[str]) -> int:
             return 0
         case ["audit"]:
             return audit()
-    print(__doc__)
-    return 2
+        case _:
+            print(__doc__)
+            return 2
 
 
 if __name__ == "__main__":

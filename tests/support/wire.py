@@ -73,6 +73,8 @@ class Conversation:
                 self._portals[portal] = self._statements.get(statement, "")
             case "E":
                 return self._portals.get(message.body.split(b"\0", 1)[0], "")
+            case _:
+                pass  # any other message executes nothing
         return None
 
     def answered(self, message: Message) -> bool:

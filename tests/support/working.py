@@ -65,9 +65,7 @@ def working(
         async with CommandBus(url) as bus:
             worker = done.worker = Worker(bus, DOMAIN, registry, **options)
             loop = asyncio.get_running_loop()
-            stops.append(
-                lambda: asyncio.run_coroutine_threadsafe(worker.stop(5), loop).result(30)  # type: ignore[func-returns-value]
-            )
+            stops.append(lambda: asyncio.run_coroutine_threadsafe(worker.stop(5), loop).result(30))
             ready.set()
             await worker.run()
 
