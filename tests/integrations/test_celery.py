@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 
 from commandbus import CommandBus, RetryAfter, Worker
-from commandbus.errors import ConfigurationError, PayloadError
+from commandbus.errors import ConfigurationError, DuplicateCommandError, PayloadError
 from commandbus.interfaces.integrations import celery
 from commandbus.interfaces.integrations.celery import (
     AsyncResult,
@@ -134,6 +134,15 @@ class TestCalls:
         command_clock.advance(60)
         run(app)
         assert late.get(timeout=0) == "a"
+
+    def test_a_task_id_is_sent_once(self, app: Celery) -> None:
+        @app.task
+        def note() -> None: ...
+
+        task_id = str(uuid4())
+        note.apply_async(task_id=task_id)
+        with pytest.raises(DuplicateCommandError, match=task_id):
+            note.apply_async(task_id=task_id)
 
     def test_an_eta_without_a_zone_is_in_that_of_the_app(self, app: Celery) -> None:
         @app.task

@@ -263,14 +263,13 @@ def start(
     batch: str | None = None,
     typed: bool = False,
 ) -> None:
-    """Send the first step of a plan under the id `first`, with `args` before its own arguments. A
-    repetition sends nothing."""
+    """Send the first step of a plan under the id `first`, with `args` before its own arguments.
+    Raises DuplicateCommandError for an id that is taken."""
     step, rest = plan[0], plan[1:]
-    with suppress(DuplicateCommandError):
-        if "group" in step:
-            _start_group(app, step["group"], rest, seed, first, args, typed)
-        else:
-            app.bus.send(_request(app, step, rest, seed, first, args, batch, typed))
+    if "group" in step:
+        _start_group(app, step["group"], rest, seed, first, args, typed)
+    else:
+        app.bus.send(_request(app, step, rest, seed, first, args, batch, typed))
 
 
 def _start_group(
@@ -296,7 +295,7 @@ def _start_group(
     try:
         app.bus.create_batch(requests, batch_id=first, name="celery", on_complete=on_complete)
     except InvalidOperationError:
-        if app.bus.get_batch(first) is None:  # else this is a repetition
+        if app.bus.get_batch(first) is None:  # else the task before ran again, and had sent it
             raise
 
 
@@ -332,7 +331,8 @@ def follow(app: Celery, command: Command[Any], result: Any) -> None:
     if carried is not None:
         seed = UUID(carried["seed"])
         first = following(seed, command.command_id)
-        start(app, carried["then"], seed, first, (result,), carried.get("batch"))
+        with suppress(DuplicateCommandError):  # this task ran before, and has sent it
+            start(app, carried["then"], seed, first, (result,), carried.get("batch"))
 
 
 def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
@@ -351,4 +351,5 @@ def join(app: Celery, records: Sequence[Any], data: Joined) -> None:
                 "complete that task, then retry this command.",
             )
         results.append(record.result)
-    start(app, data.then, data.seed, following(data.seed, data.first), (results,))
+    with suppress(DuplicateCommandError):  # this command ran before, and has sent it
+        start(app, data.then, data.seed, following(data.seed, data.first), (results,))

@@ -170,7 +170,8 @@ class Task(Generic[P, R]):
     ) -> AsyncResult[R]:
         """Send the task: countdown, eta, expires (seconds or a time), priority, queue, task_id (a
         UUID), headers and link. Raises TypeError for arguments that do not fit, PayloadError for
-        values that are no JSON, NotPortable for other options."""
+        values that are no JSON, DuplicateCommandError for a task_id that was sent, NotPortable for
+        other options."""
         if task_id is not None:
             options["task_id"] = task_id
         called = canvas.Signature(self, args or (), dict(kwargs or {}), options)
