@@ -15,6 +15,7 @@ from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
 from commandbus.operations import ledger
+from commandbus.services.linker import SWEEP, Linker
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.postgres import create_database
 from commandbus.testing.waiting import eventually
@@ -128,6 +129,21 @@ def test_a_worker_carries_out_the_cancellation_that_an_operator_asked_for(owner:
         report = desk.verify_audit()
         assert report.problems == []
         assert report.links == 1
+
+
+def test_a_worker_leaves_open_links_to_programs_that_may_link(owner: str) -> None:
+    """It looks for them again after a while, and not at once for ever."""
+    with SyncCommandBus(acting_as(owner, "admin")) as desk:
+        sent = desk.send("bank", "pay").command_id
+        with psycopg.connect(acting_as(owner, "admin")) as connection:
+            desk.within(connection).acting("ann").cancel(sent, reason="in my transaction")
+        assert desk.verify_audit().open == 1
+        with SyncCommandBus(acting_as(owner, "worker")) as bus:
+            assert bus.session.run(Linker().work(bus.scope)) == SWEEP
+        assert desk.verify_audit().open == 1
+        assert desk.session.run(Linker().work(desk.scope)) == 0.0
+        report = desk.verify_audit()
+        assert (report.open, report.links, report.problems) == (0, 1, [])
 
 
 def test_a_cancellation_that_names_an_actor_needs_a_request(owner: str) -> None:

@@ -199,8 +199,8 @@ def seal_of(key: str | None) -> str:
 
 
 def link_open(scope: Scope) -> Op[int]:
-    """Link some of what callers' transactions have left; returns how many were found. What cannot be
-    read is left where it is, for `verify_audit` to report."""
+    """Link some of what callers' transactions have left; returns how many. What cannot be read is left
+    where it is, for `verify_audit` to report; and a database role that may not link takes none."""
     found = yield from _some_open(scope)
     if not found:
         return 0
@@ -214,7 +214,7 @@ def link_open(scope: Scope) -> Op[int]:
             yield from scope.store.delete_document(OPEN, document.key)
             taken.append(one)
     yield from link(scope, taken)
-    return len(found)
+    return len(taken)
 
 
 def _some_open(scope: Scope) -> Op[list[tuple[Document, Link]]]:

@@ -17,5 +17,5 @@ class Linker:
     topic = TOPIC
 
     def work(self, scope: Scope) -> Op[float]:
-        found = yield from link_open(scope)
-        return 0.0 if found else SWEEP
+        linked = yield from link_open(scope)
+        return 0.0 if linked else SWEEP
