@@ -13,6 +13,7 @@ from commandbus import (
     DuplicateCommandError,
     PermanentCommandError,
     RetryPolicy,
+    Schedule,
     SendRequest,
 )
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
@@ -148,6 +149,20 @@ def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None
                     for i in ids
                 )
             )
+
+
+def test_the_services_of_a_worker_have_the_rights_that_they_need(
+    as_role: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All but retention, which deletes what was sent."""
+    caplog.set_level("WARNING", "commandbus.services")
+    with SyncCommandBus(as_role["admin"]) as admin, working(as_role["worker"]) as done:
+        admin.put_schedule(Schedule(name="often", domain=DOMAIN, command_type="ship", every=1))
+        batch_id = admin.create_batch([SendRequest(DOMAIN, "ship")] * 3).batch_id
+        eventually(lambda: len(done.runs) >= 5 and admin.list_workers(), 20)
+        eventually(lambda: admin.get_batch(batch_id).completed_at, 20)  # type: ignore[union-attr]
+        admin.delete_schedule("often")
+    assert "failed, trying again" not in caplog.text
 
 
 def test_an_abandoned_lease_is_taken_back_by_a_worker_role(as_role: dict[str, str]) -> None:
