@@ -340,7 +340,7 @@ async def test_run_calls_the_plain_function(payments: HandlerRegistry) -> None:
     assert refund.run(7) == 8
     context = sync_handler_context(attempt=2)
     assert refund.run_with(context, order=7) == 9
-    (sent,) = context.bus.sent
+    (sent,) = context.sent
     assert (sent.data, sent.delay) == (charge(7).data, 5)
     anything = object()
     assert plain.run(anything) is anything

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from commandbus.domain.command import Command
 from commandbus.testing.waiting import PATIENCE_SECONDS
-from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.local import local_context
+from commandbus.worker.local import LocalHandlerContext, LocalSyncHandlerContext, local_context
 
 
 class Recorder:
@@ -96,14 +95,14 @@ class Gate:
 
 def handler_context(
     *, attempt: int = 1, max_attempts: int = 3, canceled: bool = False
-) -> HandlerContext:
+) -> LocalHandlerContext:
     """A context for `run_with` of a typed command of an `async def`: no bus, no worker. Steps run
-    once each, the lease never ends, progress goes nowhere."""
+    once each, the lease never ends, progress goes nowhere; `sent` lists what was sent."""
     return local_context(True, attempt=attempt, max_attempts=max_attempts, canceled=canceled)
 
 
 def sync_handler_context(
     *, attempt: int = 1, max_attempts: int = 3, canceled: bool = False
-) -> SyncHandlerContext:
+) -> LocalSyncHandlerContext:
     """The same for a `def`."""
     return local_context(False, attempt=attempt, max_attempts=max_attempts, canceled=canceled)

@@ -56,8 +56,8 @@ class _AsyncSession:
 
 
 class LocalBus:
-    """What `context.bus` and `context.send` of a context for tests send with: the requests are kept in
-    `sent`, and nothing else happens."""
+    """What `context.bus` and `context.send` of a context for tests send with: requests are kept, and
+    nothing else happens."""
 
     def __init__(self) -> None:
         self.sent: list[SendRequest[Any]] = []
@@ -79,23 +79,47 @@ class AsyncLocalBus(LocalBus):
         return super().send(*args, **options)
 
 
+class LocalHandlerContext(HandlerContext):
+    """A context for tests of `async def` functions."""
+
+    __slots__ = ()
+
+    @property
+    def sent(self) -> list[SendRequest[Any]]:
+        """The requests that were sent with it, in order."""
+        sent: list[SendRequest[Any]] = self._desk.bus.sent
+        return sent
+
+
+class LocalSyncHandlerContext(SyncHandlerContext):
+    """A context for tests of `def` functions."""
+
+    __slots__ = ()
+
+    @property
+    def sent(self) -> list[SendRequest[Any]]:
+        """The requests that were sent with it, in order."""
+        sent: list[SendRequest[Any]] = self._desk.bus.sent
+        return sent
+
+
 @overload
 def local_context(
     is_async: Literal[True], *, attempt: int = ..., max_attempts: int = ..., canceled: bool = ...
-) -> HandlerContext: ...
+) -> LocalHandlerContext: ...
 @overload
 def local_context(
     is_async: Literal[False], *, attempt: int = ..., max_attempts: int = ..., canceled: bool = ...
-) -> SyncHandlerContext: ...
+) -> LocalSyncHandlerContext: ...
 @overload
 def local_context(
     is_async: bool, *, attempt: int = ..., max_attempts: int = ..., canceled: bool = ...
-) -> HandlerContext | SyncHandlerContext: ...
+) -> LocalHandlerContext | LocalSyncHandlerContext: ...
 def local_context(
     is_async: bool, *, attempt: int = 1, max_attempts: int = 3, canceled: bool = False
-) -> HandlerContext | SyncHandlerContext:
+) -> LocalHandlerContext | LocalSyncHandlerContext:
     """A context whose steps run once each, whose lease never ends, whose progress goes nowhere, and
-    whose `bus.sent` lists what was sent."""
+    whose `sent` lists what was sent."""
     command_id = new_id()
     claimed = Claimed(
         seq=SEQ,
@@ -120,5 +144,5 @@ def local_context(
     requests = {SEQ: CancelRequest("canceled by the test")} if canceled else {}
     bus = AsyncLocalBus() if is_async else LocalBus()
     desk = Desk(cast("Store", _Store()), session, "test", requests, bus)
-    kind = HandlerContext if is_async else SyncHandlerContext
+    kind = LocalHandlerContext if is_async else LocalSyncHandlerContext
     return kind(claimed, max_attempts, desk)
