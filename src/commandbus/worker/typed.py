@@ -43,11 +43,12 @@ class FunctionCommandType(CommandType[P, R]):
     def _call(self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the plain function as a worker does; a provided value that is not given comes from the
         context."""
-        if context is None and (self.takes_context or self.provided):
-            context = local_context(is_async(self.function))
-        missing = {name: kind for name, kind in self.provided.items() if name not in kwargs}
-        kwargs |= {name: context.provided(kind) for name, kind in missing.items()}
-        return self.function(*((context, *args) if self.takes_context else args), **kwargs)
+        if self.takes_context or self.provided:
+            given = local_context(is_async(self.function)) if context is None else context
+            missing = {name: kind for name, kind in self.provided.items() if name not in kwargs}
+            kwargs |= {name: given.provided(kind) for name, kind in missing.items()}
+            args = (given, *args) if self.takes_context else args
+        return self.function(*args, **kwargs)
 
 
 class AsyncCommandType(FunctionCommandType[P, R], Generic[P, R]):

@@ -256,21 +256,18 @@ class BatchSuite:
         def post(to: str) -> str:
             return f"posted to {to}"
 
-        if kind == "def":
+        @mail.command
+        def report(context: SyncHandlerContext, title: str) -> None:
+            seen.append((title, [(r.domain, r.result) for r in context.batch_results()]))
 
-            @mail.command
-            def report(context: SyncHandlerContext, title: str) -> None:
-                seen.append((title, [(r.domain, r.result) for r in context.batch_results()]))
-        else:
-
-            @mail.command
-            async def report(context: HandlerContext, title: str) -> None:
-                seen.append((title, [(r.domain, r.result) for r in await context.batch_results()]))
+        @mail.command
+        async def areport(context: HandlerContext, title: str) -> None:
+            seen.append((title, [(r.domain, r.result) for r in await context.batch_results()]))
 
         made = bus.call(
             bus.bus.create_batch,
             [charge(1), post("ada"), charge(2)],
-            on_complete=report(title="all"),
+            on_complete=(report if kind == "def" else areport)(title="all"),
         )
         batch = get(bus, made.batch_id)
         assert (batch.domains, batch.total) == (("mail", "payments"), 3)

@@ -8,9 +8,10 @@ from uuid import uuid4
 import pytest
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.process.decisions import RUNS_KEPT_MAX
 from commandbus.domain.process.declaration import END, Process, step
 from commandbus.domain.process.values import ProcessStatus
-from commandbus.domain.reply import REPLY_TYPE
+from commandbus.domain.reply import REPLY_TYPE, Reply
 from commandbus.errors import (
     BusinessRuleException,
     ConfigurationError,
@@ -54,6 +55,33 @@ class ProcessSuite:
             "STEP_COMPLETED pay",
             "COMPLETED",
         ]
+
+    def test_one_that_loops_does_not_grow_with_each_turn(self, bus: Harness) -> None:
+        class Loop(Process[Trip]):
+            process_type = "loop"
+
+            @step(then=["turn", "pay"])
+            def turn(self, state: Trip) -> SendRequest:
+                return SendRequest(DOMAIN, "turn")
+
+            @turn.reply
+            def turned(self, state: Trip, reply: Reply) -> str:
+                state.paid += 1
+                return "turn" if state.paid < RUNS_KEPT_MAX + 5 else "pay"
+
+            @step(then=END)
+            def pay(self, state: Trip) -> SendRequest:
+                return SendRequest(DOMAIN, "pay")
+
+        sagas = Sagas(bus, Loop)
+        process_id = sagas.start(Trip())
+        for _ in range(RUNS_KEPT_MAX + 5):
+            sagas.done("turn")
+        record = sagas.get(process_id)
+        assert (record.current_steps, len(record.steps)) == (["pay"], RUNS_KEPT_MAX)
+        sagas.done("pay")
+        assert sagas.status(process_id) == "COMPLETED"
+        assert sagas.happened(process_id).count("STEP_COMPLETED turn") == RUNS_KEPT_MAX + 5
 
     def test_its_commands_belong_to_it(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
