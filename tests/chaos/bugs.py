@@ -364,9 +364,9 @@ def in_queries(old: str, new: str, *names: str) -> None:
                 setattr(found, name, getattr(found, name).replace(old, new))
         return changed[key]
 
-    from commandbus.engines.postgres import base, listener
+    from commandbus.engines.postgres import context, listener
 
-    for module in (statements, base, listener):
+    for module in (statements, context, listener):
         if hasattr(module, "queries"):
             module.queries = cached  # type: ignore[attr-defined]
 

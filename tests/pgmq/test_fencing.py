@@ -136,9 +136,9 @@ def test_a_late_renewal_does_not_hide_what_waits_for_its_next_attempt(bus: Harne
     worker = bus.worker()
     failing, running = bus.receive(worker, batch_size=2)
     lease_id = running.claimed.lease_id
-    before = bus.store._leases.get(lease_id)
+    before = bus.store.context.leases.get(lease_id)
     bus.call(worker.fail, failing, TransientCommandError("X", "x"))
-    bus.store._leases.keep(before)
+    bus.store.context.leases.keep(before)
     assert bus.run(bus.store.renew([lease_id], 60)) == []
     hidden = f"select (vt > clock_timestamp() + '10 s') from pgmq.q_{QUEUE} order by msg_id"
     assert sql(hidden) == [(False,), (True,)]

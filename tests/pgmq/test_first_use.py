@@ -53,7 +53,7 @@ def deadlocks(url: str) -> int:
 def test_a_queue_that_is_known_is_bound_without_a_lock(bus: Harness) -> None:
     """By a process that looked before another one had created it."""
     bus.send()
-    bind = bus.store._bind
+    bind = bus.store.messages.bind
     with psycopg.connect(shared_url()) as user:
         user.execute("update pgmq.q_orders__commands set vt = vt")
         bound = bus.spawn(lambda: bus.bus.session.run(bind("orders", LABELS["normal"], replies=False)))
@@ -68,7 +68,7 @@ def test_a_queue_that_is_bound_again_has_no_other_index_than_at_first(bus: Harne
         for _ in range(2):
             found = connection.execute(indexes, [f"q_{domain}__commands"]).fetchall()
             assert found == [(f"q_{domain}__commands_pkey",)]
-            bus.run(bus.store._bind(domain, LABELS["normal"], replies=False))
+            bus.run(bus.store.messages.bind(domain, LABELS["normal"], replies=False))
 
 
 def test_a_batch_that_is_refused_leaves_no_belief_in_its_queue(bus: Harness) -> None:
@@ -84,7 +84,7 @@ def test_a_batch_that_is_refused_leaves_no_belief_in_its_queue(bus: Harness) -> 
     bus.store.put_document = refused
     with pytest.raises(Exception, match="exists already"):
         bus.call(bus.bus.create_batch, [SendRequest(domain, "ship")])
-    del bus.store.put_document
+    bus.store.put_document = taken
     bus.call(bus.bus.create_batch, [SendRequest(domain, "ship")])
     assert bus.stats(domain).depth == 1
 

@@ -12,7 +12,7 @@ import pytest
 from commandbus import CommandStatus
 from commandbus.domain.outcome import Succeeded
 from commandbus.engines.postgres.pgmq.rounds import INTERVAL_SECONDS, PIECE, WHOLE_EVERY, Rounds
-from commandbus.engines.postgres.pgmq.store import PgmqStore
+from commandbus.engines.postgres.pgmq.settling import PgmqSettler
 from commandbus.store.op import Statement
 from commandbus.store.records import Settlement
 from commandbus.testing import Harness
@@ -182,14 +182,14 @@ def test_a_lease_that_cannot_be_taken_back_stops_nothing_else(
 ) -> None:
     """A net for what is not foreseen: the other leases are taken back, and claims go on."""
     poisoned, good = claim(bus, 1)[0], claim(bus, 1)[0]
-    fine = PgmqStore._still_held
+    fine = PgmqSettler.still_held
 
-    def still_held(store: Any, members: Any) -> Any:
+    def still_held(settler: Any, members: Any) -> Any:
         if any(member.seq == poisoned.claimed.seq for member in members):
             yield Statement("select 1 / 0")
-        return (yield from fine(store, members))
+        return (yield from fine(settler, members))
 
-    monkeypatch.setattr(PgmqStore, "_still_held", still_held)
+    monkeypatch.setattr(PgmqSettler, "still_held", still_held)
     bus.advance(LEASE_SECONDS + 1)
     assert bus.take(bus.worker(name="next")).command.command_id == good.command.command_id
     assert f"lease {poisoned.claimed.lease_id} has ended and cannot be taken back" in caplog.text
@@ -233,7 +233,7 @@ def test_a_command_whose_message_was_removed_while_it_waited_is_parked(
     removed, running, waiting = bus.send(data=1), bus.send(data=2), bus.send(data=3)
     late = bus.send(data=4, delay=60)
     remove(message_ids()[:1])
-    bus.store._rounds = Rounds()
+    bus.store.transport.claimer._rounds = Rounds()
     worker = bus.worker()
     assert bus.take(worker).command.command_id == running
     record = bus.get(removed)
@@ -252,7 +252,7 @@ def test_commands_of_domains_without_a_worker_of_the_bus_are_left_to_other_progr
 ) -> None:
     command_id = bus.send()
     delete(message_ids())
-    bus.store._rounds = Rounds()
+    bus.store.transport.claimer._rounds = Rounds()
     bus.receive(bus.worker("billing"))
     assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
 

@@ -50,6 +50,7 @@ def test_a_rescue_by_another_process_is_followed_by_a_look_without_bounds(
     claimed = other.run(other.store.claim(with_bounds)).claimed
     assert [c.command_id for c in claimed] == backlog[:1]
     # Looks without bounds are slow here, as beside many dead rows: the next one is due much later.
-    other.store._bounds._walk_from[DOMAIN] = other.store._bounds._fresh_until[DOMAIN] = inf
+    bounds = other.store.context.bounds
+    bounds._walk_from[DOMAIN] = bounds._fresh_until[DOMAIN] = inf
     assert [c.command_id for c in claim(one, NONE, 1)] == backlog[1:2]
     assert [c.command_id for c in claim(other, SuspectLimit(8), 1)] == [lost]

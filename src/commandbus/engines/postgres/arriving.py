@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from commandbus.engines.postgres.arrays import integers, numbers, texts
-from commandbus.engines.postgres.sending import PostgresSending
+from commandbus.engines.postgres.context import Context, Part
+from commandbus.engines.postgres.sending import Sender
 from commandbus.errors import InvalidOperationError
 from commandbus.store.moving import Moving
 from commandbus.store.op import Op, Statement
@@ -17,7 +18,13 @@ _NEVER = 2**62
 """When a parked command would be due, until it is put where it belongs."""
 
 
-class PostgresArriving(PostgresSending):
+class Arrivals(Part):
+    """Takes in commands that move from another store."""
+
+    def __init__(self, context: Context, sender: Sender) -> None:
+        super().__init__(context)
+        self._sender = sender
+
     def arrive(self, commands: Sequence[Moving]) -> Op[list[Moving]]:
         rows = yield Statement(self._sql.known_ids, _ids([one.command for one in commands]))
         known = {(command_id, domain) for command_id, domain in rows}
@@ -25,7 +32,9 @@ class PostgresArriving(PostgresSending):
         if not new:
             return []
         sent = [_as_sent(one) for one in new]
-        for command, inserted in zip(sent, (yield from self.insert(sent, Capacity())), strict=True):
+        for command, inserted in zip(
+            sent, (yield from self._sender.insert(sent, Capacity())), strict=True
+        ):
             if inserted.duplicate:
                 raise InvalidOperationError(
                     f"The unique key {command.unique_key!r} of command {command.command_id} is held by "

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from commandbus.domain.batch import BatchCounts
 from commandbus.engines.postgres.arrays import integers, numbers
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.store.op import Op, Read
 
 
-class PostgresBatches(PostgresBase):
+class Batches(Part):
     def add_batch_counts(self, counts: dict[UUID, BatchCounts], shard: str) -> Op[None]:
         if counts:
             columns = count_columns(counts.values())

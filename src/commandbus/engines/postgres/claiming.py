@@ -21,9 +21,11 @@ from commandbus.engines.postgres.claim_query import (
     hides,
     suspect_values,
 )
+from commandbus.engines.postgres.context import Context, Part
+from commandbus.engines.postgres.gates import Limits
 from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.settle_query import Known
-from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
@@ -45,10 +47,20 @@ CAREFUL_SECONDS = 5.0
 """So long after suspects were seen, claims with bounds look for them, too."""
 
 
-class PostgresClaiming(PostgresSettling):
-    _turn = 0
-    _rescued_to: frozenset[str] = frozenset()
-    """Domains to which a rescue returned commands a moment ago."""
+class Claimer(Part):
+    """Puts commands under leases, and takes back what expired leases held."""
+
+    def __init__(self, context: Context, limits: Limits, settler: Settler) -> None:
+        super().__init__(context)
+        self._limits, self._settler = limits, settler
+        self._queries = {
+            (fresh, apart): claim_query(context.schema, fresh, apart)
+            for fresh in (False, True)
+            for apart in (False, True)
+        }
+        self._turn = 0
+        self._rescued_to: frozenset[str] = frozenset()
+        """Domains to which a rescue returned commands a moment ago."""
 
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
@@ -57,33 +69,37 @@ class PostgresClaiming(PostgresSettling):
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 return ClaimReply([], None if moment is None else moment / SECOND, 0)
-        if request.hurried and self._gated.isdisjoint(request.domains):
+        if request.hurried and self._context.gated.isdisjoint(request.domains):
             # A worker was woken for this: one round trip less before its handler starts.
             for domain in request.domains:
-                self._bounds.resume(domain, self._monotonic())
+                self._context.bounds.resume(domain, self._context.monotonic())
             claimed = yield from self._claim_in_turn(request, [])
             if claimed:
                 yield from self._stay_awake(request.worker, claimed)
                 return ClaimReply(claimed, None, 0)
         rescued, due_in = (yield from self._sweep(request)) if request.sweep else (0, None)
-        stuck = self._stuck.report() if request.sweep else None
-        gated = [domain for domain in request.domains if domain in self._gated]
-        busy = (yield from self._open_gates(gated, request.ageing, patient=False)) if gated else False
-        places = (yield from self._tagged_places(gated, request.tags)) if gated else []
+        stuck = self._context.stuck.report() if request.sweep else None
+        gated = [domain for domain in request.domains if domain in self._context.gated]
+        busy = (
+            (yield from self._limits.open_gates(gated, request.ageing, patient=False))
+            if gated
+            else False
+        )
+        places = (yield from self._limits.tagged_places(gated, request.tags)) if gated else []
         claimed = yield from self._claim_in_turn(request, places)
         if not claimed and busy:
-            yield from self._open_gates(gated, request.ageing, patient=True)
+            yield from self._limits.open_gates(gated, request.ageing, patient=True)
             claimed = yield from self._claim_in_turn(request, places)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
             return ClaimReply(claimed, due_in, rescued, stuck)
         look_in = None
-        if self._notify:
+        if self._context.notify:
             fell_asleep, look_in = yield from self._fall_asleep(request)
             if fell_asleep:
                 # Whatever was sent before senders could know of us is visible to this claim.
                 if gated:
-                    yield from self._open_gates(gated, request.ageing, patient=True)
+                    yield from self._limits.open_gates(gated, request.ageing, patient=True)
                 claimed = yield from self._claim_in_turn(request, places)
                 if claimed:
                     return ClaimReply(claimed, due_in, rescued, stuck)
@@ -96,9 +112,9 @@ class PostgresClaiming(PostgresSettling):
         """Whether the time of the next look is all that an idle worker needs to ask for: it is known
         to sleep, and nothing but time can bring it work."""
         for domain in request.domains:
-            if domain in self._gated or not self.sleepers.is_asleep(domain):
+            if domain in self._context.gated or not self._context.sleepers.is_asleep(domain):
                 return False
-            self.sleepers.idle(domain, request.worker, self._monotonic())
+            self._context.sleepers.idle(domain, request.worker, self._context.monotonic())
         return True
 
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
@@ -134,21 +150,21 @@ class PostgresClaiming(PostgresSettling):
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
             wanted = self._at_once(domain, wanted, limit)
-            began = self._monotonic()
-            ranges = None if request.priority is not None else self._bounds.ranges(place, began)
+            began = self._context.monotonic()
+            ranges = None if request.priority is not None else self._context.bounds.ranges(place, began)
             chosen = ranges or EVERYTHING
             if request.priority is not None:
                 chosen = only(request.priority)
             elif request.ageing is not None:
                 aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
-                    chosen = self._bounds.ranges_after(place, began, aged)
+                    chosen = self._context.bounds.ranges_after(place, began, aged)
             # A chain needs one lease for all of it.
             most = 0 if request.apart else request.spare(claimed)
-            careful = began < self._bounds.careful_until.get(domain, 0.0)
+            careful = began < self._context.bounds.careful_until.get(domain, 0.0)
             # Commands whose workers died return with old keys, for a look without bounds.
             fresh = fresh_only or (ranges is not None and not careful)
-            query = claim_query(self._schema, fresh, request.apart)
+            query = self._queries[fresh, request.apart]
             values = {
                 "place": place,
                 "wanted": wanted,
@@ -158,14 +174,15 @@ class PostgresClaiming(PostgresSettling):
                 "followers": max(0, most),
                 "chain": request.chain,
                 **chosen,
-                **suspect_values(limit),
             }
+            if not fresh:
+                values |= suspect_values(limit)
             rows = yield Atomic(query.sql, query.params(values))
             if request.priority is None:
-                now = self._monotonic()
-                self._bounds.looked(place, now, now - began, everywhere=ranges is None)
+                now = self._context.monotonic()
+                self._context.bounds.looked(place, now, now - began, everywhere=ranges is None)
             if not rows:
-                self._bounds.emptied(place)
+                self._context.bounds.emptied(place)
                 if ranges is None:
                     if not hides(limit):
                         return
@@ -173,11 +190,11 @@ class PostgresClaiming(PostgresSettling):
                 continue
             before = len(claimed)
             received = self._receive(domain, request.worker, rows, claimed)
-            self._bounds.took(place, received.keys)
+            self._context.bounds.took(place, received.keys)
             if received.suspects:
-                self._bounds.careful_until[domain] = began + CAREFUL_SECONDS
+                self._context.bounds.careful_until[domain] = began + CAREFUL_SECONDS
             if limit is not None and (not limit.alone or received.suspects):
-                self._bounds.forget(place)  # more of them may have been left in the queue
+                self._context.bounds.forget(place)  # more of them may have been left in the queue
             if request.ageing is not None:
                 claimed[before:] = _by_age(claimed[before:], request.ageing)
             if not received.unclaimable:
@@ -233,7 +250,7 @@ class PostgresClaiming(PostgresSettling):
             )  # fmt: skip
             claimed.append(command)
         for lease_id, seats in leases.items():
-            self._leases.keep(Held(lease_id, domain, worker, now, 0, seats, chains))
+            self._context.leases.keep(Held(lease_id, domain, worker, now, 0, seats, chains))
         return Received(keys, suspects, unclaimable)
 
     def _end_unclaimable(self, domain: str, unclaimable: Sequence[Unclaimable]) -> Op[None]:
@@ -268,7 +285,7 @@ class PostgresClaiming(PostgresSettling):
                     f"Queue row {seq} of domain {domain!r} has no command; it was changed by hand.",
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
-        held = self._leases.get(lease_id)
+        held = self._context.leases.get(lease_id)
         assert held is not None
         replies = [
             _reply_to_expired(domain, one.reply_to, one)
@@ -277,7 +294,7 @@ class PostgresClaiming(PostgresSettling):
         ]
         try:
             batches = {one.seq: one.batch_id for one in ended}
-            yield from self._write_under(held, batches, writes, replies)
+            yield from self._settler.write_under(held, batches, writes, replies)
             if any(batch_id is not None for batch_id in batches.values()):
                 yield Wake(BATCHES)
         except StoreUnavailable as error:
@@ -288,11 +305,11 @@ class PostgresClaiming(PostgresSettling):
         """Returns how many were taken back, and in how many seconds more work is due."""
         params = (texts(request.domains), int(RESCUE_SECONDS * SECOND))
         ((expired, gated, promoted, due_in, rescued_to),) = yield Atomic(self._sql.sweep, params)
-        self._gated = (self._gated - set(request.domains)) | set(gated)
+        self._context.gated = (self._context.gated - set(request.domains)) | set(gated)
         for domain in promoted:
-            self._bounds.returned(domain)
+            self._context.bounds.returned(domain)
         for domain in rescued_to:
-            self._bounds.forget(domain)
+            self._context.bounds.forget(domain)
         self._rescued_to = (self._rescued_to - set(request.domains)) | set(rescued_to)
         self._be_careful(rescued_to)
         rescued = (yield from self._rescue()) if expired else 0
@@ -300,16 +317,16 @@ class PostgresClaiming(PostgresSettling):
 
     def _be_careful(self, domains: Iterable[str]) -> None:
         """Suspects wait there: for a while, claims with bounds look for them, too."""
-        until = self._monotonic() + CAREFUL_SECONDS
+        until = self._context.monotonic() + CAREFUL_SECONDS
         for domain in domains:
-            self._bounds.careful_until[domain] = until
+            self._context.bounds.careful_until[domain] = until
 
     def _rescue(self) -> Op[int]:
         """Take back what expired leases still held: many at a time, and after an error each by itself,
         so that one that cannot be taken back holds up neither the others nor claims."""
         rescued, most = 0, _RESCUE_LEASES
         domains: set[str] = set()
-        skipped = self._stuck.skipped(self._monotonic())
+        skipped = self._context.stuck.skipped(self._context.monotonic())
         failed: list[int] = []
         for _ in range(_RESCUE_ROUNDS):
             taken: list[int] = []
@@ -331,10 +348,10 @@ class PostgresClaiming(PostgresSettling):
                     raise
                 if most == 1:
                     failed += taken
-                    self._stuck.failed(taken[0], error, self._monotonic())
+                    self._context.stuck.failed(taken[0], error, self._context.monotonic())
                 most = 1
             if not taken:
-                self._stuck.swept(skipped, failed)
+                self._context.stuck.swept(skipped, failed)
                 break
         if rescued:
             self._rescued_to |= domains
@@ -356,7 +373,7 @@ class PostgresClaiming(PostgresSettling):
         rows = yield Statement(self._sql.columns_of, (integers(held),))
         priorities = {seq: priority for seq, priority, _, _ in rows}
         members = [member for seq, (member, _, _) in held.items() if seq in priorities]
-        members = yield from self._still_held(members)
+        members = yield from self._settler.still_held(members)
         writes = Writes()
         for member in members:
             _, lease_id, claimed_at = held[member.seq]
@@ -364,8 +381,8 @@ class PostgresClaiming(PostgresSettling):
         if members:
             keyed = {member.seq for member in members if member.keyed}
             known = Known(priorities, keyed, {seq: batch_id for seq, _, batch_id, _ in rows})
-            yield from self._write(domain, worker, writes, known)
-        self._leases.forget([lease_id for lease_id, *_ in leases])
+            yield from self._settler.write(domain, worker, writes, known)
+        self._context.leases.forget([lease_id for lease_id, *_ in leases])
         return len(members)
 
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
@@ -373,7 +390,7 @@ class PostgresClaiming(PostgresSettling):
         if not rows:
             return []
         # What this process remembers of them may be old; a settle reads them again.
-        self._leases.forget([lease_id for lease_id, *_ in rows])
+        self._context.leases.forget([lease_id for lease_id, *_ in rows])
         held = [
             (lease_id, member)
             for lease_id, _, seqs, unusual in rows
@@ -391,39 +408,39 @@ class PostgresClaiming(PostgresSettling):
         """Tell senders that this process sleeps, if somebody here will wait for being told. Returns
         whether that is news, and in how many microseconds to look again if it was not possible."""
         news, look_in = False, None
-        waiting = self._hub.armed_domains()
-        if waiting and not self.sleepers.listening.is_set():
+        waiting = self._context.hub.armed_domains()
+        if waiting and not self._context.sleepers.listening.is_set():
             yield Listening()
-            if not self.sleepers.listening.is_set():
-                self.sleepers.missed = True
+            if not self._context.sleepers.listening.is_set():
+                self._context.sleepers.missed = True
                 return False, None
-        now = self._monotonic()
+        now = self._context.monotonic()
         for domain in request.domains:
-            self.sleepers.idle(domain, request.worker, now)
-            if domain not in waiting or self.sleepers.is_asleep(domain):
+            self._context.sleepers.idle(domain, request.worker, now)
+            if domain not in waiting or self._context.sleepers.is_asleep(domain):
                 continue
             duration = int(ASLEEP_SECONDS * SECOND)
-            if (yield Atomic(self._sql.sleep, (domain, self._process, duration))):
-                self.sleepers.asleep(domain)
+            if (yield Atomic(self._sql.sleep, (domain, self._context.process, duration))):
+                self._context.sleepers.asleep(domain)
                 news = True
             else:
-                again = int(self.sleepers.refused(domain) * SECOND)
+                again = int(self._context.sleepers.refused(domain) * SECOND)
                 look_in = again if look_in is None else min(again, look_in)
         return news, look_in
 
     def _stay_awake(self, worker: str, claimed: list[Claimed]) -> Op[None]:
         """Once this process has been busy for a while, senders need not notify."""
-        if not self._notify:
+        if not self._context.notify:
             return
-        now = self._monotonic()
+        now = self._context.monotonic()
         domains = {claimed[0].domain, claimed[-1].domain}
-        busy = [domain for domain in domains if self.sleepers.found(domain, worker, now)]
+        busy = [domain for domain in domains if self._context.sleepers.found(domain, worker, now)]
         if not busy:
             return
         for domain in busy:
-            self.sleepers.awake(domain)
+            self._context.sleepers.awake(domain)
         try:
-            yield Atomic(self._sql.awaken, (texts(busy), self._process))
+            yield Atomic(self._sql.awaken, (texts(busy), self._context.process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commandbus.engines.postgres.arrays import texts
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.statements import Atomic
 from commandbus.store.documents import Document
 from commandbus.store.op import Op, Read, scalar
 
 
-class PostgresDocuments(PostgresBase):
+class Documents(Part):
     def now(self) -> Op[int]:
         return int(scalar((yield Read(self._sql.now))))
 

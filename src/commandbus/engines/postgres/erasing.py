@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commandbus.engines.postgres.arrays import integers, texts
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.settle_query import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
 from commandbus.store.reading import read_details, read_failure
 
 
-class PostgresErasing(PostgresBase):
+class Eraser(Part):
     def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
         rows = yield Statement(self._sql.lock_ended, (integers(seqs),))
         if not rows:

@@ -15,13 +15,15 @@ from commandbus.domain.limits import (
     take,
 )
 from commandbus.engines.postgres.arrays import texts
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.statements import ORIGIN, Atomic
 from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op, Read, Statement, Wake
 
 
-class PostgresGates(PostgresBase):
+class Limits(Part):
+    """Limits, and the gates that hold commands up to them."""
+
     def put_limit(self, limit: Limit) -> Op[None]:
         domain = limit.domain
         row = (domain, limit.gate, limit.concurrency, limit.rate, limit.burst)
@@ -40,7 +42,7 @@ class PostgresGates(PostgresBase):
 
     def _look_at_gates(self, domain: str) -> Op[None]:
         yield Statement(self._sql.touch_held, (domain,))
-        yield Statement(self._sql.wake, (domain, ORIGIN, self._notify))
+        yield Statement(self._sql.wake, (domain, ORIGIN, self._context.notify))
         yield Wake(domain)
 
     def limits(self, domain: str | None) -> Op[list[Limit]]:
@@ -69,31 +71,29 @@ class PostgresGates(PostgresBase):
         rows = yield Read(self._sql.held_at, (seq,))
         return next((HeldAt(*row) for row in rows), None)
 
-    def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
+    def gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
         """The names of the limits of domains."""
         found: dict[str, set[str]] = {domain: set() for domain in domains}
         for domain, gate in (yield Statement(self._sql.gates_of, (texts(sorted(found)),))):
             found[domain].add(gate)
         return found
 
-    def _open_gates(self, domains: Iterable[str], ageing: int | None, patient: bool) -> Op[bool]:
+    def open_gates(self, domains: Iterable[str], ageing: int | None, patient: bool) -> Op[bool]:
         """Let pass what the gates allow; whether somebody else was at it, so that it is not certain
         that everything was seen."""
         busy = False
         for domain in domains:
-            params = (domain, patient, PASS_MAX, ORIGIN, self._notify, ageing)
+            params = (domain, patient, PASS_MAX, ORIGIN, self._context.notify, ageing)
             ((passed, tagged, elsewhere),) = yield Atomic(self._sql.admit, params)
             if passed:
                 # It comes with old keys, which claims have gone past.
-                self._bounds.forget(domain)
+                self._context.bounds.forget(domain)
             if tagged:
                 yield Wake(domain, None, everyone=True)
             busy = busy or elsewhere
         return busy
 
-    def _tagged_places(
-        self, domains: Sequence[str], tags: tuple[str, ...]
-    ) -> Op[list[tuple[str, str]]]:
+    def tagged_places(self, domains: Sequence[str], tags: tuple[str, ...]) -> Op[list[tuple[str, str]]]:
         """Where a worker with these tags finds ready work beside that of everybody: (domain, place)."""
         if not tags or not domains:
             return []

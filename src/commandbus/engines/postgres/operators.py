@@ -15,11 +15,11 @@ from commandbus.domain.lifecycle import (
     refuse_cancel,
     refuse_edit,
 )
-from commandbus.engines.postgres.batches import PostgresBatches
-from commandbus.engines.postgres.reads import PostgresReads
+from commandbus.engines.postgres.batches import Batches
+from commandbus.engines.postgres.context import Context, Part
 from commandbus.engines.postgres.rows import Standing
 from commandbus.engines.postgres.settle_query import Known, as_json
-from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
@@ -38,7 +38,13 @@ CHECK_SECONDS = 2.0
 """After so long a probe is answered; the next one finds another connection."""
 
 
-class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
+class Operators(Part):
+    """What operators and processes decide about single commands and whole domains."""
+
+    def __init__(self, context: Context, settler: Settler, batches: Batches) -> None:
+        super().__init__(context)
+        self._settler, self._batches = settler, batches
+
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         found = yield from self._standing(domain, command_id)
         seq = found.seq
@@ -53,7 +59,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         note = AuditRow(seq, AuditEventType.CANCELED, details)
         writes = Writes(outcomes=[outcome], audits=[note])
         known = Known({}, {seq}, {seq: found.batch_id})
-        yield from self._write(domain, None, writes, known)
+        yield from self._settler.write(domain, None, writes, known)
         yield Wake(domain)
 
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
@@ -68,7 +74,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         ((priority, _),) = yield Statement(self._sql.edit_command, params)
         moved = QueueRow(seq, attempts, crashes, releases, delay=due_at - now)
         known = Known({seq: priority}, {seq}, {seq: found.batch_id})
-        yield from self._write(domain, None, Writes(requeues=[moved]), known)
+        yield from self._settler.write(domain, None, Writes(requeues=[moved]), known)
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
         found = yield from self._standing(domain, command_id)
@@ -78,13 +84,13 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         seq, batch_id = found.seq, found.batch_id
         yield Statement(self._sql.revoke_parked, (seq, reason))
         for status, sign in ((PARKED, -1), (CommandStatus.CANCELED, 1)):
-            yield from self.add_batch_counts(tally([(batch_id, status)], sign), "")
+            yield from self._batches.add_batch_counts(tally([(batch_id, status)], sign), "")
         note = AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})
-        yield from self._write(domain, None, Writes(audits=[note]), Known({}, {seq}, {}))
+        yield from self._settler.write(domain, None, Writes(audits=[note]), Known({}, {seq}, {}))
 
     def announce(self, topic: str) -> Op[None]:
-        if self._notify:
-            channel = channel_of(self._schema)
+        if self._context.notify:
+            channel = channel_of(self._context.schema)
             yield Statement("select pg_notify($1::text, $2::text)", (channel, f"{topic} "))
         yield Wake(topic)
 
@@ -94,7 +100,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
         transition = Transition(f"operator_{action.kind}")
         status = after(found.known_status, transition)
         yield Statement(self._sql.take_up, (seq, domain, transition.upper()))
-        yield from self.add_batch_counts(tally([(found.batch_id, PARKED)], -1), "")
+        yield from self._batches.add_batch_counts(tally([(found.batch_id, PARKED)], -1), "")
         note = AuditRow(seq, AuditEventType(transition.upper()), action.details(found.data))
         writes = Writes(audits=[note])
         if status is CommandStatus.PENDING:
@@ -116,7 +122,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
                 )
             )
         known = Known({seq: found.priority}, {seq}, {seq: found.batch_id})
-        yield from self._write(domain, None, writes, known)
+        yield from self._settler.write(domain, None, writes, known)
 
     def note(
         self,
@@ -144,7 +150,7 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
     def set_paused(self, domain: str, paused: bool, reason: str | None, actor: str | None) -> Op[bool]:
         changed = bool((yield Statement(self._sql.set_paused, (domain, paused, reason, actor))))
         if changed and not paused:
-            yield Statement(self._sql.wake, (domain, ORIGIN, self._notify))
+            yield Statement(self._sql.wake, (domain, ORIGIN, self._context.notify))
             yield Wake(domain)
         return changed
 
@@ -162,8 +168,8 @@ class PostgresOperators(PostgresSettling, PostgresReads, PostgresBatches):
             yield self._in_schema(
                 f"delete from commandbus.{table} where process_id in ({mine})", domain
             )
-        self._leases.clear()
+        self._context.leases.clear()
         return int(count)
 
     def _in_schema(self, sql: str, domain: str | None) -> Statement:
-        return Statement(in_schema(sql, self._schema), (domain,))
+        return Statement(in_schema(sql, self._context.schema), (domain,))

@@ -12,7 +12,7 @@ import msgspec
 from commandbus.domain.moment import SECOND
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
 from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.failures import UniqueViolation
 from commandbus.engines.postgres.statements import Atomic, parts
 from commandbus.engines.postgres.templates import Query, compile_query
@@ -20,7 +20,7 @@ from commandbus.store.op import Op, Read, Statement, autocommit, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
 
 
-class PostgresProcesses(PostgresBase):
+class Processes(Part):
     def add_processes(
         self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
     ) -> Op[list[UUID]]:
@@ -80,7 +80,7 @@ class PostgresProcesses(PostgresBase):
 
     def query_processes(self, wanted: ProcessFilter) -> Op[list[ProcessRow]]:
         ended = None if wanted.status is None else wanted.status in ENDED
-        query = list_query(self._schema, ended)
+        query = list_query(self._context.schema, ended)
         rows = yield Read(query.sql, query.params(msgspec.structs.asdict(wanted)))
         return [_row(row) for row in rows]
 

@@ -12,7 +12,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
 from commandbus.engines.postgres.arrays import integers, numbers, texts
-from commandbus.engines.postgres.base import PostgresBase
+from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Depth, KnownCommand, Running, as_facts, as_record
 from commandbus.engines.postgres.statements import Atomic, in_schema
@@ -39,7 +39,9 @@ ENDED = frozenset({*FINAL, PARKED})
 FEW = 2_000
 
 
-class PostgresReads(PostgresBase):
+class Reader(Part):
+    """Reads, which lock nothing."""
+
     _is_waiting = "o.seq is null and coalesce(q.seq, s.seq, h.seq) is not null"
     """Of a row of the query `records`: its command waits."""
 
@@ -69,7 +71,9 @@ class PostgresReads(PostgresBase):
         params.append(wanted.limit)
         # What ended is looked for among the outcomes, however many commands wait behind them.
         key = "o.seq" if wanted.status in ENDED else "c.seq"
-        clauses = in_schema(f"{where}order by {key} desc limit ${len(params)}::bigint", self._schema)
+        clauses = in_schema(
+            f"{where}order by {key} desc limit ${len(params)}::bigint", self._context.schema
+        )
         return (yield from self._records(clauses, params))
 
     def _few_waiting(self) -> Op[list[int] | None]:

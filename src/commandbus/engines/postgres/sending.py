@@ -9,6 +9,7 @@ from uuid import UUID
 from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
+from commandbus.engines.postgres.context import Context, Part
 from commandbus.engines.postgres.copying import (
     Row,
     command_line,
@@ -21,7 +22,7 @@ from commandbus.engines.postgres.copying import (
     touches,
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
-from commandbus.engines.postgres.gates import PostgresGates
+from commandbus.engines.postgres.gates import Limits
 from commandbus.engines.postgres.insert_query import (
     Insert,
     insert_query,
@@ -44,7 +45,15 @@ CHUNK = 10_000
 """So many are copied at a time: what is made for it stays small, and no statement takes long."""
 
 
-class PostgresSending(PostgresGates):
+class Sender(Part):
+    """Adds commands."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        super().__init__(context)
+        self._limits = limits
+        self._inserts = insert_query(context.schema), single_insert(context.schema)
+        self._limited_inserts = limited_insert(context.schema), None
+
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         if len(commands) == 1 and commands[0].unique_key is None and capacity.pending_max is None:
             return self._insert_plain(commands)
@@ -55,7 +64,7 @@ class PostgresSending(PostgresGates):
         """One command that nothing can refuse but its id: the same in fewer steps, for most sends."""
         try:
             try:
-                rows = yield self._insert_statement(commands, self._notify, Shared)
+                rows = yield self._insert_statement(commands, self._context.notify, Shared)
             except NotifyRefused:
                 rows = yield self._insert_statement(commands, False, Shared)
         except UniqueViolation as error:
@@ -107,10 +116,10 @@ class PostgresSending(PostgresGates):
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
         """Add commands whose keys are free; says of each whether it was added."""
-        if len(commands) >= COPY_MIN and not self._limited:
+        if len(commands) >= COPY_MIN and not self._context.limited:
             return (yield from self._copy(commands))
         try:
-            rows = yield self._insert_statement(commands, self._notify, kind)
+            rows = yield self._insert_statement(commands, self._context.notify, kind)
         except NotifyRefused:
             if kind is not Shared:
                 raise
@@ -135,9 +144,7 @@ class PostgresSending(PostgresGates):
 
     def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
         """The statement for any number of commands, and a quicker one for a single one, if any."""
-        if self._limited:
-            return limited_insert(self._schema), None
-        return insert_query(self._schema), single_insert(self._schema)
+        return self._limited_inserts if self._context.limited else self._inserts
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""
@@ -206,7 +213,7 @@ class PostgresSending(PostgresGates):
         ((now, seqs, limited),) = yield Statement(self._sql.draw_sequences, (len(commands),))
         if not limited and all(map(is_plain, commands)):
             return (yield from self._copy_plain(commands, seqs, now))
-        gates = (yield from self._gates_of({c.domain for c in commands})) if limited else {}
+        gates = (yield from self._limits.gates_of({c.domain for c in commands})) if limited else {}
         keyed = [(seq, c) for seq, c in zip(seqs, commands, strict=True) if c.unique_key is not None]
         left_out: set[int] = set()
         if keyed:
@@ -268,7 +275,9 @@ class PostgresSending(PostgresGates):
         self, commands: list[NewCommand], soonest: dict[str, int], tagged: bool
     ) -> Op[None]:
         waits = integers([max(0, due_in) for due_in in soonest.values()])
-        yield Statement(self._sql.announce, (texts(soonest), waits, ORIGIN, self._notify, tagged))
+        yield Statement(
+            self._sql.announce, (texts(soonest), waits, ORIGIN, self._context.notify, tagged)
+        )
         yield from _wakes(commands, soonest)
 
     def _copy_held(

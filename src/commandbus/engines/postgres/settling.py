@@ -7,8 +7,9 @@ from uuid import UUID
 
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers
+from commandbus.engines.postgres.context import Context, Part
 from commandbus.engines.postgres.leases import Held, Seat, members_of
-from commandbus.engines.postgres.sending import PostgresSending
+from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
     Known,
@@ -25,7 +26,14 @@ from commandbus.store.records import Capacity, NewCommand, Settlement, SettleRep
 from commandbus.store.settling import Member, QueueRow, Writes, plan
 
 
-class PostgresSettling(PostgresSending):
+class Settler(Part):
+    """Records what runs amounted to, and everything else that ends commands or returns them."""
+
+    def __init__(self, context: Context, sender: Sender) -> None:
+        super().__init__(context)
+        self._sender = sender
+        self._query = settle_query(context.schema)
+
     @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
         doubtful: list[Settlement] = []
@@ -47,7 +55,7 @@ class PostgresSettling(PostgresSending):
         """One group per worker, in practice one; leases that this process does not know are left."""
         groups: dict[str, list[Settlement]] = {}
         for settlement in batch:
-            held = self._leases.get(settlement.lease_id)
+            held = self._context.leases.get(settlement.lease_id)
             if held is None:
                 unknown.append(settlement)
             else:
@@ -60,7 +68,7 @@ class PostgresSettling(PostgresSending):
         for settlement in group:
             seq, lease_id = settlement.seq, settlement.lease_id
             shrink = built.shrinks.get(lease_id)
-            held = shrink.held if shrink else self._leases.get(lease_id)
+            held = shrink.held if shrink else self._context.leases.get(lease_id)
             seat = held.seats.get(seq) if held else None
             if (
                 held is None
@@ -88,9 +96,11 @@ class PostgresSettling(PostgresSending):
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
         rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        query, transported = yield from self._transport(built)
+        query, transported = yield from self._statement(built)
         values = (
-            settle_values(built, None, self._notify) | lease_columns(built.shrinks, rests) | transported
+            settle_values(built, None, self._context.notify)
+            | lease_columns(built.shrinks, rests)
+            | transported
         )
         rows = yield kind(query.sql, query.params(values))
         valid: set[int] = set()
@@ -98,12 +108,12 @@ class PostgresSettling(PostgresSending):
             valid.add(lease_id)
             if seq is not None:
                 # It passed its gate with an old key, which claims may have gone past.
-                self._bounds.lower(domain, priority, seq)
+                self._context.bounds.lower(domain, priority, seq)
         for lease_id, rest in rests.items():
             if rest.seats and lease_id in valid:
-                self._leases.keep(rest)
+                self._context.leases.keep(rest)
             else:
-                self._leases.forget([lease_id])
+                self._context.leases.forget([lease_id])
         domains = {lease_id: shrink.held.domain for lease_id, shrink in built.shrinks.items()}
         yield from self._announce(
             (domains[built.proofs[row.seq]], row)
@@ -111,11 +121,11 @@ class PostgresSettling(PostgresSending):
             if built.proofs[row.seq] in valid
         )
         roomy = {domains[built.proofs[seq]] for seq in built.known.keyed if built.proofs[seq] in valid}
-        for domain in roomy & self._gated:
+        for domain in roomy & self._context.gated:
             yield Wake(domain)
         sends = [command for proof, command in built.sends if proof in valid]
         if sends:
-            yield from self.insert(sends, Capacity())
+            yield from self._sender.insert(sends, Capacity())
         return valid
 
     def _settle_again(self, doubtful: Sequence[Settlement], batches: set[UUID]) -> Op[tuple[int, ...]]:
@@ -151,14 +161,14 @@ class PostgresSettling(PostgresSending):
             chains = {seq: holders[seq] for seq in seats if seq in holders}
             found = Held(lease_id, domain, worker, claimed_at, version, seats, chains)
             yield from self._keep_found(found)
-        self._leases.forget(set(wanted) - {lease_id for lease_id, *_ in rows})
+        self._context.leases.forget(set(wanted) - {lease_id for lease_id, *_ in rows})
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Remember a lease that was read from the server."""
-        self._leases.keep(held)
+        self._context.leases.keep(held)
         yield from ()
 
-    def _write_under(
+    def write_under(
         self,
         held: Held,
         batches: dict[int, UUID | None],
@@ -179,22 +189,24 @@ class PostgresSettling(PostgresSending):
         yield from self._send_prepared(prepared, Statement if sends else Atomic)
         yield Boundary()
 
-    def _write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
+    def write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
         """Write what needs no lease, inside a transaction that holds other locks."""
         seqs = [row.seq for row in writes.outcomes]
         seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
         prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
-        query, transported = yield from self._transport(prepared)
-        values = settle_values(prepared, domain, self._notify) | lease_columns({}, {}) | transported
+        query, transported = yield from self._statement(prepared)
+        values = (
+            settle_values(prepared, domain, self._context.notify) | lease_columns({}, {}) | transported
+        )
         yield Statement(query.sql, query.params(values))
         yield from self._announce((domain, row) for row in writes.requeues)
 
-    def _transport(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
         """The statement that settles, and what it needs beside the values that are common."""
         yield from ()
-        return settle_query(self._schema), {}
+        return self._query, {}
 
-    def _still_held(self, members: list[Member]) -> Op[list[Member]]:
+    def still_held(self, members: list[Member]) -> Op[list[Member]]:
         """Those of an ended lease that nobody else has taken meanwhile."""
         yield from ()
         return members
@@ -206,7 +218,7 @@ class PostgresSettling(PostgresSending):
             soonest[domain] = min(row.delay, soonest.get(domain, row.delay))
         for domain, delay in soonest.items():
             if not delay:
-                self._bounds.forget(domain)
+                self._context.bounds.forget(domain)
             yield Wake(domain, delay / SECOND if delay else None)
 
     @autocommit
@@ -216,7 +228,7 @@ class PostgresSettling(PostgresSending):
         rows = yield statement
         renewed = {lease_id for (lease_id,) in rows}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
-        self._leases.forget(gone)
+        self._context.leases.forget(gone)
         return gone
 
     @autocommit

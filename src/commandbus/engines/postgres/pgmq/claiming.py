@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,15 +14,18 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.claim_query import hides, suspect_values
-from commandbus.engines.postgres.claiming import PostgresClaiming
+from commandbus.engines.postgres.claiming import Claimer
+from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.failures import sqlstate_of
+from commandbus.engines.postgres.gates import Limits
 from commandbus.engines.postgres.listener import Other
-from commandbus.engines.postgres.pgmq.base import Place
+from commandbus.engines.postgres.pgmq.base import Messages, Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
 from commandbus.engines.postgres.pgmq.queues import MESSAGES, Queue
 from commandbus.engines.postgres.pgmq.rounds import Rounds
-from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, PgmqSettling, with_places
+from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, with_places
 from commandbus.engines.postgres.settle_query import UNPROVED, Known
+from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, SchemaOutdated
@@ -73,12 +76,13 @@ Envelopes = dict[Place, tuple[Message, Envelope]]
 """Messages of other senders and what was read from them, by their places."""
 
 
-class PgmqClaiming(PgmqSettling, PostgresClaiming):
+class PgmqClaimer(Claimer):
     listen_also: Callable[[Mapping[str, Other]], None] | None = None
     """How to hear channels of PGMQ, while this process listens."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, context: Context, limits: Limits, settler: Settler, messages: Messages) -> None:
+        super().__init__(context, limits, settler)
+        self._messages = messages
         self._rounds = Rounds()
         self._served: set[str] = set()
 
@@ -88,16 +92,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         swept = yield from super()._sweep(request)
         for domain in request.domains:
-            self._bounds.returned(domain)  # messages become visible by time alone
-        yield from self._learn(request.domains)
+            self._context.bounds.returned(domain)  # messages become visible by time alone
+        yield from self._messages.learn(request.domains)
         try:
-            yield from self._take_over(request.domains)
+            yield from self._messages.take_over(request.domains)
             yield Boundary()
         except CommandBusError as error:
             if not _is_about_a_value(error):
                 raise
             logger.warning("messages are sent without payload, which other readers miss: %s", error)
-            yield from self._take_over(request.domains, with_payload=False)
+            yield from self._messages.take_over(request.domains, with_payload=False)
             yield Boundary()
         yield from self._look_for_removed(request.domains)
         return swept
@@ -106,13 +110,13 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         """Park commands whose messages another program removed while they waited, from a piece of all
         commands: it may have done the work or not, which an operator has to find out."""
         self._served.update(domains)
-        piece = self._rounds.piece(self._monotonic())
+        piece = self._rounds.piece(self._context.monotonic())
         if piece is None:
             return
         params = *piece, texts(sorted(self._served))
-        ((last, first_open, seqs),) = yield Atomic(self._plain.open_piece, params)
+        ((last, first_open, seqs),) = yield Atomic(self._messages.plain.open_piece, params)
         self._rounds.looked(last, first_open)
-        gone = (yield self._gone(seqs, UNPROVED)) if seqs else ()
+        gone = (yield self._messages.gone(seqs, UNPROVED)) if seqs else ()
         for seq, _, command_id, domain, _, _ in gone:
             failure = Failure(FailureKind.PERMANENT, MESSAGE_GONE, _REMOVED)
             try:
@@ -124,14 +128,14 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         """The look that follows must not miss a queue that was created before senders knew of us."""
         news, look_in = yield from super()._fall_asleep(request)
         if news:
-            yield from self._learn(request.domains)
+            yield from self._messages.learn(request.domains)
             yield from self._hear_of(request.domains)
         return news, look_in
 
     def _hear_of(self, domains: Sequence[str]) -> Op[None]:
         """Where our trigger could not be made, PGMQ's own notifications serve, if they are enabled."""
         if self.listen_also is not None:
-            rows = yield Atomic(self._plain.notified, (texts(domains),))
+            rows = yield Atomic(self._messages.plain.notified, (texts(domains),))
             self.listen_also(
                 {
                     f"pgmq.q_{queue.lower()}.INSERT": Other(domain, float(throttle))
@@ -142,16 +146,16 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         queues: list[Queue] = []
         for domain in request.domains:
-            queues += yield from self._known(domain)
+            queues += yield from self._messages.known(domain)
         moment: int | None = scalar(
-            (yield Atomic(self._texts("next_moment", queues), (request.worker,)))
+            (yield Atomic(self._messages.texts("next_moment", queues), (request.worker,)))
         )
         return moment
 
     def _claim_from(
         self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
-        queues = yield from self._known(domain)
+        queues = yield from self._messages.known(domain)
         if request.priority is not None:
             queues = [queue for queue in queues if queue.priority == request.priority]
             if not queues:
@@ -159,8 +163,8 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         fresh_only = False
         while request.limit > len(claimed):
             limit = NONE if fresh_only else request.suspects_beside(claimed)
-            began = self._monotonic()
-            bounds = self._bounds.after(domain, began)
+            began = self._context.monotonic()
+            bounds = self._context.bounds.after(domain, began)
             firsts = [(bounds or {}).get(queue.queue_id, 0) for queue in queues]
             try:
                 fresh = fresh_only or bounds is not None
@@ -168,26 +172,26 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
                     domain, request, claimed, queues, firsts, limit=limit, fresh=fresh
                 )
             except SchemaOutdated:
-                self._queues.forget()  # one of them was dropped; the next claim looks again
+                self._messages.queues.forget()  # one of them was dropped; the next claim looks again
                 raise
             except CommandBusError as error:
                 if not _is_about_a_value(error):
                     raise
                 yield from self._claim_one_by_one(domain, request, queues, claimed)
                 return
-            now = self._monotonic()
-            self._bounds.looked(domain, now, now - began, everywhere=bounds is None)
+            now = self._context.monotonic()
+            self._context.bounds.looked(domain, now, now - began, everywhere=bounds is None)
             if not rows:
-                self._bounds.forget(domain)
+                self._context.bounds.forget(domain)
                 if bounds is None:
                     if not hides(limit):
                         return
                     fresh_only = True
                 continue
             read = _read(rows)
-            self._bounds.took(domain, read.last.items())
+            self._context.bounds.took(domain, read.last.items())
             if limit is not None and (not limit.alone or read.suspects):
-                self._bounds.forget(domain)  # more of them may have been left in the queue
+                self._context.bounds.forget(domain)  # more of them may have been left in the queue
             if not (yield from self._receive_read(domain, request, queues, read, claimed)):
                 return
 
@@ -207,7 +211,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         wanted = self._at_once(domain, request.limit - len(claimed), limit)
         duration = _micro(request.lease_seconds)
         ends = integers(lasts or [_LAST] * len(queues))
-        query = self._texts.claim(queues, fresh=fresh)
+        query = self._messages.texts.claim(queues, fresh=fresh)
         values = {
             "domain": domain,
             "wanted": wanted,
@@ -225,7 +229,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         """The server cannot carry out a claim because of a value in one of its rows: that row is set
         aside, so that it fails no other claim."""
         wanted = request.limit - len(claimed)
-        rows = yield Atomic(self._texts("first_visible", queues), (wanted,))
+        rows = yield Atomic(self._messages.texts("first_visible", queues), (wanted,))
         for queue_id, msg_id, read_count, seq in rows:
             firsts = [msg_id if queue.queue_id == queue_id else _LAST for queue in queues]
             lasts = [msg_id if queue.queue_id == queue_id else 0 for queue in queues]
@@ -269,7 +273,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
         columns = yield Statement(self._sql.columns_of, (integers([seq]),))
         known = Known({}, {seq}, {seq: batch_id for seq, _, batch_id, _ in columns})
-        yield from self._write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
+        yield from self._settler.write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
         yield Boundary()
         logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
 
@@ -330,7 +334,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         refused: list[tuple[Message, str]],
     ) -> Op[None]:
         """Make commands of messages; what the server does not take, or has already, is refused."""
-        query = self._texts.admit(_among(queues, {place.queue_id for place in envelopes}))
+        query = self._messages.texts.admit(_among(queues, {place.queue_id for place in envelopes}))
         lease = {
             "domain": domain,
             "worker": request.worker,
@@ -377,9 +381,9 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
         """Rows with the columns of the engine's own query; whether some had expired."""
         ended = self._receive(domain, worker, rows, claimed).unclaimable
         _, lease_id, *_ = rows[-1]
-        held = self._leases.get(lease_id)
+        held = self._context.leases.get(lease_id)
         assert held is not None
-        self._leases.keep(with_places(held, held.seats, places))
+        self._context.leases.keep(with_places(held, held.seats, places))
         if ended:
             yield from self._end_unclaimable(domain, ended)
         return bool(ended)
@@ -403,7 +407,7 @@ class PgmqClaiming(PgmqSettling, PostgresClaiming):
             domain,
         )
         concerned = _among(queues, {message.place.queue_id for message, _ in refused})
-        yield Atomic(self._texts("refuse", concerned), params)
+        yield Atomic(self._messages.texts("refuse", concerned), params)
 
 
 def _among(queues: Sequence[Queue], wanted: set[int]) -> list[Queue]:

@@ -17,7 +17,7 @@ class PgmqEngine(PostgresEngine):
 
     def _start(self) -> None:
         super()._start()
-        self.store.listen_also = None if self._listener is None else self._listener.listen_also
+        self.store.listen_also(None if self._listener is None else self._listener.listen_also)
 
     def _check_schema(self) -> None:
         super()._check_schema()

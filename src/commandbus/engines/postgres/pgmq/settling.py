@@ -8,7 +8,7 @@ old one is refused. A completed command's message is deleted; that of any other 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,19 +17,19 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.failures import MessagesMoved
 from commandbus.engines.postgres.leases import Held, Seat
-from commandbus.engines.postgres.pgmq.base import Kind, Place, Waiting, place_columns
+from commandbus.engines.postgres.pgmq.base import Kind, Messages, Place, Waiting
 from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBERS
-from commandbus.engines.postgres.pgmq.sending import PgmqSending
+from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
     Known,
     Prepared,
     as_json,
-    settle_query,
 )
-from commandbus.engines.postgres.settling import PostgresSettling
+from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import Atomic, Boundary
 from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, autocommit
@@ -63,7 +63,11 @@ class HeldMessages(Held, frozen=True):
     places: dict[int, Place] = msgspec.field(default_factory=dict)
 
 
-class PgmqSettling(PgmqSending, PostgresSettling):
+class PgmqSettler(Settler):
+    def __init__(self, context: Context, sender: Sender, messages: Messages) -> None:
+        super().__init__(context, sender)
+        self._messages = messages
+
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """First as if everything were as it was last seen, which is cheap; undone, with a look."""
         if kind is Atomic and len(built.proofs) >= QUICK_MIN:
@@ -73,11 +77,11 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             except MessagesMoved:
                 # In a transaction of somebody else's nothing can follow; if it is tried again, the
                 # leases are read from the server.
-                self._leases.forget(built.shrinks)
+                self._context.leases.forget(built.shrinks)
                 built.doubted = True
         return (yield from super()._send_prepared(built, kind))
 
-    def _transport(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
         if not prepared.doubted:
             quick = self._deletes(prepared)
             if quick is not None:
@@ -85,8 +89,8 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         fates = yield from self._fates(prepared)
         if not fates and prepared.writes.requeues:
             # An operator's retry: the message is in the archive, and `_write` sends another.
-            return settle_query(self._schema), {}
-        queues = self._queues.among(fate.queue_id for fate in fates)
+            return self._query, {}
+        queues = self._messages.queues.among(fate.queue_id for fate in fates)
         lock = len({fate.read_count for fate in fates}) > 1
         columns = FATES(
             proof=[fate.proof for fate in fates],
@@ -96,7 +100,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             read_ct=[fate.read_count for fate in fates],
             fate=[fate.fate for fate in fates],
         )
-        return self._texts.settle(queues, lock=lock), columns
+        return self._messages.texts.settle(queues, lock=lock), columns
 
     def _deletes(self, prepared: Prepared) -> tuple[Query, Values] | None:
         """What settles completed commands of one attempt, if that is all there is."""
@@ -112,7 +116,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
                 return None
             queue_id, msg_id = held.places[row.seq]
             by_queue.setdefault(queue_id, []).append(msg_id)
-        queues = self._queues.among(by_queue)
+        queues = self._messages.queues.among(by_queue)
         if len(queues) < len(by_queue):
             return None
         values = {
@@ -121,7 +125,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             "leases": len(prepared.shrinks),
             "messages": len(writes.outcomes),
         }
-        return self._texts.settle_quickly(queues), values
+        return self._messages.texts.settle_quickly(queues), values
 
     def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
         """What becomes of the messages of what is written."""
@@ -133,7 +137,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
                 places |= shrink.held.places
         unknown = [seq for seq, _, _ in decided if seq not in places]
         if unknown:
-            places = places | (yield from self._places(unknown))
+            places = places | (yield from self._messages.places(unknown))
         fates: list[Fate] = []
         for seq, attempts, fate in decided:
             proof, place = prepared.proofs[seq], places.get(seq)
@@ -146,24 +150,15 @@ class PgmqSettling(PgmqSending, PostgresSettling):
                 fates.append(Fate(proof, seq, *place, attempts, fate))
         return fates
 
-    def _write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
-        yield from super()._write(domain, worker, writes, known)
+    def write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
+        yield from super().write(domain, worker, writes, known)
         if any(row.attempts == 0 for row in writes.requeues):
-            yield from self._take_over([domain])
+            yield from self._messages.take_over([domain])
 
-    def _take_over(self, domains: Sequence[str], *, with_payload: bool = True) -> Op[None]:
-        """Messages for what waits in the engine's own table: retried by an operator, or sent by a
-        program that does not know of PGMQ."""
-        rows = yield Statement(self._plain.take_over, (texts(domains),))
-        if rows:
-            kinds = {tuple(kind) for _, _, _, _, _, *kind in rows}
-            waiting = [Waiting(*state) for *state, _, _, _ in rows]
-            yield from self._put(kinds, waiting, with_payload=with_payload)
-
-    def _still_held(self, members: list[Member]) -> Op[list[Member]]:
-        yield from self._look_up(None)
+    def still_held(self, members: list[Member]) -> Op[list[Member]]:
+        yield from self._messages.look_up(None)
         attempts = {member.seq: member.attempt for member in members}
-        held = yield from self._as_read(attempts)
+        held = yield from self._messages.as_read(attempts)
         missing = [member for member in members if member.seq not in held]
         restored = (yield from self._restore(missing, UNPROVED)) if missing else ()
         return [member for member in members if member.seq in held or member.seq in restored]
@@ -172,7 +167,7 @@ class PgmqSettling(PgmqSending, PostgresSettling):
         """Send again what has no message any more and no outcome, with the read count that it had, so
         that it belongs to its lease as before. What was read again belongs to its new reader."""
         by_seq = {member.seq: member for member in members}
-        gone = yield self._gone(by_seq, lease_id)
+        gone = yield self._messages.gone(by_seq, lease_id)
         waiting: list[Waiting] = []
         kinds: set[Kind] = set()
         for seq, until, command_id, domain, priority, command_type in gone:
@@ -188,48 +183,32 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             note = (command_id, domain, AuditEventType.RELEASED, details, False)
             yield Statement(self._sql.note, note)
         if waiting:
-            yield from self._put(kinds, waiting)
+            yield from self._messages.put(kinds, waiting)
         return {one.seq for one in waiting}
-
-    def _gone(self, seqs: Iterable[int], lease_id: int) -> Atomic:
-        """Which of these commands have no message any more and no outcome, under this lease or none."""
-        queues = self._queues.all()
-        params = integers(seqs), lease_id, integers(queue.queue_id for queue in queues)
-        return Atomic(self._texts("gone", queues), params)
-
-    def _as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
-        """Those of commands whose messages have been read so many times, and not once more."""
-        places = yield from self._places(list(attempts))
-        if not places:
-            return {}
-        queues = self._queues.among(place.queue_id for place in places.values())
-        columns = (*place_columns(places), integers(attempts[seq] for seq in places))
-        found = (yield Statement(self._texts("as_read", queues), columns)) if queues else ()
-        return {seq: places[seq] for (seq,) in found}
 
     def _keep_found(self, held: Held) -> Op[None]:
         """Only messages that are still as this lease read them belong to it."""
         attempts = {seq: seat.attempt for seq, seat in held.seats.items()}
-        places = yield from self._as_read(attempts)
+        places = yield from self._messages.as_read(attempts)
         missing = [seat for seq, seat in held.seats.items() if seq not in places]
         if missing and (yield from self._restore(missing, held.lease_id)):
-            places = yield from self._as_read(attempts)
+            places = yield from self._messages.as_read(attempts)
         seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
-        self._leases.keep(with_places(held, seats, places))
+        self._context.leases.keep(with_places(held, seats, places))
 
     @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = sorted(lease_ids)
-        unknown = [n for n in wanted if not isinstance(self._leases.get(n), HeldMessages)]
+        unknown = [n for n in wanted if not isinstance(self._context.leases.get(n), HeldMessages)]
         if unknown:
             yield from self._recall(unknown)
             yield Boundary()
         under: list[tuple[int, Seat, Place]] = []
         for lease_id in wanted:
-            held = self._leases.get(lease_id)
+            held = self._context.leases.get(lease_id)
             if isinstance(held, HeldMessages):
                 under += [(lease_id, seat, held.places[s]) for s, seat in held.seats.items()]
-        queues = self._queues.among(place.queue_id for _, _, place in under)
+        queues = self._messages.queues.among(place.queue_id for _, _, place in under)
         if not queues:
             return (yield from super().renew(lease_ids, seconds))
         values = MEMBERS(
@@ -240,11 +219,11 @@ class PgmqSettling(PgmqSending, PostgresSettling):
             seq=[seat.seq for _, seat, _ in under],
         )
         values |= {"leases": integers(wanted), "duration": int(seconds * SECOND)}
-        query = self._texts.renew(queues)
+        query = self._messages.texts.renew(queues)
         found = yield Atomic(query.sql, query.params(values))
         renewed = {lease_id for (lease_id,) in found}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
-        self._leases.forget(gone)
+        self._context.leases.forget(gone)
         return gone
 
 

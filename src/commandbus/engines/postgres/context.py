@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from commandbus.engines.postgres.bounds import Bounds
 from commandbus.engines.postgres.leases import Leases
@@ -14,7 +15,9 @@ from commandbus.store.rescuing import StuckLeases
 from commandbus.store.wakeup import WakeHub
 
 
-class PostgresBase:
+class Context:
+    """The queries of a schema, and what this process knows about its leases, queues and sleepers."""
+
     def __init__(
         self,
         location: Location,
@@ -23,21 +26,32 @@ class PostgresBase:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._schema = location.schema
-        self._sql = queries(location.schema)
-        self._limited = False
-        self._notify = location.notify
-        self._hub = hub
-        self._process = process
-        self._monotonic = monotonic
-        self._leases = Leases()
-        self._bounds = Bounds()
-        self._stuck = StuckLeases()
-        self._gated: frozenset[str] = frozenset()
+        self.schema = location.schema
+        self.sql = queries(location.schema)
+        self.limited = False
+        self.notify = location.notify
+        self.hub = hub
+        self.process = process
+        self.monotonic = monotonic
+        self.leases = Leases()
+        self.bounds = Bounds()
+        self.stuck = StuckLeases()
+        self.gated: frozenset[str] = frozenset()
         """Domains that have gates, as far as this process knows."""
         self.sleepers = Sleepers()
 
     def limit(self, limited: bool) -> None:
         """Whether the role of this bus has no rights on tables, and sends by functions that have."""
-        self._limited = limited
-        self._sql = queries(self._schema, limited=limited)
+        self.limited = limited
+        self.sql = queries(self.schema, limited=limited)
+
+
+class Part:
+    """A part of the store."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @property
+    def _sql(self) -> SimpleNamespace:
+        return self._context.sql
