@@ -46,17 +46,30 @@ def reply_command(
     return follow_up(reply_to, REPLY_TYPE, _encode(reply).decode(), correlation_id, command_id)
 
 
+def reply_to_expired(
+    reply_to: str, *, command_id: UUID, domain: str, command_type: str, correlation_id: UUID
+) -> NewCommand:
+    """Of a command that was not begun in time."""
+    return reply_command(
+        reply_to,
+        command_id=command_id,
+        domain=domain,
+        command_type=command_type,
+        correlation_id=correlation_id,
+        outcome=ReplyOutcome.CANCELED,
+        reason="EXPIRED",
+    )
+
+
 def replies_to_expired(commands: Iterable[NewCommand]) -> list[NewCommand]:
-    """For those that nobody will start any more and whose sender wants to know."""
+    """To the senders that want to know."""
     return [
-        reply_command(
+        reply_to_expired(
             command.reply_to,
             command_id=command.command_id,
             domain=command.domain,
             command_type=command.command_type,
             correlation_id=command.correlation_id,
-            outcome=ReplyOutcome.CANCELED,
-            reason="EXPIRED",
         )
         for command in commands
         if command.reply_to is not None

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.command import Progress
 from commandbus.domain.lifecycle import (
@@ -46,6 +45,7 @@ from commandbus.store.records import (
 )
 from commandbus.store.replies import replies_to_expired
 from commandbus.store.rescuing import StuckLeases
+from commandbus.store.resolving import Standing, plan_expired
 from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
 from commandbus.store.suspects import Admission
 from commandbus.store.trail import Kept
@@ -236,7 +236,8 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         stored = self._state.commands[seq]
         command = stored.command
         if command.expires_at is not None and command.expires_at <= now:
-            self._end_waiting(stored, entry, "EXPIRED", AuditEventType.EXPIRED, None, now)
+            standing = Standing(seq, CommandStatus.PENDING, entry.attempts, entry.crashes)
+            self._carry_out(stored, plan_expired(standing), now)
             expired.append(command)
             return False
         keyed = command.unique_key is not None or chain != 0 or seq in domain.passed
@@ -371,28 +372,14 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
             self.journal.entry(self._state.batches, batch_id)
             self._state.batches[batch_id] = before.plus(added)
 
-    def _end_waiting(
-        self,
-        stored: Stored,
-        entry: Entry,
-        reason: str,
-        kind: AuditEventType,
-        actor: str | None,
-        now: int,
-    ) -> bool:
-        details = {"reason": reason} | ({"actor": actor} if actor else {})
-        self._keep(stored, Kept(kind, now, details))
-        outcome = OutcomeRow(
-            stored.seq,
-            CommandStatus.CANCELED,
-            entry.attempts,
-            entry.crashes,
-            None,
-            None,
-            0,
-            reason=reason,
-        )
-        return self._end(stored, outcome, now)
+    def _carry_out(self, stored: Stored, writes: Writes, now: int) -> bool:
+        """Write about a command that no worker runs; whether its end made room for others."""
+        for note in writes.audits:
+            self._keep(stored, Kept(note.kind, now, note.details))
+        made_room = False
+        for outcome in writes.outcomes:
+            made_room |= self._end(stored, outcome, now)
+        return made_room
 
     @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:

@@ -12,9 +12,6 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import (
     PARKED,
     CommandStatus,
-    Transition,
-    after,
-    refuse_cancel,
     refuse_edit,
 )
 from commandbus.domain.moment import SECOND
@@ -23,6 +20,7 @@ from commandbus.engines.memory.state import Entry, Pause, Stored
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import OperatorAction, WaitingEdit
+from commandbus.store.resolving import Standing, plan_cancel, plan_resolution, plan_revoked
 from commandbus.store.settling import OutcomeRow
 from commandbus.store.trail import Kept
 
@@ -30,13 +28,13 @@ from commandbus.store.trail import Kept
 class MemoryStore(MemoryCommands):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         stored = self._require(domain, command_id)
-        status = self._status(stored)
-        if status is not CommandStatus.PENDING:
-            refuse_cancel(status)
         waiting = self._state.domain(domain).waiting
+        entry, status = waiting.get(stored.seq), self._status(stored)
+        counts = (entry.attempts, entry.crashes) if entry else (0, 0)
+        writes = plan_cancel(Standing(stored.seq, status, *counts), reason, actor)
         self.journal.entry(waiting, stored.seq)
-        entry = waiting.pop(stored.seq)
-        if self._end_waiting(stored, entry, reason, AuditEventType.CANCELED, actor, self._clock()):
+        del waiting[stored.seq]
+        if self._carry_out(stored, writes, self._clock()):
             yield Wake(domain)
 
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
@@ -61,7 +59,7 @@ class MemoryStore(MemoryCommands):
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
         stored, now = self._require(domain, command_id), self._clock()
-        parked, canceled = stored.outcome, CommandStatus.CANCELED
+        parked = stored.outcome
         if parked is None or parked.status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
@@ -69,12 +67,7 @@ class MemoryStore(MemoryCommands):
         self.journal.entry(counted, PARKED)
         counted[PARKED] -= 1
         self._count(stored, PARKED, -1)
-        self._keep(stored, Kept(AuditEventType.CANCELED, now, {"reason": reason}))
-        counts = (parked.attempts, parked.crashes)
-        outcome = OutcomeRow(
-            stored.seq, canceled, *counts, None, None, 0, error=parked.error, reason=reason
-        )
-        if self._end(stored, outcome, now):
+        if self._carry_out(stored, plan_revoked(_standing(parked), reason), now):
             yield Wake(domain)
 
     def announce(self, topic: str) -> Op[None]:
@@ -82,41 +75,25 @@ class MemoryStore(MemoryCommands):
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         stored, now = self._require(domain, command_id), self._clock()
-        transition = Transition(f"operator_{action.kind}")
-        status = after(self._status(stored), transition)
         parked = stored.outcome
-        assert parked is not None
-        counted, act = self._state.domain(domain).tally, transition.upper()
+        standing = _standing(parked) if parked else Standing(stored.seq, self._status(stored), 0, 0)
+        resolution = plan_resolution(standing, stored.data, action)
+        counted, act = self._state.domain(domain).tally, resolution.act
         self.journal.contents(counted)
         self.journal.fields(stored, "outcome", "due_at", "data")
-        counted[parked.status] -= 1
+        counted[PARKED] -= 1
         counted[act] = counted.get(act, 0) + 1
-        self._count(stored, parked.status, -1)
-        self._keep(stored, Kept(AuditEventType(act), now, action.details(stored.data)))
+        self._count(stored, PARKED, -1)
         stored.outcome = None
-        if status is CommandStatus.PENDING:
+        self._carry_out(stored, resolution.writes, now)
+        if resolution.back:
             stored.due_at = now
             if action.data is not None:
                 stored.data = action.data
-            self._enqueue(stored.seq, Entry(stored.seq, 0, 0, 0, now), now)
+            for back in resolution.writes.requeues:
+                entry = Entry(back.seq, back.attempts, back.crashes, back.releases, now)
+                self._enqueue(stored.seq, entry, now)
             yield Wake(domain)
-        else:
-            self._end(
-                stored,
-                OutcomeRow(
-                    stored.seq,
-                    status,
-                    parked.attempts,
-                    parked.crashes,
-                    None,
-                    None,
-                    0,
-                    result=action.result,
-                    error=parked.error,
-                    reason=action.reason,
-                ),
-                now,
-            )
 
     def note(
         self,
@@ -183,3 +160,7 @@ class MemoryStore(MemoryCommands):
             if not lease.members:
                 del state.leases[lease_id]
         return len(doomed)
+
+
+def _standing(outcome: OutcomeRow) -> Standing:
+    return Standing(outcome.seq, outcome.status, outcome.attempts, outcome.crashes, outcome.error)

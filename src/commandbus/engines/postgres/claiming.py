@@ -9,7 +9,7 @@ import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import CommandStatus, ReplyOutcome
+from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
@@ -33,8 +33,9 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
 from commandbus.store.op import Op, Row, Rows, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
-from commandbus.store.replies import reply_command
-from commandbus.store.settling import AuditRow, OutcomeRow, Writes, plan_lost
+from commandbus.store.replies import reply_to_expired
+from commandbus.store.resolving import EXPIRED, Standing, plan_expired
+from commandbus.store.settling import AuditRow, Writes, plan_lost
 from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
@@ -265,14 +266,11 @@ class Claimer(Part):
         writes = Writes()
         for one in ended:
             seq, reason = one.seq, one.reason
-            if reason == "EXPIRED":
-                canceled = CommandStatus.CANCELED
-                writes.outcomes.append(
-                    OutcomeRow(
-                        seq, canceled, one.attempts, one.crashes, None, None, ran=0, reason=reason
-                    )
-                )
-                writes.audits.append(AuditRow(seq, AuditEventType.EXPIRED, {"reason": reason}))
+            if reason == EXPIRED:
+                standing = Standing(seq, CommandStatus.PENDING, one.attempts, one.crashes)
+                expired = plan_expired(standing)
+                writes.outcomes += expired.outcomes
+                writes.audits += expired.audits
             elif reason == "ENDED":
                 logger.warning(
                     "queue row %d of domain %s was dropped: its command has ended, and only another "
@@ -290,7 +288,7 @@ class Claimer(Part):
         replies = [
             _reply_to_expired(domain, one.reply_to, one)
             for one in ended
-            if one.reason == "EXPIRED" and one.reply_to is not None
+            if one.reason == EXPIRED and one.reply_to is not None
         ]
         try:
             batches = {one.seq: one.batch_id for one in ended}
@@ -459,12 +457,10 @@ def _by_age(claimed: Sequence[Claimed], ageing: int) -> list[Claimed]:
 def _reply_to_expired(domain: str, reply_to: str, one: Unclaimable) -> NewCommand:
     assert one.command_id is not None
     assert one.command_type is not None
-    return reply_command(
+    return reply_to_expired(
         reply_to,
         command_id=one.command_id,
         domain=domain,
         command_type=one.command_type,
         correlation_id=one.correlation_id or one.command_id,
-        outcome=ReplyOutcome.CANCELED,
-        reason="EXPIRED",
     )

@@ -10,23 +10,20 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import (
     PARKED,
     CommandStatus,
-    Transition,
-    after,
-    refuse_cancel,
     refuse_edit,
 )
 from commandbus.engines.postgres.batches import Batches
 from commandbus.engines.postgres.context import Context, Part
-from commandbus.engines.postgres.rows import Standing
+from commandbus.engines.postgres.rows import StandingRow
 from commandbus.engines.postgres.settle_query import Known, as_json
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import ORIGIN, Urgent, channel_of, in_schema
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement, Wake, autocommit, scalar
-from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
-from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
+from commandbus.store.resolving import plan_cancel, plan_resolution, plan_revoked
+from commandbus.store.settling import QueueRow, Writes
 
 _TABLES_BY_SEQ = (
     "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
@@ -47,18 +44,9 @@ class Operators(Part):
 
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         found = yield from self._standing(domain, command_id)
-        seq = found.seq
-        if not found.waits:
-            refuse_cancel(found.known_status)
-        yield Statement(self._sql.delete_waiting, (domain, found.priority, seq))
-        details = {"reason": reason} | ({"actor": actor} if actor else {})
-        canceled, attempts, crashes = (
-            CommandStatus.CANCELED, found.waiting_attempts, found.waiting_crashes,
-        )  # fmt: skip
-        outcome = OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
-        note = AuditRow(seq, AuditEventType.CANCELED, details)
-        writes = Writes(outcomes=[outcome], audits=[note])
-        known = Known({}, {seq}, {seq: found.batch_id})
+        writes = plan_cancel(found.standing, reason, actor)
+        yield Statement(self._sql.delete_waiting, (domain, found.priority, found.seq))
+        known = Known({}, {found.seq}, {found.seq: found.batch_id})
         yield from self._settler.write(domain, None, writes, known)
         yield Wake(domain)
 
@@ -85,8 +73,8 @@ class Operators(Part):
         yield Statement(self._sql.revoke_parked, (seq, reason))
         for status, sign in ((PARKED, -1), (CommandStatus.CANCELED, 1)):
             yield from self._batches.add_batch_counts(tally([(batch_id, status)], sign), "")
-        note = AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})
-        yield from self._settler.write(domain, None, Writes(audits=[note]), Known({}, {seq}, {}))
+        writes = Writes(audits=plan_revoked(found.standing, reason).audits)
+        yield from self._settler.write(domain, None, writes, Known({}, {seq}, {}))
 
     def announce(self, topic: str) -> Op[None]:
         if self._context.notify:
@@ -97,32 +85,13 @@ class Operators(Part):
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         found = yield from self._standing(domain, command_id)
         seq = found.seq
-        transition = Transition(f"operator_{action.kind}")
-        status = after(found.known_status, transition)
-        yield Statement(self._sql.take_up, (seq, domain, transition.upper()))
+        resolution = plan_resolution(found.standing, found.data, action)
+        yield Statement(self._sql.take_up, (seq, domain, resolution.act))
         yield from self._batches.add_batch_counts(tally([(found.batch_id, PARKED)], -1), "")
-        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(found.data))
-        writes = Writes(audits=[note])
-        if status is CommandStatus.PENDING:
+        if resolution.back:
             yield Statement(self._sql.send_back, (seq, action.data))
-            writes.requeues.append(QueueRow(seq, 0, 0, 0, delay=0))
-        else:
-            writes.outcomes.append(
-                OutcomeRow(
-                    seq,
-                    status,
-                    found.attempts,
-                    found.crashes,
-                    None,
-                    None,
-                    ran=0,
-                    result=action.result,
-                    error=read_failure(found.error),
-                    reason=action.reason,
-                )
-            )
         known = Known({seq: found.priority}, {seq}, {seq: found.batch_id})
-        yield from self._settler.write(domain, None, writes, known)
+        yield from self._settler.write(domain, None, resolution.writes, known)
 
     def note(
         self,
@@ -136,12 +105,12 @@ class Operators(Part):
         params = (command_id, domain, str(kind), as_json(details), parked)
         return bool((yield Statement(self._sql.note, params)))
 
-    def _standing(self, domain: str, command_id: UUID) -> Op[Standing]:
+    def _standing(self, domain: str, command_id: UUID) -> Op[StandingRow]:
         rows = yield Statement(self._sql.standing, (command_id, domain))
         if not rows:
             raise CommandNotFoundError(domain, command_id)
         (row,) = rows
-        return Standing(*row)
+        return StandingRow(*row)
 
     @autocommit
     def check(self) -> Op[None]:

@@ -15,6 +15,7 @@ from commandbus.store.reading import (
     read_failure,
     read_status,
 )
+from commandbus.store.resolving import Standing
 from commandbus.store.settling import Member
 from commandbus.store.trail import Facts
 
@@ -70,7 +71,7 @@ class KnownCommand(NamedTuple):
         return self.status is None and self.waiting_attempts is None
 
 
-class Standing(NamedTuple):
+class StandingRow(NamedTuple):
     """A row of the query `standing`: where a command stands."""
 
     seq: int
@@ -96,6 +97,13 @@ class Standing(NamedTuple):
         if self.status is not None:
             return CommandStatus(self.status)
         return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
+
+    @property
+    def standing(self) -> Standing:
+        status = self.known_status
+        if self.status is None:
+            return Standing(self.seq, status, self.waiting_attempts, self.waiting_crashes)
+        return Standing(self.seq, status, self.attempts, self.crashes, read_failure(self.error))
 
 
 class Depth(NamedTuple):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
-from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.rows import Head, as_heads, as_id
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest, NewCommand
-from commandbus.store.replies import reply_command
+from commandbus.store.replies import reply_to_expired
 from commandbus.store.sql_files import load
 from commandbus.store.suspects import Admission
 
@@ -59,14 +58,11 @@ def _aged(place: str, wanted: int, ageing: int) -> Op[list[Head]]:
     return nsmallest(wanted, rows, key=turn)
 
 
-def reply_to_expired(domain: str, reply_to: str, row: Head) -> NewCommand:
-    assert row.command_type is not None
-    return reply_command(
+def expired_reply(domain: str, reply_to: str, command_type: str, head: Head) -> NewCommand:
+    return reply_to_expired(
         reply_to,
-        command_id=as_id(row.command_id),
+        command_id=as_id(head.command_id),
         domain=domain,
-        command_type=row.command_type,
-        correlation_id=as_id(row.correlation_id),
-        outcome=ReplyOutcome.CANCELED,
-        reason="EXPIRED",
+        command_type=command_type,
+        correlation_id=as_id(head.correlation_id),
     )

@@ -9,10 +9,6 @@ from uuid import UUID
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import (
     PARKED,
-    CommandStatus,
-    Transition,
-    after,
-    refuse_cancel,
     refuse_edit,
 )
 from commandbus.domain.limits import place_of
@@ -21,7 +17,7 @@ from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.gates import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import (
-    Standing,
+    StandingRow,
     as_json,
     as_members,
     as_optional_id,
@@ -30,9 +26,9 @@ from commandbus.engines.sqlite.rows import (
 from commandbus.errors import CommandNotFoundError
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
 from commandbus.store.op import Op, Statement, Wake, scalar
-from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction, WaitingEdit
-from commandbus.store.settling import AuditRow, OutcomeRow
+from commandbus.store.resolving import plan_cancel, plan_resolution, plan_revoked
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 from commandbus.store.sql_files import load
 
 SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
@@ -58,15 +54,12 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
 
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         found = yield from self._standing(domain, command_id)
-        seq, place = found.seq, place_of(domain, found.requires)
-        if not found.waits:
-            refuse_cancel(found.known_status)
-        yield Statement(SQL.delete_queue, (place, found.priority, seq))
-        yield Statement(SQL.delete_scheduled, (seq,))
-        yield Statement(SQL.delete_held, (seq,))
-        counts = (found.waiting_attempts, found.waiting_crashes)
-        kind = AuditEventType.CANCELED
-        yield from self._end_waiting(domain, seq, *counts, reason, kind, actor, self._clock())
+        writes = plan_cancel(found.standing, reason, actor)
+        place = place_of(domain, found.requires)
+        yield Statement(SQL.delete_queue, (place, found.priority, found.seq))
+        yield Statement(SQL.delete_scheduled, (found.seq,))
+        yield Statement(SQL.delete_held, (found.seq,))
+        yield from self._end(domain, writes, self._clock())
 
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
         now = self._clock()
@@ -94,14 +87,11 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         if found.known_status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
-        seq, now, canceled = found.seq, self._clock(), CommandStatus.CANCELED
+        seq = found.seq
         yield Statement(SQL.delete_outcome, (seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
         yield from self._count_ends([(seq, PARKED)], -1)
-        yield from self._audit([AuditRow(seq, AuditEventType.CANCELED, {"reason": reason})], now)
-        counts, error = (found.attempts, found.crashes), read_failure(found.error)
-        outcome = OutcomeRow(seq, canceled, *counts, None, None, 0, error=error, reason=reason)
-        yield from self._end_one(domain, outcome, now)
+        yield from self._end(domain, plan_revoked(found.standing, reason), self._clock())
 
     def announce(self, topic: str) -> Op[None]:
         yield Wake(topic)
@@ -109,33 +99,17 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:
         now = self._clock()
         found = yield from self._standing(domain, command_id)
-        seq = found.seq
-        transition = Transition(f"operator_{action.kind}")
-        status = after(found.known_status, transition)
-        yield Statement(SQL.delete_outcome, (seq,))
+        resolution = plan_resolution(found.standing, found.data, action)
+        yield Statement(SQL.delete_outcome, (found.seq,))
         yield Statement(SQL.add_tally, (domain, PARKED, -1))
-        yield Statement(SQL.add_tally, (domain, transition.upper(), 1))
-        yield from self._count_ends([(seq, PARKED)], -1)
-        note = AuditRow(seq, AuditEventType(transition.upper()), action.details(found.data))
-        yield from self._audit([note], now)
-        if status is CommandStatus.PENDING:
-            yield Statement(SQL.send_back, (now, action.data, seq))
-            yield from self._route_back([(seq, 0, 0, 0)], now)
+        yield Statement(SQL.add_tally, (domain, resolution.act, 1))
+        yield from self._count_ends([(found.seq, PARKED)], -1)
+        yield from self._end(domain, resolution.writes, now)
+        if resolution.back:
+            yield Statement(SQL.send_back, (now, action.data, found.seq))
+            back = [(r.seq, r.attempts, r.crashes, r.releases) for r in resolution.writes.requeues]
+            yield from self._route_back(back, now)
             yield Wake(domain)
-            return
-        outcome = OutcomeRow(
-            seq,
-            status,
-            found.attempts,
-            found.crashes,
-            None,
-            None,
-            ran=0,
-            result=action.result,
-            error=read_failure(found.error),
-            reason=action.reason,
-        )
-        yield from self._end_one(domain, outcome, now)
 
     def note(
         self,
@@ -152,33 +126,21 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         yield from self._audit([AuditRow(found.seq, kind, dict(details))], self._clock())
         return True
 
-    def _find(self, domain: str, command_id: UUID) -> Op[Standing | None]:
+    def _find(self, domain: str, command_id: UUID) -> Op[StandingRow | None]:
         rows = yield Statement(SQL.standing, (command_id.bytes, domain))
-        return next((Standing(*row) for row in rows), None)
+        return next((StandingRow(*row) for row in rows), None)
 
-    def _standing(self, domain: str, command_id: UUID) -> Op[Standing]:
+    def _standing(self, domain: str, command_id: UUID) -> Op[StandingRow]:
         found = yield from self._find(domain, command_id)
         if found is None:
             raise CommandNotFoundError(domain, command_id)
         return found
 
-    def _end_waiting(
-        self,
-        domain: str,
-        seq: int,
-        attempts: int,
-        crashes: int,
-        reason: str,
-        kind: AuditEventType,
-        actor: str | None,
-        now: int,
-    ) -> Op[None]:
-        """A command that nobody runs ends as CANCELED; its waiting row is gone already."""
-        details = {"reason": reason} | ({"actor": actor} if actor else {})
-        yield from self._audit([AuditRow(seq, kind, details)], now)
-        canceled = CommandStatus.CANCELED
-        outcome = OutcomeRow(seq, canceled, attempts, crashes, None, None, ran=0, reason=reason)
-        yield from self._end_one(domain, outcome, now)
+    def _end(self, domain: str, writes: Writes, now: int) -> Op[None]:
+        """Commands that no worker runs end; their waiting rows are gone already."""
+        yield from self._audit(writes.audits, now)
+        for outcome in writes.outcomes:
+            yield from self._end_one(domain, outcome, now)
 
     def _end_one(self, domain: str, outcome: OutcomeRow, now: int) -> Op[None]:
         yield Statement(SQL.insert_outcome, outcome_params(outcome, now))

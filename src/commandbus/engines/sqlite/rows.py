@@ -16,6 +16,7 @@ from commandbus.domain.payload import Unreadable
 from commandbus.store.op import Rows
 from commandbus.store.reading import noted_failure, read_columns, read_failure
 from commandbus.store.records import Claimed, NewCommand
+from commandbus.store.resolving import Standing
 from commandbus.store.settling import Member, OutcomeRow
 
 _encode = msgspec.json.Encoder().encode
@@ -64,6 +65,10 @@ class Head(NamedTuple):
     batch_id: bytes | None
     due_at: int
     available_at: int
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.seq, CommandStatus.PENDING, self.attempts, self.crashes)
 
     def is_unfit(self, now: int) -> bool:
         """Whether it has no sound command, or one that has expired."""
@@ -125,7 +130,7 @@ class KnownCommand(NamedTuple):
         return self.status is None and self.waiting_attempts is None
 
 
-class Standing(NamedTuple):
+class StandingRow(NamedTuple):
     """A row of the query `standing`: where a command stands."""
 
     seq: int
@@ -145,6 +150,13 @@ class Standing(NamedTuple):
         if self.status is not None:
             return CommandStatus(self.status)
         return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
+
+    @property
+    def standing(self) -> Standing:
+        status = self.known_status
+        if self.status is None:
+            return Standing(self.seq, status, self.waiting_attempts, self.waiting_crashes)
+        return Standing(self.seq, status, self.attempts, self.crashes, read_failure(self.error))
 
 
 class Lease(NamedTuple):

@@ -21,7 +21,7 @@ from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.gates import Routed, Waiting
-from commandbus.engines.sqlite.heads import reply_to_expired, take_head
+from commandbus.engines.sqlite.heads import expired_reply, take_head
 from commandbus.engines.sqlite.lane import undoable
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
@@ -52,6 +52,7 @@ from commandbus.store.records import (
     with_pending,
 )
 from commandbus.store.rescuing import StuckLeases
+from commandbus.store.resolving import plan_expired
 from commandbus.store.settling import (
     AuditRow,
     Member,
@@ -300,13 +301,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             if head.command_type is None:
                 yield from self._park_orphan(domain, head, now)
                 continue
-            counts = (head.attempts, head.crashes)
-            kind = AuditEventType.EXPIRED
-            yield from self._end_waiting(domain, head.seq, *counts, "EXPIRED", kind, None, now)
+            yield from self._end(domain, plan_expired(head.standing), now)
             if head.batch_id is not None:
                 yield Wake(BATCHES)
             if head.reply_to is not None:
-                reply = reply_to_expired(domain, head.reply_to, head)
+                reply = expired_reply(domain, head.reply_to, head.command_type, head)
                 yield from self.insert([reply], Capacity())
         return fit
 

@@ -14,7 +14,7 @@ from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.erasing import Eraser
 from commandbus.engines.postgres.operators import Operators
 from commandbus.engines.postgres.pgmq.base import Messages, Waiting
-from commandbus.engines.postgres.rows import Standing
+from commandbus.engines.postgres.rows import StandingRow
 from commandbus.engines.postgres.settle_query import UNPROVED
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import ORIGIN
@@ -31,7 +31,7 @@ class PgmqOperators(Operators):
         super().__init__(context, settler, batches)
         self._messages = messages
 
-    def _standing(self, domain: str, command_id: UUID) -> Op[Standing]:
+    def _standing(self, domain: str, command_id: UUID) -> Op[StandingRow]:
         standing = yield from super()._standing(domain, command_id)
         seq = standing.seq
         if standing.status is not None or standing.waits:
