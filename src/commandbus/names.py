@@ -42,8 +42,8 @@ from commandbus.settings import BusSettings as BusSettings
 from commandbus.settings import WorkerSettings as WorkerSettings
 from commandbus.worker.context import HandlerContext as HandlerContext
 from commandbus.worker.handlers import HandlerRegistry as HandlerRegistry
-from commandbus.worker.handlers import handler as handler
 from commandbus.worker.health import HealthState as HealthState
 from commandbus.worker.health import HealthStatus as HealthStatus
+from commandbus.worker.marking import handler as handler
 from commandbus.worker.signatures import PROVIDED as PROVIDED
 from commandbus.worker.signatures import Provided as Provided

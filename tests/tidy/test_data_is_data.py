@@ -9,9 +9,9 @@ CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 
 # What becomes code in these places is the programmer's own: an annotation of a handler, the names that
 # this package exports, the folders of its SQL, the operations that the table of actions names, the
-# commands of the command line, the app that its caller names, with the modules that an app of Celery
-# includes, the types of a command's parameters, and the registries that Django's settings name. A
-# child process imports the modules of handlers that its worker has registered.
+# commands of the command line and of its second distribution, the app that its caller names, with the
+# modules that an app of Celery includes, the types of a command's parameters, and the registries that
+# Django's settings name. A child process imports the modules of handlers that its worker registered.
 OWN_CODE = {
     ("domain/exact.py", "eval"),
     ("interfaces/integrations/django/handling.py", "import_string"),
@@ -23,6 +23,7 @@ OWN_CODE = {
     ("worker/isolation/options.py", "import_module"),
     ("runtimes/children/child.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
+    ("interfaces/cli/lab.py", "import_module"),
     ("interfaces/integrations/celery/app.py", "import_module"),
 }
 

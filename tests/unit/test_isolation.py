@@ -21,12 +21,13 @@ from commandbus.errors import (
 )
 from commandbus.runtimes.children.cgroup import Cgroup, find_parent
 from commandbus.testing.conformance import isolated_handlers
-from commandbus.worker.handlers import HandlerRegistry, handler
+from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.crossing import CrossedError, pack, unpack
 from commandbus.worker.isolation.messages import Done, FromChild, Inbox, Ready, frame
 from commandbus.worker.isolation.options import check_runnable, isolated_of
 from commandbus.worker.isolation.preparing import check_not_preparing, prepare
 from commandbus.worker.isolation.verdicts import KILL_GRACE, Death, Watch, died
+from commandbus.worker.marking import handler
 from commandbus.worker.signatures import Provided
 
 MB = 1024**2

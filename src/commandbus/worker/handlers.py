@@ -49,6 +49,7 @@ from commandbus.worker.mapping import (
     check_errors,
     translate,
 )
+from commandbus.worker.marking import MARK, Function, Mark
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.options import (
     HandlerOptions,
@@ -74,14 +75,11 @@ from commandbus.worker.typed import (
     command_of,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
 P = ParamSpec("P")
 R = TypeVar("R")
 Target = TypeVar("Target")
 Declaration = TypeVar("Declaration", bound=type[Process[Any]])
-
-_MARK = "__commandbus_handler__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +117,6 @@ class Handler:
         """What it takes, for messages."""
         kind = self.payload_type
         return "any JSON" if kind is Any else getattr(kind, "__name__", str(kind))
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What `@handler` leaves on a method until its object is registered."""
-
-    domain: str
-    command_type: str
-    options: HandlerOptions
-
-
-def handler(
-    domain: str, command_type: str, **options: Unpack[HandlerOptions]
-) -> Callable[[Function], Function]:
-    """Mark a method as the handler of a command type; `registry.register_instance(obj)` then
-    registers all marked methods of an object. The options are those of `HandlerRegistry.handler`."""
-
-    def mark(function: Function) -> Function:
-        check_options(function, options)
-        setattr(function, _MARK, _Mark(domain, command_type, options))
-        return function
-
-    return mark
 
 
 class HandlerRegistry:
@@ -442,8 +417,8 @@ class HandlerRegistry:
         registered. Raises ConfigurationError when there is none."""
         found: list[tuple[str, str]] = []
         for name in dir(type(instance)):
-            mark = getattr(getattr(type(instance), name, None), _MARK, None)
-            if isinstance(mark, _Mark):
+            mark = getattr(getattr(type(instance), name, None), MARK, None)
+            if isinstance(mark, Mark):
                 method = getattr(instance, name)
                 self.register(mark.domain, mark.command_type, method, **mark.options)
                 found.append((mark.domain, mark.command_type))

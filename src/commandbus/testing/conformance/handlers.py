@@ -22,7 +22,8 @@ from commandbus.testing.conformance.helpers import AT_ONCE, registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.handlers import HandlerRegistry, handler
+from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.marking import handler
 
 
 class Warehouse:
