@@ -11,7 +11,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import resource
 import runpy
 import signal
 import socket
@@ -224,7 +223,7 @@ class Child:
             return Done(self._result_of(call))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its process
             if call.memory is not None:
-                _limit_memory(resource.RLIM_INFINITY)  # to be able to say so
+                _limit_memory(None)  # to be able to say so
             cause: Any = "handler"
             if isinstance(error, MemoryError) and call.memory is not None:
                 cause = "memory"
@@ -237,7 +236,7 @@ class Child:
             self._in_handler = False
             self._task = None
             if call.memory is not None:
-                _limit_memory(resource.RLIM_INFINITY)
+                _limit_memory(None)
             with suppress(OSError, ValueError, AttributeError):  # it may be closed, or none
                 sys.stdout.flush()
 
@@ -342,12 +341,15 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
-def _limit_memory(size: int) -> None:
-    """Bound what this process may reserve. Private memory, not address space: libraries map much more
-    than they use."""
+def _limit_memory(size: int | None) -> None:
+    """Bound what this process may reserve, or no longer. Private memory, not address space: libraries
+    map much more than they use."""
+    import resource  # Windows has none
+
     kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     most = resource.getrlimit(kind)[1]
-    bounds = [bound for bound in (size, most) if bound != resource.RLIM_INFINITY]
+    wanted = resource.RLIM_INFINITY if size is None else size
+    bounds = [bound for bound in (wanted, most) if bound != resource.RLIM_INFINITY]
     with suppress(ValueError, OSError):  # a system may not have it
         resource.setrlimit(kind, (min(bounds, default=resource.RLIM_INFINITY), most))
 
