@@ -89,7 +89,7 @@ def _parameters(action: Action) -> Any:
             yield _made(key.name, str | None, shown, None)
     for param in sorted(_own(action), key=lambda param: not param.positional):
         yield _of_param(param)
-    if any(param.edits for param in action.params):
+    if action.subject.noun == "command" and any(param.edits for param in action.params):
         told = "module:registry, to check --data against the handler's type."
         yield _made("app", str | None, typer.Option("--app", help=told), None)
     must = action.reason == "required" and not action.reason_default
