@@ -70,7 +70,7 @@ class Children:
         self._reported_at = -inf
         self._changed = threading.Condition()
         self._all: set[Child] = set()
-        self._idle: list[Child | OSError] = []
+        self._idle: list[Child | Exception] = []
         """Those that may be taken; an error when one could not be started."""
         self._running: dict[int, tuple[Child, int]] = {}
         """Which child runs a command, by its sequence, and under which lease."""
@@ -159,7 +159,7 @@ class Children:
             if self._stopping:
                 raise ChildEnded(End.STOPPED)
             found = self._idle.pop()
-        if isinstance(found, OSError):
+        if isinstance(found, Exception):
             raise TransientCommandError(
                 "CHILD_NOT_STARTED", f"No child process could be started: {found}."
             ) from found
@@ -213,8 +213,8 @@ class Children:
             if self._stopping:
                 continue
             try:
-                found: Child | OSError = Child(self._setup())
-            except OSError as error:
+                found: Child | Exception = Child(self._setup())
+            except Exception as error:  # this thread must go on; the call that waits raises it
                 logger.warning("cannot start a child process: %s", error)
                 found = error
             with self._changed:
@@ -236,7 +236,7 @@ class Children:
         main = main_source() if "__main__" in self._modules else None
         modules = [name for name in self._modules if name != "__main__"]
         level = logging.getLogger().level
-        return Setup(os.getpid(), [*sys.path], [*sys.argv], main, modules, level)
+        return Setup(os.getpid(), [str(one) for one in sys.path], [*sys.argv], main, modules, level)
 
     # One call.
 
@@ -252,6 +252,8 @@ class Children:
             child.calls += 1
             self._running[claimed.seq] = (child, claimed.lease_id)
         try:
+            if not context._desk.holds(claimed.lease_id):  # it may have waited long for its child
+                raise ChildEnded(End.LEASE_GONE)
             request = context._desk.requests.get(claimed.seq)
             if request is not None and request.terminate:
                 raise ChildEnded(End.CANCELED)

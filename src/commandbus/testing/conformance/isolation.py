@@ -271,6 +271,22 @@ class IsolationSuite:
             eventually(lambda: not any(map(alive, pids)))
             assert running.metrics.children == 0
 
+    def test_a_lost_lease_ends_the_child(self, bus: Harness, tmp_path: Path) -> None:
+        path = tmp_path / "pids"
+        registry = isolated(handlers.start_another)
+        with bus.run_worker(
+            registry, concurrency=1, visibility_timeout=1, statement_timeout=0.5
+        ) as run:
+            command_id = bus.send(data=str(path))
+            eventually(lambda: bus.get(command_id).progress, START_SECONDS)
+            bus.pause()
+            bus.advance(2)
+            eventually(lambda: run.metrics.child_kills.get("lease"))
+            pids = [int(pid) for pid in path.read_text().split()]
+            eventually(lambda: not any(map(alive, pids)))
+            assert run.metrics.leases_lost == 1
+            eventually(lambda: run.worker.in_flight_count == 0)
+
     def test_concurrency_counts_children(self, bus: Harness) -> None:
         registry = isolated(handlers.wait_for_cancel)
         with bus.run_worker(registry, concurrency=2) as running:
