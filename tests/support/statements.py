@@ -2,7 +2,7 @@
 
 from commandbus.engines.postgres.claim_query import claim_query
 from commandbus.engines.postgres.insert_query import insert_query, limited_insert, single_insert
-from commandbus.engines.postgres.processes import list_query
+from commandbus.engines.postgres.processes import add_query, change_query, list_query
 from commandbus.engines.postgres.settle_query import settle_query
 
 
@@ -16,6 +16,8 @@ def made(schema: str = "commandbus") -> dict[str, str]:
         "insert_commands": insert_query(schema).sql,
         "insert_command": single_insert(schema),
         "limited insert_commands": limited_insert(schema).sql,
+        "add_processes": add_query(schema).sql,
+        "put_processes": change_query(schema).sql,
         "processes": list_query(schema, None).sql,
         "processes ended": list_query(schema, True).sql,
         "processes not ended": list_query(schema, False).sql,

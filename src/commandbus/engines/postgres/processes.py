@@ -11,34 +11,60 @@ import msgspec
 
 from commandbus.domain.moment import SECOND
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
-from commandbus.engines.postgres.arrays import integers, numbers, texts, unless
+from commandbus.engines.postgres.arrays import numbers, texts
 from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.failures import UniqueViolation
 from commandbus.engines.postgres.statements import Atomic, parts
-from commandbus.engines.postgres.templates import Query, compile_query
+from commandbus.engines.postgres.templates import (
+    BIGINT,
+    BOOLEAN,
+    TEXT,
+    UUID_,
+    Columns,
+    Query,
+    Values,
+    compile_query,
+    optional,
+)
 from commandbus.store.op import Op, Read, Statement, autocommit, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
+
+ADDED = Columns(
+    "added",
+    process_id=UUID_,
+    process_type=TEXT,
+    reply_to=TEXT,
+    status=TEXT,
+    state=TEXT,
+    progress=TEXT,
+    error=TEXT.unless(None),
+    due_in=optional(BIGINT).unless(None),
+    batch_id=UUID_.unless(None),
+    parent_id=UUID_.unless(None),
+    ended=BOOLEAN.unless(False),
+)
+CHANGED = Columns(
+    "changed",
+    process_id=UUID_,
+    version=BIGINT,
+    status=TEXT,
+    state=TEXT,
+    progress=TEXT,
+    error=TEXT.unless(None),
+    due_in=optional(BIGINT).unless(None),
+    ended=BOOLEAN.unless(False),
+)
+EVENTS = Columns("events", process_id=UUID_, kind=TEXT, step=TEXT, command_id=UUID_, details=TEXT)
 
 
 class Processes(Part):
     def add_processes(
         self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
     ) -> Op[list[UUID]]:
-        params = (
-            numbers(row.process_id for row in rows),
-            texts(row.process_type for row in rows),
-            texts(row.reply_to for row in rows),
-            texts(row.status for row in rows),
-            texts(row.state for row in rows),
-            texts(row.progress for row in rows),
-            unless(None, [row.error for row in rows], texts),
-            unless(None, [row.due_in for row in rows]),
-            unless(None, [row.batch_id for row in rows]),
-            unless(None, [row.parent_id for row in rows]),
-            unless(False, [row.ended for row in rows]),
-        )
+        values = ADDED(**{name: [getattr(row, name) for row in rows] for name in ADDED.names})
+        query = add_query(self._context.schema)
         try:
-            taken = yield Atomic(self._sql.add_processes, params + _event_columns(events))
+            taken = yield Atomic(query.sql, query.params(values | _event_columns(events)))
         except UniqueViolation as error:
             return [row.process_id for row in rows if str(row.process_id) in error.detail] or [
                 rows[0].process_id
@@ -48,17 +74,9 @@ class Processes(Part):
     def put_processes(
         self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
     ) -> Op[list[UUID]]:
-        params = (
-            numbers(row.process_id for row in rows),
-            integers(row.version for row in rows),
-            texts(row.status for row in rows),
-            texts(row.state for row in rows),
-            texts(row.progress for row in rows),
-            unless(None, [row.error for row in rows], texts),
-            unless(None, [row.due_in for row in rows]),
-            unless(False, [row.ended for row in rows]),
-        )
-        written = yield Atomic(self._sql.put_processes, params + _event_columns(events))
+        values = CHANGED(**{name: [getattr(row, name) for row in rows] for name in CHANGED.names})
+        query = change_query(self._context.schema)
+        written = yield Atomic(query.sql, query.params(values | _event_columns(events)))
         known = {process_id for (process_id,) in written}
         return [row.process_id for row in rows if row.process_id not in known]
 
@@ -104,6 +122,16 @@ class Processes(Part):
 
 
 @cache
+def add_query(schema: str) -> Query:
+    return compile_query(parts(schema, "process_write.sql").add_processes, [ADDED, EVENTS])
+
+
+@cache
+def change_query(schema: str) -> Query:
+    return compile_query(parts(schema, "process_write.sql").put_processes, [CHANGED, EVENTS])
+
+
+@cache
 def list_query(schema: str, ended: bool | None) -> Query:
     """The list of processes; of those that have ended, of the others, or of all."""
     found = parts(schema, "process_list.sql")
@@ -111,14 +139,8 @@ def list_query(schema: str, ended: bool | None) -> Query:
     return compile_query(found.query_processes, narrow=narrow)
 
 
-def _event_columns(events: Sequence[ProcessEventRow]) -> tuple[str, ...]:
-    return (
-        numbers(event.process_id for event in events),
-        texts(event.kind for event in events),
-        texts(event.step for event in events),
-        numbers(event.command_id for event in events),
-        texts(event.details for event in events),
-    )
+def _event_columns(events: Sequence[ProcessEventRow]) -> Values:
+    return EVENTS(**{name: [getattr(event, name) for event in events] for name in EVENTS.names})
 
 
 def _row(row: Any) -> ProcessRow:
