@@ -183,11 +183,12 @@ class _Failing:
 
 @contextmanager
 def failing(bus: Harness, kind: str) -> Iterator[None]:
+    write = bus.store.put_document
     bus.store.put_document = _Failing(bus.store, kind)
     try:
         yield
     finally:
-        del bus.store.put_document
+        bus.store.put_document = write
 
 
 def records(bus: Harness) -> list[tuple[str | None, str, str | None]]:

@@ -144,9 +144,10 @@ def smuggle(bus: Harness, domain: str, command_type: str, data: Any, correlation
 @contextmanager
 def spy_on(target: Any, name: str, *failures: BaseException) -> Iterator[Spy]:
     """Watch `target.name` for the length of a block; the first calls raise `failures`."""
-    spy = Spy(getattr(target, name), failures)
+    watched = getattr(target, name)
+    spy = Spy(watched, failures)
     setattr(target, name, spy)
     try:
         yield spy
     finally:
-        delattr(target, name)
+        setattr(target, name, watched)
