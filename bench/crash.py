@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 
@@ -36,6 +37,8 @@ DOMAIN = "crash"
 PROCESSES = 3
 KILLERS = 3
 BACKLOG = 2_000
+WORKING_SECONDS = 0.3, 1.0
+"""So long a process has been working when it is killed."""
 BAR_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 ENGINES = ("sqlite", "postgres", "pgmq")
@@ -122,10 +125,15 @@ def load(bus: SyncCommandBus, chance: random.Random) -> Iterator[None]:
 def kill_one(fleet: Fleet, leases: CountLeases, chance: random.Random) -> float:
     """Seconds from the kill of a process that holds commands until it holds none."""
     worker = fleet.serving.get(timeout=PATIENCE_SECONDS)
+    time.sleep(chance.uniform(*WORKING_SECONDS))
     wait_for(lambda: leases(worker) > 0, f"{worker} has claimed something")
-    time.sleep(chance.uniform(0.0, 0.1))
     os.kill(int(worker.split("-")[-2]), signal.SIGKILL)
     return wait_for(lambda: leases(worker) == 0, f"the commands of {worker} are given back", 40.0)
+
+
+def is_parked(bus: SyncCommandBus, command_id: UUID) -> bool:
+    record = bus.get_command(command_id)
+    return record is not None and record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 
 def measure(url: str, folder: Path, kills: int, runtime: list[str], leases: CountLeases) -> bool:
@@ -137,7 +145,7 @@ def measure(url: str, folder: Path, kills: int, runtime: list[str], leases: Coun
                 took = sorted(kill_one(fleet, leases, chance) for _ in range(kills))
             wait_for(lambda: bus.stats(DOMAIN).depth == 0, "the backlog is done")
             killers = [bus.send(DOMAIN, "Kill").command_id for _ in range(KILLERS)]
-            wait_for(lambda: bus.stats(DOMAIN).parked >= KILLERS, "the killers are parked")
+            wait_for(lambda: all(is_parked(bus, one) for one in killers), "the killers are parked")
         finally:
             fleet.stop()
         parked = bus.query_commands(

@@ -48,7 +48,8 @@ GONE = ProcessIdentity(2**22 + 1, 1, "an earlier start", "", this_process().host
 
 def claimed(seq: int, lease_id: int = 7) -> Claimed:
     names: dict[str, Any] = dict.fromkeys(Claimed.__struct_fields__)
-    return Claimed(**names | {"seq": seq, "lease_id": lease_id, "attempt": 1})
+    names.update(seq=seq, lease_id=lease_id, attempt=1)
+    return Claimed(**names)
 
 
 def settlement(seq: int, lease_id: int = 7) -> Settlement:

@@ -182,6 +182,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             hub.unregister(waiter)
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:
+        if self._execution.recorder is not None:  # it runs as well, and this is its command, too
+            self._execution.recorder.began(claimed)
         limit = self._execution.limit(claimed)
         session, is_async = self._bus.session, self.context_type is HandlerContext
         bus = self._bus_over(session, is_async, False)

@@ -443,7 +443,10 @@ class WorkerBase:
 
     def _settle_by_hand(self, received: ReceivedCommand, outcome: Outcome) -> Op[None]:
         claimed = received.claimed
-        report = yield from self._engine.store.settle([settlement_of(claimed, outcome)])
+        settlement = settlement_of(claimed, outcome)
+        report = yield from self._engine.store.settle([settlement])
+        if self._execution.recorder is not None:
+            self._execution.recorder.settled([settlement])
         if report.batches:
             yield Wake(BATCHES)
         if report.lost:

@@ -170,6 +170,7 @@ class FlightRecorder:
 
 def lock(fd: int) -> None:
     """Raises BlockingIOError or PermissionError while another process holds the lock of a file."""
+    assert fcntl is not None
     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

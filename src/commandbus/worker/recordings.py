@@ -72,6 +72,8 @@ class Recording(msgspec.Struct, frozen=True):
 def read_recording(data: bytes) -> Recording:
     """Raises DamagedRecorderError. An entry that was being written counts as not begun."""
     header = _header(data)
+    if len(data) != file_size(header.capacity):
+        raise DamagedRecorderError("its length is not what its header says")
     running: dict[Run, float] = {}
     finished: set[Run] = set()
     for place in range(HEADER_BYTES, file_size(header.capacity), ENTRY_BYTES):
@@ -96,8 +98,8 @@ def _header(data: bytes) -> Header:
         header = msgspec.json.decode(encoded, type=Header)
     except msgspec.DecodeError as error:
         raise DamagedRecorderError(f"its header cannot be read: {error}") from None
-    if not 0 < header.capacity <= CAPACITY_MAX or len(data) != file_size(header.capacity):
-        raise DamagedRecorderError("its length is not what its header says")
+    if not 0 < header.capacity <= CAPACITY_MAX:
+        raise DamagedRecorderError("its capacity is not one of a recorder")
     return header
 
 
@@ -136,18 +138,14 @@ class Recordings:
         found: list[DeadWorker] = []
         for path in self._paths():
             try:
-                dead = self._look_at(path)
+                dead = self._look_at(path, of)
             except DamagedRecorderError as error:
                 logger.warning("the flight recorder %s is removed: %s", path, error)
                 continue
             except OSError as error:
                 logger.debug("the flight recorder %s is left alone: %s", path, error)
                 continue
-            if dead is None:
-                continue
-            if self._is_left_to_its_supervisor(path, dead.recording.header, of):
-                dead.leave()
-            else:
+            if dead is not None:
                 found.append(dead)
         return found
 
@@ -177,9 +175,12 @@ class Recordings:
             if path.name.endswith(SUFFIX) and path not in owned_here():
                 yield path
 
-    def _look_at(self, path: Path) -> DeadWorker | None:
+    def _look_at(self, path: Path, asking: int) -> DeadWorker | None:
         fd = _open(path)
         try:
+            # Before it is locked, so that the supervisor finds it free.
+            if self._is_left_to_others(path, fd, asking):
+                return None
             with suppress(BlockingIOError, PermissionError):  # its owner lives, or another acts on it
                 lock(fd)
                 found = os.fstat(fd)
@@ -206,7 +207,16 @@ class Recordings:
             return None
         return DeadWorker(path, fd, recording)
 
-    def _is_left_to_its_supervisor(self, path: Path, header: Header, asking: int) -> bool:
+    def _is_left_to_others(self, path: Path, fd: int, asking: int) -> bool:
+        """Whether its process is seen alive, or has a supervisor that knows how it ended and has had no
+        time to act."""
+        try:
+            header = _header(os.pread(fd, HEADER_BYTES, 0))
+        except DamagedRecorderError:
+            return False
+        if header.process.is_seen_alive(this_process()):
+            self._seen.pop(path, None)
+            return True
         supervisor = header.supervisor
         if not supervisor or supervisor == asking or not _exists(supervisor):
             return False
