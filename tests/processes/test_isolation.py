@@ -102,7 +102,8 @@ def test_thirty_hard_timeouts_leave_nothing_behind() -> None:
             assert worker.metrics.child_kills["timeout"] >= 25
             gc.collect()
             assert resident() - memory < 8 * 1024**2
-            assert open_files() <= before + 4  # one more child may be warm
+            # One more child may be warm, and one that is being started has more files for a moment.
+            eventually(lambda: open_files() <= before + 4)
             assert worker.metrics.children <= 2
         assert worker.metrics.children == 0
     assert open_files() <= files
