@@ -134,7 +134,8 @@ class SideBySide:
         """Also whose turn it is among several domains, so that an example repeats exactly."""
         self.run(lambda scope: scope.store.purge(None))
         for engine in self.engines:
-            engine.store._turn = 0
+            transport = getattr(engine.store, "transport", None)
+            (engine.store if transport is None else transport.claimer)._turn = 0
 
 
 @contextmanager
