@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.processes import journal
+from tests.os_processes import journal
 
 Event = dict[str, Any]
 

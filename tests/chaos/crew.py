@@ -1,8 +1,8 @@
 """Worker processes for runs of schedules, batches and breakers; and what their handlers do.
 
 `python -m tests.chaos.crew '{"url": …, "folder": …, "runtime": …, "concurrency": …}'`, as a child of
-tests.processes.lab. Files in the folder are switches: `repaired` lets broken members pass, `down` makes
-the target fail.
+tests.os_processes.lab. Files in the folder are switches: `repaired` lets broken members pass, `down`
+makes the target fail.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from commandbus import (
     Worker,
 )
 from commandbus.sync import SyncCommandBus, SyncWorker
-from tests.processes.journal import Journal
-from tests.processes.lab import Child
+from tests.os_processes.journal import Journal
+from tests.os_processes.lab import Child
 
 DOMAIN = "crew"
 TARGET = "bank"

@@ -34,7 +34,7 @@ from tests.chaos.stay import stay_at
 from tests.chaos.storm import start_together, storm
 from tests.chaos.trial import Trial, lanes
 from tests.failpoints.sweep import cases_of, stores, sweep
-from tests.processes.nursery import ROOT
+from tests.os_processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
 
 LANES = 2

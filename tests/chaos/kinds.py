@@ -16,9 +16,9 @@ from commandbus import (
     RetryPolicy,
     TransientCommandError,
 )
-from tests.processes.child import Config
-from tests.processes.handlers import ONCE_MORE, add_poison
-from tests.processes.journal import Journal
+from tests.os_processes.child import Config
+from tests.os_processes.handlers import ONCE_MORE, add_poison
+from tests.os_processes.journal import Journal
 
 DOMAINS = ("orders", "mails")
 SOON = RetryPolicy(max_attempts=3, backoff_schedule=[0.05, 0.2])

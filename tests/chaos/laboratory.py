@@ -19,8 +19,8 @@ from tests.chaos.catalogue import READERS, switch_on
 from tests.chaos.kinds import DOMAINS, LIMIT, LIMITED, TICK
 from tests.chaos.places import Place
 from tests.chaos.tables import Tables, read
-from tests.processes.journal import Journal
-from tests.processes.lab import Child, wait_until
+from tests.os_processes.journal import Journal
+from tests.os_processes.lab import Child, wait_until
 
 RESUME_SECONDS_MAX = 10.0
 """P15: after a server is back, every worker has begun a handler again."""

@@ -16,7 +16,7 @@ from commandbus import SendRequest
 from commandbus.sync import SyncCommandBus
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.chaos.trial import Trial
-from tests.processes.lab import Child, wait_until
+from tests.os_processes.lab import Child, wait_until
 
 WORKERS = 10
 BOUND = 5.0
@@ -74,7 +74,7 @@ def _worker(url: str, domain: str, effects: Path, number: int) -> Child:
         "poll_interval": 60.0,
         "concurrency": 2,
     }
-    return Child("tests.processes.child", config)
+    return Child("tests.os_processes.child", config)
 
 
 def _listening(admin: psycopg.Connection) -> int:

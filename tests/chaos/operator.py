@@ -13,8 +13,8 @@ from commandbus import CommandBusError, CommandStatus, InvalidOperationError, St
 from commandbus.records import Cancellation
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
 from tests.chaos.kinds import DOMAINS, OPERATED
-from tests.processes.child import Config, obey, say
-from tests.processes.journal import Journal
+from tests.os_processes.child import Config, obey, say
+from tests.os_processes.journal import Journal
 
 PAUSE_SECONDS = 0.5
 """How long a domain is paused at most."""

@@ -30,8 +30,8 @@ from commandbus.domain.breaker import BreakerState
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.chaos.crew import COOLDOWN, DOMAIN, PROBES, TARGET, THRESHOLD, crew, recruit
-from tests.processes import journal
-from tests.processes.lab import wait_until
+from tests.os_processes import journal
+from tests.os_processes.lab import wait_until
 
 Verdict = tuple[int, str, list[str]]
 """How many commands, what came of them, and what is wrong; nothing, if it went as promised."""

@@ -28,7 +28,7 @@ from tests.chaos.places import PostgresPlace, place_named
 from tests.chaos.saga_process import Order, PlaceOrder
 from tests.chaos.timeliness import AWAY_SECONDS
 from tests.chaos.trial import Trial
-from tests.processes.lab import Child, wait_until
+from tests.os_processes.lab import Child, wait_until
 
 RESUME_SECONDS_MAX = 10.0
 CALL_SECONDS = 5.0

@@ -13,8 +13,8 @@ from tests.chaos.kinds import DOMAINS, registry_for
 from tests.chaos.operator import Operator
 from tests.chaos.recording import record
 from tests.chaos.sender import Sender
-from tests.processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
-from tests.processes.journal import Journal
+from tests.os_processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
+from tests.os_processes.journal import Journal
 
 
 def open_patiently(url: str) -> SyncCommandBus:

@@ -16,8 +16,8 @@ from commandbus import SendRequest
 from commandbus.sync import SyncCommandBus
 from tests.chaos.places import place_named
 from tests.chaos.trial import Trial
-from tests.processes.journal import read
-from tests.processes.lab import DOMAIN, Child, wait_until
+from tests.os_processes.journal import read
+from tests.os_processes.lab import DOMAIN, Child, wait_until
 
 LATE_SECONDS = 0.1
 COUNT = 200
@@ -33,7 +33,7 @@ def punctual(on: str, seed: int, backlog: int = BACKLOG) -> Trial:
         config = {"role": "worker", "url": place.url, "domain": DOMAIN, "effects": str(effects)}
         with SyncCommandBus(place.bus_url, migrate=True) as bus:
             children = [
-                Child("tests.processes.child", config | {"runtime": runtime, "concurrency": 4})
+                Child("tests.os_processes.child", config | {"runtime": runtime, "concurrency": 4})
                 for runtime in ("asyncio", "threads")
             ]
             try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from commandbus.errors import LeaseLost
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
-from tests.processes.journal import Journal, now
+from tests.os_processes.journal import Journal, now
 
 FINAL = {"Succeeded", "Rejected", "Parked", "Canceled"}
 Order = tuple[str, Any, float]

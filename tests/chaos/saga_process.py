@@ -19,7 +19,7 @@ from commandbus import (
 )
 from commandbus.processes import Process, step
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
-from tests.processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
+from tests.os_processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
 
 DOMAIN = "saga"
 STEPS = ("reserve", "charge", "ship")

@@ -17,7 +17,7 @@ from tests.chaos import sagas
 from tests.chaos.saga_process import PlaceOrder
 from tests.chaos.timeliness import LOAD_SECONDS, STOP_SECONDS
 from tests.chaos.trial import Trial
-from tests.processes.lab import wait_until
+from tests.os_processes.lab import wait_until
 
 RESUME_SECONDS_MAX = 10.0
 AWAY_SECONDS = (5.0, 8.0)

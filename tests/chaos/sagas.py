@@ -21,7 +21,7 @@ from commandbus.processes import ProcessEvent, ProcessRecord, ProcessStart, Proc
 from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncTroubleshootingQueue
 from tests.chaos.case import Violation
 from tests.chaos.saga_process import STEPS, UNDOS, Order, PlaceOrder
-from tests.processes.lab import Child
+from tests.os_processes.lab import Child
 
 ENDED = {
     ProcessStatus.COMPLETED,

@@ -27,8 +27,8 @@ from commandbus import (
 from commandbus.engines.sqlite import location
 from commandbus.sync import SyncCommandBus
 from tests.chaos.kinds import ANSWERS, ASKING, BATCH_DONE, DOMAINS, GROUPED, LIMITED, STEPPED, TYPES
-from tests.processes.child import Config, obey, say
-from tests.processes.journal import Journal, read
+from tests.os_processes.child import Config, obey, say
+from tests.os_processes.journal import Journal, read
 
 Group = dict[str, Any]
 """Commands that are sent together, and how."""

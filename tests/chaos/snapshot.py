@@ -18,7 +18,7 @@ from commandbus.engines.postgres.schema import upgrade
 from commandbus.sync import SyncCommandBus
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.chaos.trial import Trial
-from tests.processes.lab import wait_until
+from tests.os_processes.lab import wait_until
 from tests.support.working import DOMAIN, Done, working
 
 COUNT = 500

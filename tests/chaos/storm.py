@@ -23,9 +23,9 @@ from commandbus.errors import DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from tests.chaos.trial import Trial
-from tests.processes.child import obey, say
-from tests.processes.journal import Journal, read
-from tests.processes.lab import Child, wait_until
+from tests.os_processes.child import obey, say
+from tests.os_processes.journal import Journal, read
+from tests.os_processes.lab import Child, wait_until
 
 DOMAIN = "storm"
 CONNECTIONS = 100

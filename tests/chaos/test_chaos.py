@@ -12,7 +12,7 @@ from tests.chaos.places import place_named
 from tests.chaos.stay import report
 
 QUICK = TYPES | dict.fromkeys(KILLERS, 0.0)
-"""Without commands that kill their worker three times over: `tests/processes` has those."""
+"""Without commands that kill their worker three times over: `tests/os_processes` has those."""
 
 
 MIX = {"one": 30.0, "bulk": 20.0, "batch": 25.0, "key": 25.0}

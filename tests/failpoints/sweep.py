@@ -36,8 +36,8 @@ from commandbus import (
 from commandbus.errors import CommandBusError, DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
-from tests.processes.journal import Journal, read
-from tests.processes.lab import Child
+from tests.os_processes.journal import Journal, read
+from tests.os_processes.lab import Child
 from tests.support.failpoints import ACTIONS, Action, Failpoint, Passing, installed, springing
 
 DOMAIN = "points"

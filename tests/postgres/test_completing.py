@@ -13,7 +13,7 @@ from commandbus import CommandBus, CommandStatus, HandlerRegistry
 from commandbus.errors import ConfigurationError
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import drain
-from tests.integrations.test_completing import finish, kill_a_worker
+from tests.frameworks.test_completing import finish, kill_a_worker
 from tests.postgres.database import aging, empty_url
 from tests.postgres.test_callers import socket_of, sqlalchemy_url
 

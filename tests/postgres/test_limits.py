@@ -13,10 +13,10 @@ import pytest
 from commandbus import SendRequest
 from commandbus.store.records import ClaimRequest
 from commandbus.sync import SyncCommandBus
+from tests.os_processes import journal
+from tests.os_processes.lab import Child, wait_until
+from tests.os_processes.test_limits import check_group
 from tests.postgres.database import empty_url
-from tests.processes import journal
-from tests.processes.lab import Child, wait_until
-from tests.processes.test_limits import check_group
 
 pytestmark = pytest.mark.postgres
 
@@ -39,7 +39,7 @@ def test_one_of_a_group_at_a_time_in_order_with_a_killed_process(
         "role": "worker", "runtime": runtime, "url": url, "domain": "work", "effects": str(effects),
         "concurrency": 4, "visibility_timeout": 1.0,
     }  # fmt: skip
-    children = [Child("tests.processes.child", config) for _ in range(3)]
+    children = [Child("tests.os_processes.child", config) for _ in range(3)]
     try:
         names = [child.expect("ready")["name"] for child in children]
         with SyncCommandBus(url) as bus:

@@ -18,7 +18,7 @@ from commandbus.testing import Configuration
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
 from tests.chaos.storm import DOMAIN
-from tests.processes.lab import Child
+from tests.os_processes.lab import Child
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(120)]
 

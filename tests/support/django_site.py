@@ -1,4 +1,4 @@
-"""Django, set up once per process with the site of tests/integrations/shop."""
+"""Django, set up once per process with the site of tests/frameworks/shop."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def set_up_django() -> None:
         pytest.importorskip("django_tasks", reason=reason)
     import django
 
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.shop.settings")
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.frameworks.shop.settings")
     django.setup()

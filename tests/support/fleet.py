@@ -13,8 +13,8 @@ from pathlib import Path
 from commandbus import SendRequest
 from commandbus.sync import SyncCommandBus
 from commandbus.testing.postgres import PostgresServer, create_database
-from tests.processes import journal
-from tests.processes.lab import DOMAIN, Child, wait_until
+from tests.os_processes import journal
+from tests.os_processes.lab import DOMAIN, Child, wait_until
 
 CHUNK = 5_000
 
@@ -34,7 +34,7 @@ def run(url: str, folder: Path, processes: int, commands: int, **options: object
     effects = folder / "effects.jsonl"
     shared = {"url": url, "domain": DOMAIN, "effects": str(effects), "role": "worker"} | options
     children = [
-        Child("tests.processes.child", shared | {"runtime": ("asyncio", "threads")[number % 2]})
+        Child("tests.os_processes.child", shared | {"runtime": ("asyncio", "threads")[number % 2]})
         for number in range(processes)
     ]
     try:

@@ -29,8 +29,8 @@ from django.utils import timezone  # noqa: E402
 
 from commandbus.interfaces.integrations.django import api, handling  # noqa: E402
 from commandbus.interfaces.integrations.django.backend import CommandBusBackend  # noqa: E402
-from tests.integrations.shop import tasks  # noqa: E402
-from tests.integrations.shop.settings import DATABASE, TASKS  # noqa: E402
+from tests.frameworks.shop import tasks  # noqa: E402
+from tests.frameworks.shop.settings import DATABASE, TASKS  # noqa: E402
 from tests.tidy.project import ROOT  # noqa: E402
 
 
@@ -57,7 +57,7 @@ def test_a_task_is_sent_run_and_read_back(bus: SyncCommandBus) -> None:
     result = tasks.add.enqueue(2, b=3)
     assert result.status == "READY"
     (record,) = run_all(bus)
-    assert (record.domain, record.command_type) == ("default", "tests.integrations.shop.tasks.add")
+    assert (record.domain, record.command_type) == ("default", "tests.frameworks.shop.tasks.add")
     assert str(record.command_id) == result.id
 
     result.refresh()
@@ -115,7 +115,7 @@ def test_a_typed_command_after_the_commit_has_its_id_before(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "registries", ["tests.integrations.shop.tasks.payments", [7], ["nowhere.payments"], ["os.path"]]
+    "registries", ["tests.frameworks.shop.tasks.payments", [7], ["nowhere.payments"], ["os.path"]]
 )
 def test_registries_are_paths_of_registries(registries: Any) -> None:
     wrong = {**TASKS["default"], "OPTIONS": {"DATABASE": "default", "REGISTRIES": registries}}
@@ -228,10 +228,10 @@ def test_a_task_is_sent_after_the_commit_where_the_bus_is_elsewhere(tmp_path: Pa
 
 def test_what_a_command_names_is_never_imported(bus: SyncCommandBus) -> None:
     """A function that is no task does not run, although its path is right, and its module known."""
-    path = "tests.integrations.shop.tasks.not_a_task"
+    path = "tests.frameworks.shop.tasks.not_a_task"
     sent = bus.send("default", path, {"task": path, "args": [], "kwargs": {}})
     bus.send("default", "os.system", {"task": "os.system", "args": ["true"], "kwargs": {}})
-    module = "tests.integrations.shop.never"
+    module = "tests.frameworks.shop.never"
     bus.send("default", f"{module}.f", {"task": f"{module}.f", "args": [], "kwargs": {}})
     assert [str(r.status) for r in run_all(bus)] == ["PENDING"] * 3
     assert tasks.done == []
@@ -272,7 +272,7 @@ def test_a_worker_of_the_site_carries_them_out(bus: SyncCommandBus) -> None:
     connection.close()
     command = [sys.executable, "-m", "django", "commandbus_worker", "--recycle-after", "2"]
     run = subprocess.run(
-        [*command, "--settings", "tests.integrations.shop.settings", "--pythonpath", str(ROOT)],
+        [*command, "--settings", "tests.frameworks.shop.settings", "--pythonpath", str(ROOT)],
         cwd=ROOT,
         env={"SHOP_FOLDER": str(DATABASE.parent), "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A process under test: `python -m tests.processes.child '{"role": "worker", …}'`.
+"""A process under test: `python -m tests.os_processes.child '{"role": "worker", …}'`.
 
 It says what happens to it as JSON lines on stdout, takes orders as words on stdin, and ends when stdin
 does, so that nothing outlives the test that started it.
@@ -16,8 +16,8 @@ from typing import Any
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
 from commandbus.sync import SyncCommandBus, SyncWorker
-from tests.processes.handlers import add_noting, add_poison
-from tests.processes.journal import Journal
+from tests.os_processes.handlers import add_noting, add_poison
+from tests.os_processes.journal import Journal
 
 Config = dict[str, Any]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.lab import Lab
+from tests.os_processes.lab import Lab
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Processes that start at once: forked from one that has imported everything already.
 
 Starting Python and importing the bus takes a third of a second of processor time; a laboratory that
-kills hundreds of processes would do little else. `python -m tests.processes.nursery FD` is the parent
-of them all: it has one thread, no connection and no bus, forks on request, and says how each of its
+kills hundreds of processes would do little else. `python -m tests.os_processes.nursery FD` is the
+parent of them all: it has one thread, no connection and no bus, forks on request, and says how each of its
 children ended. It ends when its owner does, and its children by the end of their standard input.
 """
 
@@ -31,7 +31,7 @@ MODULES = (
     "tests.chaos.crew",
     "tests.chaos.storm",
     "tests.failpoints.child",
-    "tests.processes.child",
+    "tests.os_processes.child",
 )
 REQUEST_MAX = 65_536
 
@@ -82,7 +82,7 @@ class Nursery:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.os_processes.nursery", str(theirs.fileno())],
                 cwd=ROOT,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ import pytest
 
 from commandbus import InvalidOperationError, SendRequest, StoreUnavailable
 from commandbus.sync import SyncCommandBus
-from tests.processes.lab import DOMAIN, Lab
+from tests.os_processes.lab import DOMAIN, Lab
 
 DISK_BYTES = 4 * 1024 * 1024
 

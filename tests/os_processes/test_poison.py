@@ -3,7 +3,7 @@
 import pytest
 
 from commandbus import CommandStatus
-from tests.processes.lab import DOMAIN, Child, Lab, wait_until
+from tests.os_processes.lab import DOMAIN, Child, Lab, wait_until
 
 GENTLE = [
     "base_exception",

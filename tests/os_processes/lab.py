@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from commandbus import CommandRecord, SendRequest
 from commandbus.sync import SyncCommandBus
-from tests.processes import journal, nursery
+from tests.os_processes import journal, nursery
 
 DOMAIN = "work"
 PATIENCE = 60.0
@@ -147,7 +147,7 @@ class Lab:
 
     def start(self, role: str, **config: Any) -> Child:
         defaults = {"url": self.url, "domain": DOMAIN, "effects": str(self.effects_file)}
-        child = Child("tests.processes.child", defaults | {"role": role} | config)
+        child = Child("tests.os_processes.child", defaults | {"role": role} | config)
         self.children.append(child)
         return child
 

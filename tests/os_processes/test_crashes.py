@@ -9,7 +9,7 @@ from functools import partial
 from commandbus import CommandStatus
 from commandbus.records import AuditEventType
 from commandbus.store.deaths import NOT_RECORDED
-from tests.processes.lab import DOMAIN, Child, Lab, wait_until
+from tests.os_processes.lab import DOMAIN, Child, Lab, wait_until
 
 LEASE = 1.0
 

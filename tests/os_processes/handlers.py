@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus import HandlerRegistry, RetryPolicy, TransientCommandError
-from tests.processes.journal import Journal
+from tests.os_processes.journal import Journal
 
 ONCE_MORE = RetryPolicy(max_attempts=2, backoff_schedule=[0.01])
 """Poison is tried twice, soon: enough to see that it is bounded."""

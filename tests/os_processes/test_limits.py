@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from commandbus import SendRequest
-from tests.processes.lab import DOMAIN, Lab, wait_until
+from tests.os_processes.lab import DOMAIN, Lab, wait_until
 
 
 def members(lab: Lab, count: int, groups: int) -> None:

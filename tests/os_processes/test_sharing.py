@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from tests.processes.lab import DOMAIN, Child, Lab, wait_until
+from tests.os_processes.lab import DOMAIN, Child, Lab, wait_until
 
 
 def test_a_thousand_commands_over_ten_processes_are_each_handled_once(lab: Lab, runtime: str) -> None:

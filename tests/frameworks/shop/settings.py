@@ -10,7 +10,7 @@ DATABASE = Path(os.environ.get("SHOP_FOLDER") or _own.name) / "shop.db"
 SECRET_KEY = "for tests"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["commandbus.interfaces.integrations.django", "tests.integrations.shop"]
+INSTALLED_APPS = ["commandbus.interfaces.integrations.django", "tests.frameworks.shop"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": DATABASE}}
 TASKS = {
     "default": {
@@ -19,7 +19,7 @@ TASKS = {
         "OPTIONS": {
             "DATABASE": "default",
             "RETRY": {"max_attempts": 2, "backoff_schedule": [0]},
-            "REGISTRIES": ["tests.integrations.shop.tasks.payments"],
+            "REGISTRIES": ["tests.frameworks.shop.tasks.payments"],
         },
     }
 }
