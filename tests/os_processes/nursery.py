@@ -2,8 +2,8 @@
 
 Starting Python and importing the bus takes a third of a second of processor time; a laboratory that
 kills hundreds of processes would do little else. `python -m tests.os_processes.nursery FD` is the
-parent of them all: it has one thread, no connection and no bus, forks on request, and says how each of its
-children ended. It ends when its owner does, and its children by the end of their standard input.
+parent of them all: it has one thread, no connection and no bus, forks on request, and says how each
+of its children ended. It ends when its owner does, and its children by the end of their standard input.
 """
 
 from __future__ import annotations
