@@ -15,6 +15,8 @@ from tests.chaos.case import Case, Event, Final, Trace, Violation
 from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
 from tests.chaos.timeliness import (
+    NOT_BEGUN,
+    NOT_RECORDED,
     redelivery_is_prompt,
     stops_are_prompt,
     stops_give_back_what_they_hold,
@@ -32,8 +34,6 @@ STOPS_MAX = 20
 RETURNS_MAX = 3
 """How often workers that go on working may give a command back."""
 INTERRUPTED = "the worker stopped"
-NOT_BEGUN = "its worker died before it began"
-NOT_RECORDED = "its worker died before its outcome was recorded"
 NEEDED = {
     INTERRUPTED, NOT_BEGUN, NOT_RECORDED, "the worker is stopping", "released by hand",
     "its lease may be gone",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.chaos.case import Trace
 from tests.chaos.checker import check
 from tests.chaos.test_checker import Good, T, change, claimed, fault, handled
+from tests.chaos.timeliness import NOT_BEGUN
 
 
 def late(it: Good) -> bool:
@@ -52,3 +53,18 @@ def test_the_claim_that_takes_a_command_is_no_evidence_that_it_was_overtaken() -
         claimed(T + 103.2 + 0.3 * n, 21, 500 + n, f"urgent {n}", **{f"urgent {n}": n}) for n in range(9)
     ]
     assert not late(it)
+
+
+def test_a_command_that_a_recorder_gave_back_is_judged_as_well() -> None:
+    it = Good()
+    claims_go_on(it)
+    first = next(
+        e for e in it.events if e["event"] == "claimed" and e["members"][0]["id"] == "g"
+    )  # by the worker that died
+    given_back = {"attempt": 1, "reason": NOT_BEGUN, "worker": f"w-host-{first['pid']}-1"}
+    trail = tuple(
+        Trace("RELEASED", trace.at, given_back) if trace.kind == "WORKER_LOST" else trace
+        for trace in it.finals["g"].trail
+    )
+    change(it.finals, "g", trail=trail)
+    assert late(it)

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.case import Case, Event, Member, Terms, Violation
+from tests.chaos.case import Case, Event, Final, Member, Terms, Violation
 
 STOP_SECONDS = 1.0
 """P18: how long after its grace a stopping worker has ended, at the latest."""
@@ -41,6 +41,8 @@ LASTS = {
 }  # fmt: skip
 """How long faults of the store last at most, with what follows from them; others a second."""
 DEATHS = {"kill worker", "killed by a command"}
+NOT_BEGUN = "its worker died before it began"
+NOT_RECORDED = "its worker died before its outcome was recorded"
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def redeliveries(case: Case, terms: Terms) -> Iterator[Redelivery]:
         final = case.final(command_id)
         if final is None or not any(claim.pid in deaths for claim in claims):
             continue
-        lost = {t.details.get("lease_id"): t.at for t in final.trail if t.kind == "WORKER_LOST"}
+        lost = _taken_back(final, claims)
         for claim in claims:
             died = deaths.get(claim.pid)
             if died is None or claim.token not in lost or not claim.at <= died:
@@ -162,6 +164,20 @@ def redeliveries(case: Case, terms: Terms) -> Iterator[Redelivery]:
                 evidence = fleet.overtaken(final.domain, key, due, until)
                 evidence = evidence or fleet.had_room(due, began)
             yield Redelivery(command_id, died, due, began, evidence)
+
+
+def _taken_back(final: Final, claims: list[Member]) -> dict[int, float]:
+    """When what dead workers held was taken back, by lease: at its end, or as a recorder said."""
+    found: dict[int, float] = {}
+    for trace in final.trail:
+        if trace.kind == "WORKER_LOST":
+            found[trace.details["lease_id"]] = trace.at
+        elif trace.details.get("reason") in (NOT_BEGUN, NOT_RECORDED):
+            worker = str(trace.details.get("worker"))
+            for claim in claims:  # in order: the last one before it is meant
+                if f"-{claim.pid}-" in worker and claim.at <= trace.at:
+                    found[claim.token] = trace.at
+    return found
 
 
 def _next_run(case: Case, command_id: str, died: float, token: int) -> Event | None:
