@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commandbus import CommandBus, HandlerRegistry, InvalidOperationError, ProcessReplyRouter, Worker
-from commandbus.errors import ConfigurationError
+from commandbus.errors import ConfigurationError, NotOpen
 from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
 from commandbus.testing.sagas import BookTrip
 
@@ -79,6 +79,28 @@ def test_an_error_of_the_start_of_threads_is_raised_at_the_beginning() -> None:
         worker = SyncWorker(bus, "shop")
         with pytest.raises(ConfigurationError, match="no handlers"), worker:
             raise AssertionError("not reached")
+
+
+URLS = ("memory://", "sqlite:///{}/bus.db", "postgresql://nobody@127.0.0.1:1/none")
+
+
+@pytest.mark.parametrize("url", URLS)
+async def test_a_bus_that_is_not_open_is_refused_at_the_beginning(url: str, tmp_path: Any) -> None:
+    bus = CommandBus(url.format(tmp_path))
+    for runs in (Worker(bus, "shop", registry), ProcessReplyRouter(bus, BookTrip)):
+        with pytest.raises(NotOpen, match="not open; use it inside"):
+            async with runs:
+                raise AssertionError("not reached")
+        assert not runs.is_running
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_bus_of_threads_that_is_not_open_is_refused_at_the_beginning(url: str, tmp_path: Any) -> None:
+    bus = SyncCommandBus(url.format(tmp_path))
+    for runs in (SyncWorker(bus, "shop", registry), SyncProcessReplyRouter(bus, BookTrip)):
+        with pytest.raises(NotOpen, match="not open; use it inside"), runs:
+            raise AssertionError("not reached")
+        assert not runs.is_running
 
 
 async def test_a_worker_that_ended_raises_at_the_end_of_its_block() -> None:

@@ -190,6 +190,7 @@ class RouterBase:
         with self._guard:
             if self._loops:
                 raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
+            self._bus.engine.check_open()
             self._set_up()
             self._waiters: list[Waiter] = []
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)

@@ -394,6 +394,7 @@ class WorkerBase:
                 "The worker has no handlers: pass a HandlerRegistry with at least one, or use "
                 "receive() and complete() to process by hand."
             )
+        self._engine.check_open()
 
     def _claim_request(self, claim: Claim) -> ClaimRequest:
         return ClaimRequest(

@@ -38,10 +38,14 @@ class MemorySession:
         """In the child of a fork: what is here is a copy, and its lock may be held for ever."""
         self._forked, self.is_open = self._forked or self.is_open, False
 
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise _forked() if self._forked else NotOpen()
+
     def run(self, op: Op[T], *, read: bool = False) -> T:
         if not self.is_open:
             op.close()
-            raise _forked() if self._forked else NotOpen()
+            self.check_open()
         wakes: list[Wake | Log] = []
         with self._lock:
             result = drive(op, _refuse, wakes) if read else self._change(op, wakes)
@@ -93,6 +97,9 @@ class MemoryEngine(Serverless):
     def close(self) -> None:
         """What is there stays, until the bus is forgotten."""
         self.session.is_open = False
+
+    def check_open(self) -> None:
+        self.session.check_open()
 
     async def open_async(self) -> None:
         self.open()

@@ -183,6 +183,9 @@ class PostgresEngine:
                 sources.reserve.location = self._workers_location
                 sources.pool.grow(self._size)
 
+    def check_open(self) -> None:
+        self._for_threads(None)
+
     def cut(self, seconds: float) -> int:
         return self.traffic.cut(seconds)
 

@@ -91,6 +91,9 @@ class SqliteEngine(Serverless):
 
         await to_thread(self.close)
 
+    def check_open(self) -> None:
+        self.lane(read=True)
+
     def lane(self, read: bool) -> Lane:
         lane = self._reader if read else self._writer
         if lane is None:

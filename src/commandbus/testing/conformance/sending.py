@@ -14,11 +14,12 @@ from commandbus.errors import (
     DuplicateCommandError,
     InvalidArgumentError,
     InvalidOperationError,
+    NotOpen,
     PayloadError,
 )
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.forms import BothForms
-from commandbus.testing.conformance.helpers import about
+from commandbus.testing.conformance.helpers import about, registry_of
 from commandbus.testing.harness import DOMAIN, Harness
 
 
@@ -198,3 +199,9 @@ class SendingSuite(BothForms):
         bus.call(bus.bus.close)
         with pytest.raises(InvalidOperationError, match="not open"):
             bus.send()
+
+    def test_a_worker_does_not_begin_on_a_closed_bus(self, bus: Harness) -> None:
+        worker = bus.worker(registry=registry_of(ship=lambda command, context: None))
+        bus.call(bus.bus.close)
+        with pytest.raises(NotOpen, match="not open; use it inside"):
+            bus.call(worker.run)
