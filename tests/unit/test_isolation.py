@@ -28,7 +28,7 @@ from commandbus.worker.isolation.options import check_runnable, isolated_of
 from commandbus.worker.isolation.preparing import check_not_preparing, prepare
 from commandbus.worker.isolation.verdicts import KILL_GRACE, Death, Watch, died
 from commandbus.worker.marking import handler
-from commandbus.worker.signatures import Provided
+from commandbus.worker.signatures import PROVIDED, Provided
 
 MB = 1024**2
 
@@ -43,6 +43,9 @@ shadowed = hidden
 
 
 def with_client(command: Any, context: Any, client: Provided[Path]) -> None: ...
+
+
+def typed_with_client(order: int, client: Provided[Path] = PROVIDED) -> None: ...
 
 
 class Methods:
@@ -79,6 +82,13 @@ def test_what_a_child_cannot_import_is_refused_with_its_file_and_line() -> None:
 def test_what_stays_in_the_worker_process_is_refused() -> None:
     assert "transactional=True" in refused(top, transactional=True)
     assert "functools.cache" in refused(with_client)
+
+
+def test_a_typed_command_with_a_provided_value_is_refused_with_its_file_and_line() -> None:
+    with pytest.raises(ConfigurationError, match="provided value 'client', which stays in") as caught:
+        HandlerRegistry("orders").command(isolation="process")(typed_with_client)
+    line = typed_with_client.__code__.co_firstlineno
+    assert f"{Path(__file__).name}:{line}" in str(caught.value)
 
 
 def test_a_typed_command_inside_a_function_is_refused() -> None:

@@ -385,7 +385,7 @@ class HandlerRegistry:
         breaker = options.get("breaker")
         provided = provided_parameters(function) if contract is None else {}
         plain = function if contract is None else contract.function
-        isolated = isolated_of(plain, options, provided)
+        isolated = isolated_of(plain, options, provided if contract is None else contract.provided)
         registered = Handler(
             domain,
             command_type,
