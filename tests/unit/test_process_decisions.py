@@ -21,6 +21,7 @@ from commandbus.domain.process.values import (
     StepStatus,
 )
 from commandbus.domain.process.work import DecisionError
+from commandbus.domain.unique import Unique
 from commandbus.errors import ConfigurationError
 from commandbus.processes import END, Process, step
 from commandbus.records import Reply
@@ -188,6 +189,9 @@ class Astray(Process[dict[str, Any]]):
     [
         ({"action": "text"}, "NO_ACTION"),
         ({"action": SendRequest("a", "b", batch_id=uuid4())}, "BATCH_ID"),
+        ({"action": SendRequest("a", "b", unique_key="k")}, "UNIQUE_KEY"),
+        ({"action": SendRequest("a", "b", unique=Unique(window=9))}, "UNIQUE"),
+        ({"action": SendRequest("a", "b", sender="ann")}, "SENDER"),
         ({"action": SendRequest("a", "b"), "next": "nowhere"}, "UNDECLARED_STEP"),
         ({"action": SendRequest("a", "b"), "next": 7}, "NO_STEP"),
         ({"action": SendRequest("a", "b")}, "KeyError"),

@@ -25,6 +25,7 @@ from commandbus.domain.process.values import (
     StepKind,
     StepStatus,
 )
+from commandbus.errors import CommandNotFoundError
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one
 from commandbus.operations.pages import list_named
@@ -131,8 +132,12 @@ def _why_step(scope: Scope, step: ProcessStep) -> Op[Reason]:
         return Reason("STEP", f"its step {step.name!r} waits for the signal {step.domain!r}")
     answer = f"process {step.command_id}"
     if step.kind is StepKind.COMMAND:
-        told = yield from why(scope, step.command_id, domain=step.domain)
-        answer = f"command {step.command_id} ({told.status}: {told.summary})"
+        answer = f"command {step.command_id}"
+        try:
+            told = yield from why(scope, step.command_id, domain=step.domain)
+        except CommandNotFoundError:  # purged, or erased
+            return Reason("STEP", f"its step {step.name!r} waits for {answer}, which does not exist")
+        answer += f" ({told.status}: {told.summary})"
     return Reason("STEP", f"its step {step.name!r} waits for {answer}")
 
 

@@ -133,6 +133,14 @@ class WorkingCopy:
             refuse(step, "NO_ACTION", f"before_send returned {hooked!r}, not a SendRequest.")
         if hooked.batch_id is not None:
             refuse(step, "BATCH_ID", "A step's command cannot be in a batch; its process can.")
+        for option in ("unique_key", "unique", "sender"):
+            if getattr(hooked, option) is not None:
+                refuse(
+                    step,
+                    option.upper(),
+                    f"A step's command has no {option}: its process waits for the reply of this very "
+                    f"command. Remove it with .options({option}=None).",
+                )
         run.target, run.command_type = hooked.domain, hooked.command_type
         request = msgspec.structs.replace(
             hooked,

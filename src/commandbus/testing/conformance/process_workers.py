@@ -9,10 +9,11 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.process.chain import Chain
-from commandbus.domain.process.declaration import Process
+from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import (
     BusinessRuleException,
+    CommandBusError,
     CommandNotFoundError,
     ConfigurationError,
     DuplicateProcessError,
@@ -99,6 +100,29 @@ class ProcessWorkersSuite:
             "STEP_TIMEOUT",
             "PROCESS_TIMEOUT",
         )
+
+    def test_why_says_that_the_command_of_a_step_is_gone(self, bus: Harness) -> None:
+        process_id = start(bus)
+        bus.call(bus.bus.purge, DOMAIN)
+        assert "'hotel' waits for command" in why(bus, process_id).summary
+        assert "which does not exist" in why(bus, process_id).summary
+
+    def test_a_step_whose_command_has_a_unique_key_is_refused(self, bus: Harness) -> None:
+        registry = HandlerRegistry(DOMAIN)
+
+        @registry.command(unique_key=lambda nights: "k")
+        def reserve(nights: int) -> None: ...
+
+        class Reserving(Process[Trip]):
+            process_type = "reserving"
+
+            @step
+            def book(self, state: Trip) -> SendRequest:
+                return reserve(1)
+
+        bus.call(bus.bus.send, reserve(2))
+        with pytest.raises(CommandBusError, match=r"unique_key.*options\(unique_key=None\)"):
+            start(bus, Reserving)
 
     def test_why_says_that_no_router_runs(self, bus: Harness) -> None:
         process_id = start(bus)
