@@ -17,11 +17,11 @@ from commandbus.domain.batch import (
     is_complete,
 )
 from commandbus.domain.cause import running
-from commandbus.domain.command import CommandRecord, SendRequest
+from commandbus.domain.command import Command, CommandRecord, SendRequest
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, Cancellation, CommandStatus
-from commandbus.domain.moment import as_datetime, as_optional_datetime
+from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime, as_seconds
 from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
@@ -43,6 +43,15 @@ from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
 LOOKS_MAX = 20
 """How often one page of a list looks further for batches that match."""
+
+_NOT_OF_A_COMPLETION = (
+    "unique_key",
+    "unique",
+    "sender",
+    "batch_id",
+    "command_id",
+    "idempotency_key",
+)
 
 
 class CreateBatchResult(msgspec.Struct, frozen=True):
@@ -105,8 +114,8 @@ def create_batch(
         tuple(sorted({member.domain for member in members})),
         None if name is None else as_text(name, "name"),
         custom_data,
-        None if on_complete is None else encode_request(scope, on_complete, cause),
     )
+    _set_completion(scope, body, on_complete, cause)
     return _create(scope, key, body, members)
 
 
@@ -121,6 +130,27 @@ def _member(request: SendRequest[Any]) -> SendRequest[Any]:
             "its commands. Send it alone instead."
         )
     return request
+
+
+def _set_completion(
+    scope: Scope, body: BatchBody, request: SendRequest | None, cause: Command[Any] | None
+) -> None:
+    """Keep the completion as it will be sent. Its lifetime begins with its send."""
+    if request is None:
+        return
+    if not isinstance(request, SendRequest):
+        raise InvalidArgumentError(f"on_complete must be a SendRequest, not {request!r}.")
+    for option in _NOT_OF_A_COMPLETION:
+        if getattr(request, option) is not None:
+            raise InvalidArgumentError(
+                f"on_complete has no {option}: the batch sends it exactly once, with an id of its own. "
+                f"Remove it with .options({option}=None)."
+            )
+    encoded = encode_request(scope, request, cause)
+    if request.expires is not None:
+        body.expires = int(as_seconds(request.expires, "expires") * SECOND)
+        encoded = msgspec.structs.replace(encoded, expires_at=None)
+    body.on_complete = encoded
 
 
 def _create(
@@ -141,8 +171,9 @@ def open_batch(
     """Create a batch without members, which join in the same transaction."""
     payload.encode(custom_data, what="custom_data")
     label = None if name is None else as_text(name, "name")
-    told = None if on_complete is None else encode_request(scope, on_complete)
-    return _open(scope, batch_id, BatchBody(0, 0, (), label, custom_data, told))
+    body = BatchBody(0, 0, (), label, custom_data)
+    _set_completion(scope, body, on_complete, None)
+    return _open(scope, batch_id, body)
 
 
 def _open(scope: Scope, batch_id: UUID, body: BatchBody) -> Op[None]:
@@ -315,6 +346,9 @@ def _close(scope: Scope, batch_id: UUID, document: Document, counts: BatchCounts
             command_id=uuid5(body.on_complete.command_id, str(batch_id)),
             headers=payload.encode(headers, what="headers"),
         )
+        if body.expires is not None:
+            due = max(body.completed_at, told.due_at or 0) + told.delay
+            told = msgspec.structs.replace(told, expires_at=due + body.expires)
         yield from scope.insert([told], Capacity())
     return 1
 

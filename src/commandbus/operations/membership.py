@@ -33,6 +33,9 @@ class BatchBody(msgspec.Struct, omit_defaults=True):
     completed_at: int | None = None
     status: BatchStatus | None = None
     """Final status; None while the batch is open."""
+    expires: int | None = None
+    """Microseconds after its due time at which the completion expires; it is due when it is sent, or
+    later."""
 
 
 _decoder = msgspec.json.Decoder(BatchBody)

@@ -11,6 +11,7 @@ import pytest
 from commandbus.domain.batch import BatchRecord, BatchStatus
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.unique import Unique
 from commandbus.errors import (
     BatchNotFoundError,
     BusinessRuleException,
@@ -24,6 +25,7 @@ from commandbus.operations.batches import CancelBatchResult, close_batches
 from commandbus.testing.conformance.helpers import registry_of, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.sagas import BookTrip, Trip
 from commandbus.testing.waiting import PATIENCE_SECONDS, eventually
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
@@ -145,6 +147,43 @@ class BatchSuite:
         assert (batch.status, batch.progress) == (BatchStatus.COMPLETED, 1.0)
         assert batch.completed_at is not None
 
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"unique_key": "k"},
+            {"unique": Unique(window=9)},
+            {"sender": "ann"},
+            {"batch_id": UUID(int=7)},
+            {"command_id": UUID(int=7)},
+            {"idempotency_key": "k"},
+        ],
+        ids=lambda option: next(iter(option)),
+    )
+    def test_a_completion_that_could_be_lost_or_counted_elsewhere_is_refused(
+        self, bus: Harness, option: dict[str, Any]
+    ) -> None:
+        (name,) = option
+        with pytest.raises(InvalidArgumentError, match=f"on_complete has no {name}"):
+            create(bus, 1, on_complete=SendRequest("billing", "invoice", **option))
+        with pytest.raises(InvalidArgumentError, match=f"on_complete has no {name}"):
+            bus.call(
+                bus.manager_class(bus.bus, BookTrip).create_batch,
+                [Trip()],
+                on_complete=SendRequest("billing", "invoice", **option),
+            )
+        assert list(bus.query()) == []
+
+    def test_the_lifetime_of_a_completion_begins_when_it_is_sent(self, bus: Harness) -> None:
+        request = SendRequest("billing", "invoice", delay=5, expires=20)
+        batch_id = create(bus, 1, on_complete=request)
+        bus.advance(60)
+        settle(bus, None)
+        close(bus, batch_id)
+        (told,) = bus.query(domain="billing")
+        assert told.expires_at is not None
+        assert (told.expires_at - told.due_at).total_seconds() == pytest.approx(20, abs=1)
+        assert (told.due_at - told.created_at).total_seconds() == pytest.approx(5, abs=1)
+
     def test_failures_show_in_the_final_status(self, bus: Harness) -> None:
         batch_id = create(bus, 2)
         settle(bus, None, BusinessRuleException("NO"))
@@ -177,7 +216,7 @@ class BatchSuite:
         registry.register("billing", "done", done if kind == "def" else done_async)
         with bus.run_worker(registry, [DOMAIN, "billing"]):
             members = [SendRequest(DOMAIN, "ship", n) for n in (1, 2, 3)]
-            request = SendRequest("billing", "done", command_id=UUID(int=7))
+            request = SendRequest("billing", "done")
             bus.call(bus.bus.create_batch, members, on_complete=request)
             eventually(lambda: bool(bus.query(domain="billing")))
             (told,) = bus.query(domain="billing")
