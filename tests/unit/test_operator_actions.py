@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 from commandbus import operations
@@ -18,6 +19,7 @@ from commandbus.interfaces.actions.answers import ANSWERS
 from commandbus.interfaces.actions.carrying import call_of, call_of_many, params_of_many, resolve
 from commandbus.interfaces.actions.model import Action, Kind, Param
 from commandbus.interfaces.actions.table import ACTIONS
+from commandbus.interfaces.web.bodies import body_of
 from commandbus.operations.actions import record_action
 
 BY_COMMAND = {action.cli: action for action in ACTIONS}
@@ -67,7 +69,7 @@ def test_the_operation_on_many_takes_the_conditions(action: Action) -> None:
     assert action.many is not None
     params = params_of_many(action.many, action)
     given = {p.name: sample(p) for p in params if p.name != "q"} | {"reason": "because"}
-    call = call_of_many(action, given | {"q": "type:Buy error:LATE"}, preview=True)
+    call = call_of_many(action, given | {"q": "type:orders error:LATE"}, preview=True)
     assert set(call.arguments) <= accepted(call.operation)
 
 
@@ -98,6 +100,7 @@ def test_every_operation_that_records_an_action_is_in_the_table() -> None:
         ("tsq assign", {"domain": "d", "command_id": "x"}, "needs assignee"),
         ("db erase", {"subject": ["account:42"], "reason": "r"}, "data.account=42"),
         ("db prune", {}, "Say what to forget"),
+        ("db erase", {"subject": ["tag=a", "tag=b"], "reason": "r"}, "tag is given with two values"),
     ],
 )
 def test_what_is_missing_is_named(command: str, given: dict[str, Any], complaint: str) -> None:
@@ -107,12 +110,35 @@ def test_what_is_missing_is_named(command: str, given: dict[str, Any], complaint
 
 @pytest.mark.parametrize(
     ("q", "complaint"),
-    [("status:failed", "only waiting ones"), ("data.pairs.value:x", "cannot choose"), ("x:1", "'x'")],
+    [
+        ("status:failed", "only waiting ones"),
+        ("data.pairs.value:x", "cannot choose"),
+        ("x:1", "'x'"),
+        ("tag:a tag:b", "two values"),
+        ("data.a:1 data.a:2", "two values"),
+        ("domain:other", "two values"),
+    ],
 )
 def test_a_filter_that_cannot_choose_is_refused(q: str, complaint: str) -> None:
     action = BY_COMMAND["reschedule"]
+    given = {"q": q, "delay": 1.0, "domain": "orders"}
     with pytest.raises(InvalidArgumentError, match=complaint):
-        call_of_many(action, {"q": q, "delay": 1.0}, is_secret=lambda key: key == "password")
+        call_of_many(action, given, is_secret=lambda key: key == "password")
+
+
+def test_a_secret_cannot_be_tried_by_the_preview_of_an_erasure() -> None:
+    erase, given = BY_COMMAND["db erase"], {"subject": ["data.login.password=x"], "reason": "r"}
+    secret = {"password"}.__contains__
+    with pytest.raises(InvalidArgumentError, match="cannot be tried"):
+        call_of(erase, given, preview=True, is_secret=secret)
+    assert call_of(erase, given, is_secret=secret).arguments["data"] == {"login.password": "x"}
+
+
+@pytest.mark.parametrize("action", [a for a in ACTIONS if a.confirm or a.many], ids=lambda a: a.name)
+def test_a_misspelt_field_of_a_body_is_refused(action: Action) -> None:
+    for many in {False, action.many is not None}:
+        with pytest.raises(msgspec.ValidationError, match="unknown field"):
+            msgspec.convert({"domian": "a"}, body_of(action, many=many))
 
 
 def test_a_filter_chooses_the_status_of_what_is_sent_again() -> None:

@@ -128,12 +128,19 @@ def parse_search(
             if is_secret is not None and _check_shown(path, value, is_secret):
                 shown[path] = value
             else:
-                conditions.setdefault("data", {})[path] = value
+                _add(conditions.setdefault("data", {}), {path: value}, key)
         elif key == "tag" and is_secret and any(map(is_secret, re.split("[:=]", value)[:-1])):
             raise InvalidArgumentError("The tag names a secret, so it cannot be searched.")
         else:
-            conditions |= _condition(key, value, now or datetime.now(UTC))
+            _add(conditions, _condition(key, value, now or datetime.now(UTC)), key)
     return Search(conditions, wanted, shown)
+
+
+def _add(conditions: dict[str, Any], found: dict[str, Any], key: str) -> None:
+    """Conditions must all hold: a second one must not take the place of the first."""
+    for name, value in found.items():
+        if conditions.setdefault(name, value) != value:
+            raise InvalidArgumentError(f"{key}: is given with two values; give one of them.")
 
 
 def _words(text: str) -> list[str]:

@@ -33,11 +33,22 @@ def resolve(operation: str) -> Callable[..., Any]:
     return found
 
 
-def call_of(action: Action, given: Given, *, preview: bool = False) -> Call:
-    """The call for keys, parameters and reason. Raises InvalidArgumentError."""
+def call_of(
+    action: Action,
+    given: Given,
+    *,
+    preview: bool = False,
+    is_secret: Callable[[str], bool] | None = None,
+) -> Call:
+    """The call for keys, parameters and reason. Raises InvalidArgumentError, also for a preview by the
+    value of a secret: its count would say whether the value was guessed."""
     known = (*action.subject.keys, *action.params)
     checked = _complete(action, known, given)
     arguments = dict(action.fixed) | (action.shape(checked) if action.shape else checked)
+    data = arguments.get("data")
+    keys = [key for path in data for key in path.split(".")] if isinstance(data, dict) else []
+    if preview and is_secret is not None and any(map(is_secret, keys)):
+        raise InvalidArgumentError("A secret cannot be tried by a preview; act by another condition.")
     if preview and action.preview:
         arguments[action.preview] = True
     return Call(resolve(action.operation), arguments)
@@ -101,6 +112,9 @@ def _conditions(many: Many, values: Given, is_secret: Callable[[str], bool] | No
         raise InvalidArgumentError(f"The filter asks for {status} commands; only waiting ones change.")
     if search.command_id is not None:
         found["command_ids"] = [search.command_id]
+    for name, value in found.items():
+        if values.get(name) not in (None, value):
+            raise InvalidArgumentError(f"{name} is given with two values; give one of them.")
     return values | found
 
 

@@ -112,7 +112,10 @@ def _subject(given: Given) -> Given:
                 f"{condition!r} does not say whose data: write data.account=42, header.tenant=7 or "
                 "tag=customer-42."
             )
-        found[place][path] = value
+        if found[place].setdefault(path, value) != value:
+            raise InvalidArgumentError(
+                f"{where} is given with two values; all conditions must hold, so give one of them."
+            )
     shaped = {key: value for key, value in given.items() if key != "subject"}
     return shaped | {"data": found["data"], "headers": found["header"], "tag": found["tag"].get("")}
 

@@ -41,7 +41,9 @@ class Desk(Reads):
                 f"{action.word} cannot be undone: repeat the word {word!r} in confirm."
             )
         given = await self._unmasked(action, given)
-        result = await self._run(call_of(action, given, preview=preview), who)
+        result = await self._run(
+            call_of(action, given, preview=preview, is_secret=self.redaction.is_secret), who
+        )
         sentence = sentence_of(action, given, result)
         if isinstance(result, ScheduleRecord):
             result = self.shown_schedule(result)

@@ -30,7 +30,9 @@ def body_of(action: Action, *, many: bool = False) -> type[Struct]:
         told = f"The word {action.confirm}, which confirms that it is meant."
         fields.append(_field(Param("confirm", told)))
     words = [*action.name.split("-"), action.subject.noun + "s" * many]
-    return msgspec.defstruct("".join(map(str.capitalize, words)), fields, frozen=True, kw_only=True)
+    name = "".join(map(str.capitalize, words))
+    # A misspelt condition must not widen what an action does.
+    return msgspec.defstruct(name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def _field(param: Param) -> Any:
