@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, TypedDict
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pydantic
@@ -55,6 +56,36 @@ class Model(pydantic.BaseModel):
     order: int
     at: datetime | None = None
     count: int = pydantic.Field(default=1, alias="howMany")
+
+
+class Extended(Model):
+    gift: str = "none"
+
+
+class Stamped(pydantic.BaseModel):
+    at: datetime
+
+    @pydantic.field_serializer("at")
+    def day(self, at: datetime) -> str:
+        return at.date().isoformat()
+
+
+class Login(pydantic.BaseModel, extra="allow"):
+    password: pydantic.SecretStr | None = None
+    hidden: int = pydantic.Field(default=0, exclude=True)
+    model: Model | None = None
+    pair: tuple[int, ...] = ()
+    anything: Any = None
+    _seen: int = pydantic.PrivateAttr(default=0)
+    _lock: object = pydantic.PrivateAttr(default_factory=object)
+
+    @cached_property
+    def total(self) -> int:
+        return self.hidden
+
+    def after(self, seen: int) -> Login:
+        self._seen = seen
+        return self
 
 
 class Keys(TypedDict):
@@ -203,6 +234,50 @@ def test_a_model_inside_another_type_is_kept(payments: HandlerRegistry) -> None:
     assert charge.decode_result(msgspec.json.decode(charge.encode_result(model) or "")) == model
     with pytest.raises(PayloadError, match="at "):
         charge([{"order": 1}], {})  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (Login(password=pydantic.SecretStr("s3cret")), "a SecretStr that JSON alters at $.password"),
+        (Login(hidden=1234), "a int that JSON alters at $.hidden"),
+        (Login().after(1234), "a int that JSON alters at $._seen"),
+        (Login(anything=UUID(int=1234)), "Expected str, got UUID at $.anything"),
+        (Login.model_validate({"more": UUID(int=1234)}), "Expected str, got UUID at $.more"),
+        (Login(model=Extended(order=1, gift="s3cret")), "Expected Model, got Extended at $.model"),
+        (Extended(order=1, gift="s3cret"), "Expected Model, got Extended at $"),
+        (Stamped(at=datetime(2026, 1, 2, 3, tzinfo=UTC)), "a datetime that JSON alters at $.at"),
+    ],
+)
+def test_a_pydantic_model_that_json_would_alter_is_refused_by_field(
+    payments: HandlerRegistry, value: pydantic.BaseModel, words: str
+) -> None:
+    kind: Any = Model if isinstance(value, Model) else type(value)
+    alone = command_type("payments", "alone", kind, kind)
+
+    def beside(other: int, model: Any) -> None: ...
+
+    beside.__annotations__["model"] = kind
+    inside: CommandType[..., Any] = payments.command(beside)
+    inner = words.replace(" at $", " at $.model")
+    for call, expected in (
+        (lambda: alone(value), words),
+        (lambda: alone.encode_result(value), words),
+        (lambda: inside(1, value), inner),
+    ):
+        with pytest.raises(PayloadError) as caught:
+            call()
+        assert str(caught.value).endswith(f": {expected}.")
+        assert "s3cret" not in str(caught.value)
+        assert "1234" not in str(caught.value)
+
+
+def test_a_pydantic_model_that_comes_back_equal_is_accepted() -> None:
+    login = command_type("payments", "login", Login)
+    value = Login(pair=(1, 2), model=Model(order=1, howMany=2), anything=[1, {"a": None}])
+    assert value.total == 0  # cached in the instance, and no field
+    request: Any = login(value)
+    assert login.payload.decode(request.text).model_dump() == value.model_dump()
 
 
 def test_a_contract_alone_takes_an_instance_or_the_arguments_of_its_class() -> None:

@@ -103,11 +103,16 @@ class Codec(Generic[T]):
             # By alias, because that is what the model reads.
             plain = value.model_dump(mode="json", by_alias=True)
             text = payload.encode(plain, what="$", bytes_max=payload.UNLIMITED)
-            self.decode(text)
+            decoded = self.decode(text)
+            altered = None
+            if type(decoded) is not type(value) or decoded != value:
+                altered = _altered(value, decoded, "$")
         except PayloadError as error:
             raise PayloadError(f"{what}: {error}") from None
         except Exception as error:  # the serializers and the validation of a model may raise anything
             raise PayloadError(f"{what}: {describe_misfit(error)}.") from None
+        if altered is not None:
+            raise PayloadError(f"{what}: {bounded(altered)}.")
         return text
 
 
@@ -233,7 +238,23 @@ def _fields(value: Any) -> Mapping[str, Any] | None:
         return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    if is_pydantic(type(value)):
-        found: dict[str, Any] = vars(value)
-        return found
-    return None
+    return _model_fields(value) if is_pydantic(type(value)) else None
+
+
+_BY_IDENTITY: Any = object.__eq__
+
+
+def _model_fields(model: Any) -> dict[str, Any]:
+    """The fields of a pydantic model, with its extra ones and its private attributes. Without cached
+    properties, and without private objects that compare by identity: a decoded lock is a new one."""
+    names = type(model).model_fields
+    private = getattr(model, "__pydantic_private__", None) or {}
+    return {
+        **{name: part for name, part in vars(model).items() if name in names},
+        **(getattr(model, "__pydantic_extra__", None) or {}),
+        **{
+            name: part
+            for name, part in private.items()
+            if part is None or type(part).__eq__ is not _BY_IDENTITY
+        },
+    }
