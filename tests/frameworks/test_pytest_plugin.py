@@ -18,6 +18,7 @@ from commandbus import (
     Snooze,
     TransientCommandError,
 )
+from commandbus.errors import InvalidArgumentError
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import (
     FakeClock,
@@ -170,6 +171,27 @@ async def test_what_was_sent_is_found_by_parts_of_its_data(command_bus: CommandB
     assert_sent(bus, "mail", "greet", "Ann")
     assert_sent(bus, "shop", "ship", count=0)
     assert [r.domain for r in sent_commands(bus)] == ["shop", "shop", "mail"]
+
+
+def test_what_was_sent_is_found_by_a_request(sync_command_bus: SyncCommandBus) -> None:
+    bus, mail = sync_command_bus, HandlerRegistry("mail")
+
+    @mail.command
+    def receipt(order: int, to: str = "Ann") -> None: ...
+
+    bus.send(receipt(order=7))
+    bus.send("shop", "pack", {"order": 7, "n": 1})
+    assert_sent(bus, receipt(order=7), count=1)
+    assert_sent(bus, SendRequest("shop", "pack", {"order": 7, "n": 1}), count=1)
+    assert_sent(bus, SendRequest("shop", "pack", {"order": 7}), count=0)  # not the whole payload
+    with pytest.raises(AssertionError, match="was sent 1 times, not 0"):
+        assert_sent(bus, receipt(order=7), count=0)
+    with pytest.raises(AssertionError, match="mail receipt with"):
+        assert_sent(bus, receipt(order=8))
+    with pytest.raises(TypeError, match="give neither beside it"):
+        assert_sent(bus, receipt(order=7), "receipt")
+    with pytest.raises(InvalidArgumentError, match="domain"):
+        assert_sent(bus, 7, count=0)  # type: ignore[arg-type]
 
 
 def test_what_was_not_sent_is_told_with_what_was(sync_command_bus: SyncCommandBus) -> None:

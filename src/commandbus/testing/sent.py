@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from commandbus.domain.command import CommandRecord
+from commandbus.domain import payload
+from commandbus.domain.command import CommandRecord, SendRequest, TypedRequest
+from commandbus.domain.names import as_name
 from commandbus.operations.commands import query_commands
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.threads.bus import SyncCommandBus
@@ -24,7 +26,7 @@ def sent_commands(
 
 def assert_sent(
     bus: CommandBus | SyncCommandBus,
-    domain: str,
+    domain: str | SendRequest[Any],
     command_type: str | None = None,
     data: Mapping[str, Any] | Callable[[Any], bool] | Any = ANYTHING,
     *,
@@ -33,20 +35,35 @@ def assert_sent(
     """Assert that such a command was sent, `count` times if given (0 means never); returns them in
     order of sending. Call it without `await`, with a bus of either runtime.
 
-    `data` is compared as it was sent: of a mapping, the keys that are named have to be equal, mappings
-    inside likewise; a function gets the payload and says whether it fits; anything else is equal.
+    In place of `domain`, `command_type` and `data`, a request such as `receipt(order=7)` names all
+    three; the whole payload has to be equal then. `data` is compared as it was sent: of a mapping, the
+    keys that are named have to be equal, mappings inside likewise; a function gets the payload and says
+    whether it fits; anything else is equal.
     """
+    whole = isinstance(domain, SendRequest)
+    if isinstance(domain, SendRequest):
+        if command_type is not None or data is not ANYTHING:
+            raise TypeError("A request has its command type and its payload; give neither beside it.")
+        command_type, data = domain.command_type, _payload(domain)
+        domain = domain.domain
+    as_name(domain, "domain")
     sent = sent_commands(bus)
     found = [
         one
         for one in sent
         if one.domain == domain
         and command_type in (None, one.command_type)
-        and (data is ANYTHING or _fits(data, one.data))
+        and (data is ANYTHING or (one.data == data if whole else _fits(data, one.data)))
     ]
     enough = bool(found) if count is None else len(found) == count
     assert enough, _complaint(domain, command_type, data, count, found, sent)
     return found
+
+
+def _payload(request: SendRequest[Any]) -> Any:
+    """The payload of a request as a record has it."""
+    text = request.text if isinstance(request, TypedRequest) else payload.encode(request.data)
+    return payload.decode(text)
 
 
 def _pages(
