@@ -266,8 +266,23 @@ class TestBadFiles:
             _image(Header("w", GONE, 4)) + b"\0",
             _image(Header("w", GONE, 4)).replace(b'"pid"', b'"pif"'),
             _image(Header("w", GONE, 4))[:HEADER_BYTES],
+            _image(Header("w", GONE, 4, supervisor=1 << 40)),
+            _image(Header("w", GONE, 4, supervisor=-1)),
+            _image(Header("w", ProcessIdentity(1 << 40), 4)),
         ],
-        ids=["empty", "short", "noise", "length", "truncated", "longer", "checksum", "no entries"],
+        ids=[
+            "empty",
+            "short",
+            "noise",
+            "length",
+            "truncated",
+            "longer",
+            "checksum",
+            "no entries",
+            "supervisor",
+            "negative",
+            "process",
+        ],
     )
     def test_a_damaged_file_is_removed_and_means_nothing(
         self, folder: Path, content: bytes, caplog: pytest.LogCaptureFixture

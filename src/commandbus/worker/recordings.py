@@ -42,6 +42,7 @@ from commandbus.worker.recorder import (
 logger = logging.getLogger("commandbus.worker")
 
 CAPACITY_MAX = 100_000
+PID_END = 1 << 31
 UNFINISHED_SECONDS = 60.0
 """A file that did not get its name in so long was left by a process that died."""
 SUPERVISOR_SECONDS = 2.0
@@ -96,10 +97,12 @@ def _header(data: bytes) -> Header:
         raise DamagedRecorderError("its header is not one of a recorder")
     try:
         header = msgspec.json.decode(encoded, type=Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedRecorderError(f"its header cannot be read: {error}") from None
     if not 0 < header.capacity <= CAPACITY_MAX:
         raise DamagedRecorderError("its capacity is not one of a recorder")
+    if not 0 < header.process.pid < PID_END or not 0 <= header.supervisor < PID_END:
+        raise DamagedRecorderError("its process ids are none")
     return header
 
 
