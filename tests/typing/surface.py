@@ -175,6 +175,11 @@ async def asynchronously(bus: CommandBus) -> None:
     assert_type(await bus.request(refund(Refund(7)), timeout=5), None)
     assert_type(await bus.request(elsewhere(7), timeout=5), Receipt)
     assert_type(await bus.send_many([charge(1), charge(2)]), list[SendResult[Receipt]])
+    await bus.send_many([charge(1), post("ada")])
+    both = [charge(1), post("ada")]
+    await bus.send_many(both)
+    await bus.create_batch(both)
+    await bus.send_many([charge(1), post])  # error
     assert_type(await bus.send("payments", "charge", {"order": 7}), SendResult[Any])
     assert_type(await bus.wait(sent.command_id), CommandRecord[Any])
     assert_type(await bus.get_command(sent), CommandRecord[Receipt] | None)

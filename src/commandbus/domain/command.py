@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", default=Any)
     """The type of the result of a command; any JSON where it is not declared."""
+    R_co = TypeVar("R_co", default=Any, covariant=True)
+    """The same of a request, so that requests of different results may be in one list."""
 else:
     from typing import TypeVar
 
     R = TypeVar("R")
+    R_co = TypeVar("R_co", covariant=True)
 
 T = TypeVar("T")
 
@@ -73,9 +76,9 @@ class SendOptions(TypedDict, total=False):
     expires: Duration | None
 
 
-class SendRequest(msgspec.Struct, Generic[R], frozen=True, gc=False, repr_omit_defaults=True):
-    """A command that is to be sent, as a value; the fields are the arguments of `send`. R is the type
-    of its result. Calling a typed command makes one."""
+class SendRequest(msgspec.Struct, Generic[R_co], frozen=True, gc=False, repr_omit_defaults=True):
+    """A command that is to be sent, as a value; the fields are the arguments of `send`. R_co is the
+    type of its result. Calling a typed command makes one."""
 
     domain: str
     command_type: str
