@@ -211,7 +211,7 @@ def test_an_exception_arrives_as_the_nearest_base_that_is_known() -> None:
 
 
 def test_frames_are_put_together_however_they_arrive() -> None:
-    whole = frame(Ready()) + frame(Done('"x"'))
+    whole = frame(Ready()) + frame(Done(1, '"x"'))
     for size in (1, 3, 7, len(whole)):
         inbox: Inbox[FromChild] = Inbox(FromChild)
         found: list[FromChild] = []
@@ -219,7 +219,7 @@ def test_frames_are_put_together_however_they_arrive() -> None:
             inbox.feed(whole[start : start + size])
             while (message := inbox.take()) is not None:
                 found.append(message)
-        assert found == [Ready(), Done('"x"')]
+        assert found == [Ready(), Done(1, '"x"')]
 
 
 def test_a_call_is_warned_once_and_then_killed() -> None:

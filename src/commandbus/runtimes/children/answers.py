@@ -20,11 +20,13 @@ _decode = msgspec.msgpack.decode
 def answer(context: SyncHandlerContext, ask: Ask) -> Answer:
     """Do it, and say what came of it, whatever that is."""
     try:
-        return Answer(raw(_do(context, ask)))
+        return Answer(ask.number, raw(_do(context, ask)))
     except msgspec.ValidationError as error:
-        return Answer(error=pack(InvalidArgumentError(f"An argument has a wrong type: {error}.")))
+        return Answer(
+            ask.number, error=pack(InvalidArgumentError(f"An argument has a wrong type: {error}."))
+        )
     except Exception as error:  # raised again in the child, where the handler can catch it
-        return Answer(error=pack(error))
+        return Answer(ask.number, error=pack(error))
 
 
 def _do(context: SyncHandlerContext, ask: Ask) -> Any:

@@ -31,7 +31,13 @@ from commandbus.domain import payload
 from commandbus.domain.cause import running
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.outcome import as_result
-from commandbus.errors import HandlerTimeout, PayloadError, PermanentCommandError
+from commandbus.errors import (
+    HandlerTimeout,
+    InvalidOperationError,
+    LeaseLost,
+    PayloadError,
+    PermanentCommandError,
+)
 from commandbus.runtimes.containment import contained, uncontained
 from commandbus.store.records import CancelRequest
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -67,6 +73,8 @@ _STOP_BYTES = 4_096
 
 def main() -> None:
     talk, bell = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    talk.set_inheritable(False)
+    bell.set_inheritable(False)
     bell.setblocking(False)
     faulthandler.enable()
     Child(talk, bell).run()
@@ -96,6 +104,9 @@ class Child:
         self._requests: dict[int, CancelRequest] = {}
         self._stops: deque[Stop] = deque()
         self._number = self._seq = 0
+        self._open: int | None = None
+        """The number of the call that may ask. Between calls none may: the next message is a call."""
+        self._pid = os.getpid()
         self._began = 0.0
         self._in_handler = self._timed_out = False
         self._in_exchange = 0
@@ -104,18 +115,23 @@ class Child:
         """Until the worker closes its end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the worker decides
         signal.signal(signal.SIGUSR1, self._rung)
+        os.register_at_fork(after_in_child=self._let_go)
         setup = self._hear()
         assert isinstance(setup, Setup)
         _end_with(setup.worker_pid)
         try:
             self._prepare(setup)
         except BaseException as error:  # also sys.exit of a module: the worker is told why
-            self._say(Raised(pack(error), "start"))
+            self._say(Raised(0, pack(error), "start"))
             return
         self._say(Ready())
         while (call := self._hear()) is not None:
             assert isinstance(call, Call)
-            self._say(self._run(call))
+            self._open = call.number
+            end = self._run(call)
+            with self._undisturbed():  # an exchange of another thread ends first
+                self._open = None
+                self._say(end)
         if self._loop is not None:
             self._loop.close()
 
@@ -151,15 +167,27 @@ class Child:
             self._inbox.feed(received)
         return message
 
-    def _ask(self, method: str, arguments: Any, kind: Any) -> Any:
-        """Let the worker do something."""
-        question = frame(Ask(method, raw(arguments)))
+    def _let_go(self) -> None:
+        """In a process that the handler has forked: the end of this one must be seen."""
+        self._talk.close()
+        self._bell.close()
+
+    def _ask(self, number: int, method: str, arguments: Any, kind: Any) -> Any:
+        """Let the worker do something for a call. Raises LeaseLost when that call has ended."""
+        if os.getpid() != self._pid:
+            raise InvalidOperationError(
+                "A process that a handler has forked cannot use its context: use it in the handler."
+            )
+        question = frame(Ask(number, method, raw(arguments)))
         with self._undisturbed():
+            if number != self._open:
+                raise LeaseLost("The handler has ended; a thread that it left cannot use its context.")
             self._talk.sendall(question)
             answer = self._hear()
         if answer is None:
             os._exit(1)  # the worker is gone
         assert isinstance(answer, Answer)
+        assert answer.number == number
         if answer.error is not None:
             raise unpack(answer.error)
         return msgspec.msgpack.decode(answer.value, type=kind)
@@ -167,6 +195,8 @@ class Child:
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """One thread at a time, and no exception of a signal between the parts of an exchange."""
+        if os.getpid() != self._pid:
+            os._exit(1)  # a process that the handler has forked, and the handler returned there, too
         mine = threading.current_thread() is threading.main_thread()
         with self._asking:
             self._in_exchange += mine
@@ -220,7 +250,7 @@ class Child:
         if call.memory is not None:
             _limit_memory(call.memory)
         try:
-            return Done(self._result_of(call))
+            return Done(call.number, self._result_of(call))
         except BaseException as error:  # also SystemExit: a handler ends its command, not its process
             if call.memory is not None:
                 _limit_memory(None)  # to be able to say so
@@ -231,7 +261,7 @@ class Child:
                 cause = "timeout"
             elif isinstance(error, asyncio.CancelledError) and self._requests:
                 cause = "canceled"
-            return Raised(pack(error), cause)
+            return Raised(call.number, pack(error), cause)
         finally:
             self._in_handler = False
             self._task = None
@@ -251,7 +281,7 @@ class Child:
                 f"The payload does not fit {target.payload_name}: {describe_misfit(error)}",
             ) from None
         command = command_of_claimed(claimed, data)
-        desk = child_desk(self._ask, call.worker, target.is_async, self._requests)
+        desk = child_desk(partial(self._ask, call.number), call.worker, target.is_async, self._requests)
         kind = HandlerContext if target.is_async else SyncHandlerContext
         context = kind(claimed, call.max_attempts, desk)
         own = copy_context()
@@ -323,8 +353,13 @@ class _Forward(logging.Handler):
     def __init__(self, say: Callable[[FromChild], None]) -> None:
         super().__init__()
         self._say = say
+        self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() != self._pid:  # a process that a handler has forked has no way to the worker
+            if logging.lastResort is not None:
+                logging.lastResort.handle(record)
+            return
         try:
             text = record.getMessage()
             if record.exc_info:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
+import msgspec
+
 from commandbus.domain.failure import Origin, set_origin
 from commandbus.errors import TransientCommandError
 from commandbus.runtimes.children.answers import answer
@@ -302,12 +304,12 @@ class Children:
             try:
                 message = child.hear(watch.wait(time.monotonic()))
                 match message:
-                    case Done(result):
+                    case Done(number, result) if number == child.calls:
                         return Encoded(result)
-                    case Raised():
+                    case Raised(number) if number == child.calls:
                         ran = watch.ran(time.monotonic())
                         raise self._error_of(child, message, isolated, ran)
-                    case Ask():
+                    case Ask(number) if number == child.calls:
                         child.say(answer(context, message))
                     case Logged(fields):
                         _log(fields)
@@ -323,9 +325,11 @@ class Children:
                             case _:
                                 pass
                     case _:
-                        raise AssertionError(f"a child said {message!r}")
+                        raise _wrong(child, f"{type(message).__name__} of another call")
             except ChildGone:
                 raise self._end_of(child, isolated) from None
+            except msgspec.MsgspecError as error:
+                raise _wrong(child, str(error)) from None
 
     def _error_of(self, child: Child, raised: Raised, isolated: Isolated, ran: float) -> BaseException:
         origin = Origin(raised.error.traceback, raised.error.frame)
@@ -359,6 +363,14 @@ class Children:
 
 class _NotBegun(Exception):  # noqa: N818 - a signal inside this module
     """The child had died before it was given a command."""
+
+
+def _wrong(child: Child, problem: str) -> TransientCommandError:
+    """Whatever that child says later is of no use either."""
+    child.ready = False  # spent
+    return TransientCommandError(
+        "CHILD_LOST", f"The child process of the handler sent a wrong message and is ended: {problem}."
+    )
 
 
 def _not_started(problem: str, error: CrossedError | None = None) -> TransientCommandError:

@@ -10,12 +10,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from commandbus.domain.command import Command
-from commandbus.errors import BusinessRuleException, HandlerTimeout, PermanentCommandError
+from commandbus.errors import (
+    BusinessRuleException,
+    HandlerTimeout,
+    InvalidOperationError,
+    LeaseLost,
+    PermanentCommandError,
+)
 from commandbus.testing.waiting import eventually
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 
@@ -169,3 +177,61 @@ def start_another(command: Command[str], context: SyncHandlerContext) -> None:
     Path(command.data).write_text(f"{os.getpid()} {other.pid}")
     context.progress(1, "began")
     time.sleep(600)
+
+
+_late: list[threading.Thread] = []
+_late_refusals: list[list[str]] = []
+_go_on = threading.Event()
+
+
+def leave_thread(command: Command[Any], context: SyncHandlerContext) -> Any:
+    """The first command leaves a thread that uses its context while the second one runs."""
+    refusals: list[str] = []
+    if command.data["first"]:
+
+        def late() -> None:
+            _go_on.wait()
+            for use in (
+                lambda: context.step("charge", lambda: "by the first"),
+                lambda: context.progress(33, "by the first"),
+                lambda: context.send(command.domain, "late", {}),
+            ):
+                try:
+                    use()
+                except LeaseLost as error:
+                    refusals.append(str(error))
+
+        _late.append(threading.Thread(target=late, daemon=True))
+        _late[0].start()
+        _late_refusals.append(refusals)
+        return None
+    _go_on.set()
+    _late[0].join()
+    return [context.step("charge", lambda: "by the second"), _late_refusals[0]]
+
+
+def leave_asking_thread(command: Command[Any], context: SyncHandlerContext) -> int:
+    """Leaves a thread that never stops to use its context."""
+
+    def late() -> None:
+        with suppress(LeaseLost):
+            while True:
+                context.progress(command.data, "late")
+
+    threading.Thread(target=late, daemon=True).start()
+    return int(command.data)
+
+
+def return_twice(command: Command[Any], context: SyncHandlerContext) -> Any:
+    """Returns in a forked process as well."""
+    if command.data == 1:
+        forked = os.fork()
+        if forked == 0:
+            logger.warning("in the forked process")
+            try:
+                context.progress(50, "forked")
+            except InvalidOperationError:
+                return "forked"
+            return "not refused"
+        return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+    return command.data

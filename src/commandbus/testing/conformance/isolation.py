@@ -316,3 +316,28 @@ class IsolationSuite:
             pid = ended(bus, bus.send(command_type="pid")).result
             ended(bus, bus.send(data="plain"))
         assert seen == [pid, "ValueError"]
+
+    def test_a_thread_that_a_call_has_left_cannot_act_for_the_next(self, bus: Harness) -> None:
+        with bus.run_worker(isolated(handlers.leave_thread), concurrency=1) as running:
+            first, second = (bus.send(data={"first": one}) for one in (True, False))
+            assert ended(bus, first).status is CommandStatus.COMPLETED
+            record = ended(bus, second)
+            assert running.metrics.child_restarts == 0
+        charged, refusals = record.result
+        assert charged == "by the second"
+        assert len(refusals) == 3
+        assert record.progress is None
+        assert list(bus.query(command_type="late")) == []
+
+    def test_a_thread_that_a_call_has_left_takes_no_message_of_the_next(self, bus: Harness) -> None:
+        with bus.run_worker(isolated(handlers.leave_asking_thread, retry=ONCE), concurrency=1):
+            sent = {number: bus.send(data=number) for number in range(1, 21)}
+            for number, command_id in sent.items():
+                record = ended(bus, command_id)
+                assert record.result == number
+                assert record.progress is None or record.progress.percent == number
+
+    def test_a_forked_process_that_returns_shifts_no_result(self, bus: Harness) -> None:
+        with bus.run_worker(isolated(handlers.return_twice, retry=ONCE), concurrency=1):
+            sent = [bus.send(data=number) for number in (1, 2, 3)]
+            assert [ended(bus, command_id).result for command_id in sent] == [1, 2, 3]

@@ -1,8 +1,9 @@
 """What a worker and its child processes say to each other, and how it is framed.
 
 Each message is MessagePack with its length in front. The worker sends a call; until the child reports
-its end, the child may ask for things of the store, which the worker does and answers one by one. Only
-plain values cross: no pickle, and no code but the name of a registered handler.
+its end, the child may ask for things of the store, which the worker does and answers one by one. Each
+of these messages has the number of its call, so that nothing that one call has left behind speaks for
+another. Only plain values cross: no pickle, and no code but the name of a registered handler.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 class Answer(msgspec.Struct, frozen=True, tag=True):
     """The answer to an Ask."""
 
+    number: int
     value: msgspec.Raw = NONE
     error: CrossedError | None = None
 
@@ -59,6 +61,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 class Ask(msgspec.Struct, frozen=True, tag=True):
     """Something that only the worker can do; see `runtimes.children.answers`."""
 
+    number: int
+    """That of the call, in each message about one."""
     method: str
     arguments: msgspec.Raw
 
@@ -66,6 +70,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 class Done(msgspec.Struct, frozen=True, tag=True):
     """The handler returned."""
 
+    number: int
     result: str | None
     """JSON text."""
 
@@ -73,6 +78,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 class Raised(msgspec.Struct, frozen=True, tag=True):
     """The handler raised, or the child could not be prepared."""
 
+    number: int
     error: CrossedError
     cause: Literal["handler", "timeout", "canceled", "memory", "start"]
 
