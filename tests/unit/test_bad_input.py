@@ -12,6 +12,7 @@ from commandbus import CircuitBreaker, Schedule, SendRequest
 from commandbus.errors import (
     CommandBusError,
     ConfigurationError,
+    InvalidArgumentError,
     InvalidOperationError,
 )
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
@@ -111,3 +112,12 @@ def test_a_bus_that_is_closed_accepts_nothing(bus: SyncCommandBus) -> None:
 def test_a_wrong_url_is_refused(url: Any) -> None:
     with pytest.raises(ConfigurationError):
         SyncCommandBus(url)
+
+
+@pytest.mark.parametrize("option", ["tags", "requires"])
+def test_a_text_instead_of_a_list_is_refused_where_the_request_is_made(option: str) -> None:
+    wrong: Any = {option: "urgent"}
+    with pytest.raises(InvalidArgumentError, match=f"{option} must be a list of texts, not 'urgent'"):
+        SendRequest("orders", "ship", **wrong)
+    with pytest.raises(InvalidArgumentError, match=f"{option} must be a list of texts, not 'urgent'"):
+        SendRequest("orders", "ship").options(**wrong)

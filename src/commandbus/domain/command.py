@@ -15,6 +15,7 @@ from commandbus.domain.moment import Duration
 from commandbus.domain.priority import Priority
 from commandbus.domain.retry import RetryPolicy
 from commandbus.domain.unique import Unique
+from commandbus.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -104,6 +105,13 @@ class SendRequest(msgspec.Struct, Generic[R_co], frozen=True, gc=False, repr_omi
     idempotency_key: str | None = None
     expires: Duration | None = None
 
+    def __post_init__(self) -> None:
+        # A request may be used several times, and an iterator only once.
+        if self.tags.__class__ is not tuple:
+            msgspec.structs.force_setattr(self, "tags", _as_tuple(self.tags, "tags"))
+        if self.requires.__class__ is not tuple:
+            msgspec.structs.force_setattr(self, "requires", _as_tuple(self.requires, "requires"))
+
     def options(self, **options: Unpack[SendOptions]) -> Self:
         """A copy with other options, such as `delay` or `priority`: those of `send`."""
         for name in options:
@@ -114,6 +122,14 @@ class SendRequest(msgspec.Struct, Generic[R_co], frozen=True, gc=False, repr_omi
         elif options.get("expires") is not None:
             options.setdefault("expires_at", None)
         return msgspec.structs.replace(self, **options)
+
+
+def _as_tuple(texts: Any, what: str) -> tuple[str, ...]:
+    if texts is None:
+        return ()
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise InvalidArgumentError(f"{what} must be a list of texts, not {texts!r}.")
+    return tuple(texts)
 
 
 class TypedRequest(SendRequest[R], frozen=True, gc=False, kw_only=True):

@@ -28,6 +28,7 @@ class Link(msgspec.Struct, omit_defaults=True):
     tags: list[str] = []
     requires: list[str] = []
     headers: dict[str, Any] | None = None
+    expires: float | None = None
 
 
 class ChainState(msgspec.Struct, omit_defaults=True):
@@ -63,6 +64,7 @@ class Chain(Process[ChainState]):
             tags=link.tags,
             requires=link.requires,
             headers=link.headers,
+            expires=link.expires,
         )
 
     @send.reply
@@ -99,6 +101,7 @@ def as_link(request: Any, data: Any) -> Link:
         if getattr(request, name) is not None:
             raise InvalidArgumentError(f"A command of a chain cannot have {name}=.")
     delay: Duration | None = request.delay
+    expires: Duration | None = request.expires
     return Link(
         request.domain,
         request.command_type,
@@ -110,4 +113,5 @@ def as_link(request: Any, data: Any) -> Link:
         list(request.tags),
         list(request.requires),
         request.headers,
+        None if expires is None else as_seconds(expires, "expires"),
     )

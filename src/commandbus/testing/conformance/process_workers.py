@@ -19,7 +19,7 @@ from commandbus.errors import (
     DuplicateProcessError,
     InvalidArgumentError,
 )
-from commandbus.testing.conformance.helpers import registry_of
+from commandbus.testing.conformance.helpers import registry_of, require
 from commandbus.testing.draining import drain
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import DOMAIN, Approved, BookTrip, Sagas, Timed, Trip
@@ -203,6 +203,15 @@ class ChainSuite:
         with bus.run_worker(parts(), ["payments", "mail"]):
             record = bus.call(bus.bus.wait_process, process_id, timeout=10)
         assert record.state["results"][-1] == {"previous": {"receipt": 7}}
+
+    def test_every_command_keeps_its_lifetime_tags_and_required_tags(self, bus: Harness) -> None:
+        require(bus, "gates")
+        options: Any = {"tags": iter(["receipt"]), "requires": iter(["gpu"]), "expires": 20}
+        chained(bus, SendRequest("mail", "send", **options))
+        (sent,) = bus.query(domain="mail")
+        assert (sent.tags, sent.requires) == (("receipt",), ("gpu",))
+        assert sent.expires_at is not None
+        assert (sent.expires_at - sent.due_at).total_seconds() == pytest.approx(20, abs=1)
 
     def test_it_ends_with_the_first_command_that_fails(self, bus: Harness) -> None:
         requests = [SendRequest("payments", "charge", {"order": 7}), SendRequest("mail", "send")]

@@ -19,7 +19,7 @@ from commandbus.errors import (
 )
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.forms import BothForms
-from commandbus.testing.conformance.helpers import about, registry_of
+from commandbus.testing.conformance.helpers import about, registry_of, require
 from commandbus.testing.harness import DOMAIN, Harness
 
 
@@ -92,6 +92,13 @@ class SendingSuite(BothForms):
         record = bus.get(bus.send(tags=["vip", "berlin", "vip"], headers=headers))
         assert record.tags == ("vip", "berlin")
         assert record.headers == headers
+
+    def test_a_request_keeps_the_tags_of_an_iterator_for_every_use(self, bus: Harness) -> None:
+        require(bus, "gates")
+        request = SendRequest(DOMAIN, "ship", tags=iter(["vip"]), requires=iter(["gpu"]))
+        for sent in bus.send_many([request, request]):
+            record = bus.get(sent.command_id)
+            assert (record.tags, record.requires) == (("vip",), ("gpu",))
 
     def test_a_new_record_says_that_nothing_happened_yet(self, bus: Harness) -> None:
         record = bus.get(bus.send())
