@@ -66,3 +66,9 @@ def test_text_forms_of_ids_are_understood() -> None:
 def test_what_is_no_id_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match="command_id must be a UUID"):
         ids.as_id(wrong, "command_id")
+
+
+def test_a_refusal_does_not_show_the_values_of_what_was_given() -> None:
+    with pytest.raises(InvalidArgumentError, match="not a value of type dict") as refused:
+        ids.as_id({"card": "4111"}, "command_id")
+    assert "4111" not in str(refused.value)

@@ -217,3 +217,7 @@ class CommandRecord(msgspec.Struct, Generic[R], frozen=True):
     @property
     def error_message(self) -> str | None:
         return self.error.message if self.error else None
+
+
+CommandRef = UUID | str | SendResult[Any] | CommandRecord[Any]
+"""A command: its id, what its send returned, or its record."""

@@ -64,7 +64,9 @@ def as_id(value: object, name: str) -> UUID:
             return UUID(value)
         except ValueError:
             pass
-    raise InvalidArgumentError(f"{name} must be a UUID or its text form, not {value!r}.")
+    # Of anything but text only the type: a record or a payload has values that no log may show.
+    shown = repr(value) if isinstance(value, str) else f"a value of type {type(value).__name__}"
+    raise InvalidArgumentError(f"{name} must be a UUID or its text form, not {shown}.")
 
 
 def as_optional_id(value: object, name: str) -> UUID | None:

@@ -67,6 +67,16 @@ class AddToBatchResult(msgspec.Struct, frozen=True):
     """In the order of the requests."""
 
 
+BatchRef = UUID | str | CreateBatchResult | AddToBatchResult | BatchRecord
+"""A batch: its id, what its creation or an addition to it returned, or its record."""
+
+
+def _key_of(batch: BatchRef) -> UUID:
+    if isinstance(batch, CreateBatchResult | AddToBatchResult | BatchRecord):
+        return batch.batch_id
+    return as_id(batch, "batch_id")
+
+
 class CancelBatchResult(msgspec.Struct, frozen=True):
     """How many commands of a batch were canceled, and how; see `cancel`."""
 
@@ -183,11 +193,11 @@ def _open(scope: Scope, batch_id: UUID, body: BatchBody) -> Op[None]:
 
 
 def add_to_batch(
-    scope: Scope, batch_id: UUID | str, requests: Iterable[SendRequest[Any]]
+    scope: Scope, batch_id: BatchRef, requests: Iterable[SendRequest[Any]]
 ) -> Op[AddToBatchResult]:
     """Send more commands of an open batch, to any domains. Raises BatchNotFoundError, or
     InvalidOperationError when the batch is complete."""
-    key = as_id(batch_id, "batch_id")
+    key = _key_of(batch_id)
     members = [
         msgspec.structs.replace(_member(request), batch_id=key)
         for request in as_items(requests, "requests")
@@ -202,9 +212,9 @@ def _add(scope: Scope, batch_id: UUID, requests: list[SendRequest[Any]]) -> Op[A
     return AddToBatchResult(batch_id, [result.command_id for result in results])
 
 
-def get_batch(scope: Scope, batch_id: UUID | str) -> Op[BatchRecord | None]:
+def get_batch(scope: Scope, batch_id: BatchRef) -> Op[BatchRecord | None]:
     """A batch with its counts, or None. The counts are always those of its commands."""
-    key = as_id(batch_id, "batch_id")
+    key = _key_of(batch_id)
     document = yield from scope.store.get_document(KIND, str(key))
     if document is None:
         return None
@@ -254,7 +264,7 @@ def list_batches(
 
 def list_batch_commands(
     scope: Scope,
-    batch_id: UUID | str,
+    batch_id: BatchRef,
     *,
     domain: str | None = None,
     status: CommandStatus | str | None = None,
@@ -263,7 +273,7 @@ def list_batch_commands(
 ) -> Op[Page[CommandRecord]]:
     """The commands of a batch, newest first, a page at a time; with `domain`, those in it. Raises
     BatchNotFoundError."""
-    key = as_id(batch_id, "batch_id")
+    key = _key_of(batch_id)
     yield from require_batch(scope, key)
     return (
         yield from query_commands(
@@ -273,13 +283,13 @@ def list_batch_commands(
 
 
 def cancel_batch(
-    scope: Scope, batch_id: UUID | str, *, reason: str | None = None
+    scope: Scope, batch_id: BatchRef, *, reason: str | None = None
 ) -> Flow[CancelBatchResult]:
     """Cancel every command of a batch that has not ended, as `cancel` does: waiting and parked ones
     end as CANCELED, running ones are asked to stop. Says how many of each. Raises
     BatchNotFoundError."""
     checked = as_reason(reason) or f"the batch was canceled by {scope.by}"
-    key, cursor = as_id(batch_id, "batch_id"), None
+    key, cursor = _key_of(batch_id), None
     done = dict.fromkeys(Cancellation, 0)
     while True:
         page = yield list_batch_commands(scope, key, after=cursor, limit=500)

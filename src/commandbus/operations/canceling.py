@@ -8,13 +8,12 @@ to wait, whoever looks first ends it. It is dropped when the command has ended, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, SendResult
+from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import FINAL, PARKED, Cancellation, CommandStatus
 from commandbus.domain.names import as_reason
 from commandbus.errors import InvalidOperationError
@@ -44,7 +43,7 @@ _decoder = msgspec.json.Decoder(_Body)
 
 def cancel(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     *,
     domain: str | None = None,
     reason: str | None = None,

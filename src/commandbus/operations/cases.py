@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, SendResult
+from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
@@ -55,7 +54,7 @@ _decoder = msgspec.json.Decoder(Case)
 
 def comment(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     text: str,
     *,
     domain: str | None = None,
@@ -82,7 +81,7 @@ def comment(
 
 def assign(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     assignee: str | None,
     *,
     domain: str | None = None,

@@ -16,6 +16,7 @@ from commandbus.domain.cause import running, trace_of
 from commandbus.domain.command import (
     Command,
     CommandRecord,
+    CommandRef,
     SendOptions,
     SendRequest,
     SendResult,
@@ -296,17 +297,16 @@ def _priority(scope: Scope, request: SendRequest) -> int:
 
 
 def get_command(
-    scope: Scope, command_id: SendResult[R] | UUID | str, *, domain: str | None = None
+    scope: Scope,
+    command_id: SendResult[R] | CommandRecord[Any] | UUID | str,
+    *,
+    domain: str | None = None,
 ) -> Op[CommandRecord[R] | None]:
     """Everything known about a command, or None when there is none with this id. `domain` is needed
     only where several domains have a command with it; else InvalidOperationError names them. Given
     what `send` of a typed command returned, the result is decoded; see `wait`."""
-    contract = None
-    if isinstance(command_id, SendResult):
-        contract, domain = command_id.contract, command_id.domain
-        command_id = command_id.command_id
-    wanted = as_id(command_id, "command_id")
-    where = None if domain is None else as_name(domain, "domain")
+    contract = command_id.contract if isinstance(command_id, SendResult) else None
+    wanted, where = place_of(command_id, domain)
     records = yield from scope.store.find(wanted, where)
     if not records:
         return None
@@ -401,11 +401,11 @@ def _cursor(after: str | None) -> int | None:
 
 
 def get_audit_trail(
-    scope: Scope, command_id: UUID | str, *, domain: str | None = None
+    scope: Scope, command_id: CommandRef, *, domain: str | None = None
 ) -> Op[list[AuditEvent]]:
     """Everything that happened to a command, in order: sent, received, failed, retried, completed,
     and what operators did. Empty when there is no such command."""
-    return (yield from scope.store.audit_trail(as_id(command_id, "command_id"), domain))
+    return (yield from scope.store.audit_trail(*place_of(command_id, domain)))
 
 
 def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
@@ -429,16 +429,17 @@ def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     yield from scope.insert([reply], Capacity())
 
 
-def place_of(command_id: UUID | str | SendResult[Any], domain: str | None) -> tuple[UUID, str | None]:
-    """The id and the domain of a command that is given by its id, or by what its send returned."""
-    if isinstance(command_id, SendResult):
+def place_of(
+    command_id: CommandRef, domain: str | None, name: str = "command_id"
+) -> tuple[UUID, str | None]:
+    """The id and the domain of a command that is given by its id, its record, or what its send
+    returned."""
+    if isinstance(command_id, SendResult | CommandRecord):
         domain, command_id = domain or command_id.domain, command_id.command_id
-    return as_id(command_id, "command_id"), None if domain is None else as_name(domain, "domain")
+    return as_id(command_id, name), None if domain is None else as_name(domain, "domain")
 
 
-def find_one(
-    scope: Scope, command_id: UUID | str | SendResult[Any], domain: str | None
-) -> Op[CommandRecord]:
+def find_one(scope: Scope, command_id: CommandRef, domain: str | None) -> Op[CommandRecord]:
     """The command with this id; `domain` only narrows. Raises CommandNotFoundError, and
     InvalidOperationError when several domains have one."""
     wanted, name = place_of(command_id, domain)

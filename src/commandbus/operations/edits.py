@@ -16,16 +16,15 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, SendOptions, SendResult
+from commandbus.domain.command import CommandRecord, CommandRef, SendOptions, SendResult
 from commandbus.domain.counts import as_count, as_items
-from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_microseconds, as_seconds
 from commandbus.domain.names import as_reason
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.commands import as_status, find_one, query_commands, send
+from commandbus.operations.commands import as_status, find_one, place_of, query_commands, send
 from commandbus.operations.ledger import link_event
 from commandbus.operations.redrive import BULK_MAX, PAGE
 from commandbus.operations.scope import Flow, Scope, Send
@@ -39,7 +38,7 @@ EXAMPLES = 5
 class Selection(TypedDict, total=False):
     """Which commands: those named, or those that meet all conditions; see `query_commands`."""
 
-    command_ids: Iterable[UUID | str] | None
+    command_ids: Iterable[CommandRef] | None
     domain: str | None
     command_type: str | None
     tag: str | None
@@ -69,7 +68,7 @@ class EditReport(msgspec.Struct, frozen=True):
 
 def reschedule(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     *,
     due_at: datetime | None = None,
     delay: Duration | None = None,
@@ -97,7 +96,7 @@ def reschedule(
 
 def reprioritise(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     priority: Priority,
     *,
     domain: str | None = None,
@@ -121,7 +120,7 @@ def reprioritise(
 def resend(
     scope: Scope,
     /,
-    original: UUID | str | SendResult[Any],
+    original: CommandRef,
     data: Any = UNCHANGED,
     *,
     domain: str | None = None,
@@ -229,7 +228,7 @@ def _many(
     if ids is None and not any(conditions.values()):
         raise InvalidArgumentError("Say which: command_ids, or at least one condition such as domain.")
     named = as_items([] if ids is None else ids, "command_ids")
-    wanted = {as_id(one, "command_ids") for one in named}
+    wanted = {place_of(one, None, "command_ids")[0] for one in named}
     chosen: list[CommandRecord] = []
     cursor: str | None = None
     while limit is None or len(chosen) < limit:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.breaker import BreakerState
-from commandbus.domain.command import CommandRecord
-from commandbus.domain.ids import as_id
+from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import SECOND, as_datetime
@@ -27,9 +25,9 @@ from commandbus.domain.process.values import (
 )
 from commandbus.errors import CommandNotFoundError
 from commandbus.operations.breakers import get_breaker
-from commandbus.operations.commands import only_one
+from commandbus.operations.commands import only_one, place_of
 from commandbus.operations.pages import list_named
-from commandbus.operations.processes import get_process
+from commandbus.operations.processes import ProcessRef, StartProcessResult, get_process
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.limiting import HeldAt
@@ -84,12 +82,14 @@ def list_workers(
     return (yield from list_named(scope, KIND, read, after, limit))
 
 
-def why(scope: Scope, command_id: UUID | str, *, domain: str | None = None) -> Op[Why]:
+def why(scope: Scope, command_id: CommandRef | ProcessRef, *, domain: str | None = None) -> Op[Why]:
     """Why a command is not running: paused, scheduled, a breaker open, nobody there who knows its type,
     its group or a limit in the way, others ahead of it, running, parked or ended; in words and as data.
     Of a process, by its id: what it waits for, and whether a router drives it on. Raises
     CommandNotFoundError."""
-    wanted = as_id(command_id, "command_id")
+    if isinstance(command_id, StartProcessResult | ProcessRecord):
+        command_id = command_id.process_id
+    wanted, domain = place_of(command_id, domain)
     found = yield from scope.store.find(wanted, domain)
     if not found and (process := (yield from get_process(scope, wanted))) is not None:
         return (yield from _why_process(scope, process))

@@ -86,8 +86,8 @@ class StartProcessResult(msgspec.Struct, frozen=True):
     process_type: str
 
 
-ProcessRef = UUID | str | StartProcessResult
-"""A process: its id, or what its start returned."""
+ProcessRef = UUID | str | StartProcessResult | ProcessRecord
+"""A process: its id, what its start returned, or its record."""
 
 
 class CreateProcessBatchResult(msgspec.Struct, frozen=True):
@@ -188,9 +188,9 @@ def _create_batch(
 
 
 def _id_of(process: ProcessRef) -> UUID:
-    return (
-        process.process_id if isinstance(process, StartProcessResult) else as_id(process, "process_id")
-    )
+    if isinstance(process, StartProcessResult | ProcessRecord):
+        return process.process_id
+    return as_id(process, "process_id")
 
 
 def get_process(scope: Scope, process_id: ProcessRef) -> Op[ProcessRecord | None]:

@@ -11,13 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.command import CommandRecord
+from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.counts import as_count, as_items
-from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.commands import query_commands
+from commandbus.operations.commands import place_of, query_commands
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
 from commandbus.store.op import Op
@@ -88,7 +87,7 @@ def bulk(
     action: str,
     *,
     reason: str | None = None,
-    command_ids: Iterable[UUID | str] | None = None,
+    command_ids: Iterable[CommandRef] | None = None,
     domain: str | None = None,
     command_type: str | None = None,
     error_code: str | None = None,
@@ -121,7 +120,9 @@ def bulk(
             "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
             "everything."
         )
-    wanted = None if command_ids is None else {as_id(one, "command_ids") for one in command_ids}
+    wanted = None
+    if command_ids is not None:
+        wanted = {place_of(one, None, "command_ids")[0] for one in command_ids}
     if preview and wanted is None and error_code is None and group is None:
         # The store counts them without reading them.
         parked: int = yield scope.store.count_parked(domain, command_type)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, SendResult
+from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_reason
 from commandbus.domain.page import Page
@@ -47,7 +46,7 @@ def count(scope: Scope, domain: str | None = None, command_type: str | None = No
 
 def operator_retry(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     *,
     data: Any = UNCHANGED,
     domain: str | None = None,
@@ -85,7 +84,7 @@ def _require_readable(record: CommandRecord) -> None:
 
 def operator_cancel(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     *,
     domain: str | None = None,
     reason: str | None = None,
@@ -99,7 +98,7 @@ def operator_cancel(
 
 def operator_complete(
     scope: Scope,
-    command_id: UUID | str | SendResult[Any],
+    command_id: CommandRef,
     result: Any = None,
     *,
     domain: str | None = None,

@@ -6,7 +6,6 @@ from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 from commandbus.domain.command import CommandRecord, SendOptions, SendRequest, SendResult
-from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus, ReplyOutcome
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.reply import Reply, reply_outcome
@@ -14,7 +13,7 @@ from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
 )
-from commandbus.operations.commands import complete_record, decoded_record, only_one, send
+from commandbus.operations.commands import complete_record, decoded_record, only_one, place_of, send
 from commandbus.operations.scope import Await, Flow, Scope, Send
 
 R = TypeVar("R")
@@ -86,7 +85,7 @@ def _result(sent: SendResult[R], record: CommandRecord[Any]) -> R | None:
 
 def wait(
     scope: Scope,
-    command_id: SendResult[R] | UUID | str,
+    command_id: SendResult[R] | CommandRecord[Any] | UUID | str,
     timeout: Duration | None = None,
     *,
     domain: str | None = None,
@@ -98,11 +97,8 @@ def wait(
     there is no such command, and InvalidOperationError when several domains have one with this id and
     `domain` is not given.
     """
-    contract = None
-    if isinstance(command_id, SendResult):
-        contract, domain = command_id.contract, command_id.domain
-        command_id = command_id.command_id
-    wanted = as_id(command_id, "command_id")
+    contract = command_id.contract if isinstance(command_id, SendResult) else None
+    wanted, domain = place_of(command_id, domain)
     seconds = None if timeout is None else as_seconds(timeout, "timeout")
     now = yield Await(0)
     deadline = None if seconds is None else now + seconds

@@ -89,7 +89,7 @@ class AwaitedWait(Protocol):
     @overload
     def __call__(
         self,
-        command_id: UUID | str,
+        command_id: CommandRecord[Any] | UUID | str,
         timeout: Duration | None = None,
         *,
         domain: str | None = None,
@@ -104,7 +104,7 @@ class BlockingWait(Protocol):
     @overload
     def __call__(
         self,
-        command_id: UUID | str,
+        command_id: CommandRecord[Any] | UUID | str,
         timeout: Duration | None = None,
         *,
         domain: str | None = None,
@@ -118,7 +118,7 @@ class AwaitedGet(Protocol):
     def __call__(self, sent: SendResult[R], /) -> Awaited[CommandRecord[R] | None]: ...
     @overload
     def __call__(
-        self, command_id: UUID | str, *, domain: str | None = None
+        self, command_id: CommandRecord[Any] | UUID | str, *, domain: str | None = None
     ) -> Awaited[CommandRecord[Any] | None]: ...
 
 
@@ -129,5 +129,5 @@ class BlockingGet(Protocol):
     def __call__(self, sent: SendResult[R], /) -> CommandRecord[R] | None: ...
     @overload
     def __call__(
-        self, command_id: UUID | str, *, domain: str | None = None
+        self, command_id: CommandRecord[Any] | UUID | str, *, domain: str | None = None
     ) -> CommandRecord[Any] | None: ...

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.command import SendRequest
 from commandbus.domain.presence import WorkerInfo
 from commandbus.errors import (
     BreakerOpen,
@@ -46,6 +47,26 @@ class WhySuite:
         answer = bus.call(bus.bus.why, last)
         assert [reason.code for reason in answer.reasons] == ["NO_WORKER", "AHEAD"]
         assert "2 commands are ahead" in str(answer)
+
+    def test_results_and_records_stand_for_their_ids(self, bus: Harness) -> None:
+        sent, api = bus.send_result(DOMAIN, "ship"), bus.bus
+        record = bus.get(sent.command_id)
+        for given in (sent, record, sent.command_id, str(sent.command_id)):
+            assert bus.call(api.why, given).command_id == str(sent.command_id)
+            assert [one.event_type for one in bus.call(api.get_audit_trail, given)] == ["SENT"]
+            assert bus.call(api.get_command, given) == record
+            assert bus.call(api.reprioritise_many, 3, command_ids=[given], preview=True).matched == 1
+            assert bus.call(bus.troubleshooting.bulk, "retry", command_ids=[given]).matched == 0
+        bus.call(api.cancel, record)
+        assert bus.call(api.wait, record).status == "CANCELED"
+
+        batch = bus.call(api.create_batch, [SendRequest(DOMAIN, "ship")])
+        found = bus.call(api.get_batch, batch)
+        assert bus.call(api.get_batch, found) == found
+        assert bus.call(api.cancel_batch, found).canceled == 1
+
+        process = bus.call(api.chain, SendRequest(DOMAIN, "ship"))
+        assert bus.call(api.why, process).command_id == str(process.process_id)
 
     def test_the_domain_is_paused(self, bus: Harness) -> None:
         command_id = bus.send()
