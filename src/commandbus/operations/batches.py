@@ -25,7 +25,7 @@ from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime, 
 from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
-from commandbus.operations.actions import recorded
+from commandbus.operations.actions import record_action, recorded
 from commandbus.operations.canceling import cancel
 from commandbus.operations.commands import LIMIT_MAX, encode_request, query_commands, send_many
 from commandbus.operations.membership import (
@@ -168,6 +168,8 @@ def _create(
 ) -> Op[CreateBatchResult]:
     yield from _open(scope, batch_id, body)
     yield from scope.insert(members, Capacity(scope.settings.max_pending))
+    if scope.actor is not None:
+        yield from record_action(scope, "create_batch", str(batch_id))
     return CreateBatchResult(batch_id, len(members), [member.command_id for member in members])
 
 

@@ -107,11 +107,18 @@ def start_processes(
     batch = as_optional_id(batch_id, "batch_id")
     work, ids = _begin_all(scope, declaration, starts, batch)
     results = [StartProcessResult(process_id, declaration.process_type) for process_id in ids]
-    return _started(_start(scope, declaration.reply_to, work, ids, batch), results)
+    return _started(scope, _start(scope, declaration.reply_to, work, ids, batch), results)
 
 
-def _started(start: Op[None], results: list[StartProcessResult]) -> Op[list[StartProcessResult]]:
+def _started(
+    scope: Scope, start: Op[None], results: list[StartProcessResult]
+) -> Op[list[StartProcessResult]]:
     yield from start
+    if scope.actor is not None and results:  # a person starts them: that is an operator action
+        subject = f"{results[0].process_type} {results[0].process_id}"
+        if len(results) > 1:
+            subject = f"{len(results)} processes of {results[0].process_type}"
+        yield from record_action(scope, "start_process", subject)
     return results
 
 
@@ -184,6 +191,8 @@ def _create_batch(
     scope: Scope, reply_to: str, work: Work, ids: list[UUID], key: UUID, opening: Op[None]
 ) -> Op[CreateProcessBatchResult]:
     yield from _start(scope, reply_to, work, ids, key, opening)
+    if scope.actor is not None:
+        yield from record_action(scope, "create_batch", str(key))
     return CreateProcessBatchResult(key, ids)
 
 

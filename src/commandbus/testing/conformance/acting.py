@@ -18,7 +18,7 @@ from commandbus.testing.conformance.helpers import complete, park, registry_of, 
 from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
-from commandbus.testing.sagas import BookTrip, Sagas
+from commandbus.testing.sagas import BookTrip, Sagas, Trip
 
 WHY = "because"
 NIGHTLY = Schedule(name="nightly", domain=DOMAIN, command_type="ship", every=3600.0)
@@ -149,7 +149,24 @@ ACTIONS: dict[str, Case] = {
     "purge": Case(ended, of_bus("purge", DOMAIN), "nothing"),
     "erase": Case(ended, of_bus("erase", data={"account": "42"}), "nothing"),
     "send": Case(nothing, lambda bus, _: bus.send(), None),
+    "create_batch": Case(nothing, lambda bus, _: batched(bus), None),
+    "create_process_batch": Case(
+        nothing,
+        lambda bus, _: bus.call(bus.manager_class(bus.bus, BookTrip).create_batch, [Trip()]),
+        None,
+    ),
+    "start_process": Case(nothing, lambda bus, _: started(bus), None),
+    "chain": Case(nothing, lambda bus, _: bus.call(bus.bus.chain, SendRequest(DOMAIN, "ship")), None),
 }
+WITHOUT_REASON = (
+    "comment",
+    "assign",
+    "send",
+    "create_batch",
+    "create_process_batch",
+    "start_process",
+    "chain",
+)
 
 IN_TRAILS = (
     "operator_retry",
@@ -229,7 +246,7 @@ class ActingSuite:
         new = [record for record in records(bus) if record not in before]
         assert new, "the action is on record"
         assert {who for who, _, _ in new} == {"ada"}
-        if name not in ("comment", "assign", "send"):
+        if name not in WITHOUT_REASON:
             assert {why for _, _, why in new} <= {WHY, None}
             assert WHY in {why for _, _, why in new}
         report = bus.call(bus.bus.verify_audit)
