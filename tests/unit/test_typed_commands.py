@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
@@ -191,6 +192,56 @@ def test_values_that_mean_the_same_are_accepted(charge: CommandType[..., Any]) -
     assert deep.text == msgspec.json.encode(deep.data).decode()
 
 
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "arrives"),
+    [
+        (Any, {"a": (1, 2)}, {"a": [1, 2]}),
+        (list, (1, 2), [1, 2]),
+        (dict[str, Any], {"a": (1, 2)}, {"a": [1, 2]}),
+        (Sequence[int], (1, 2), [1, 2]),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (set[int], frozenset({1}), {1}),
+        (float, 1, 1.0),
+        (int, Size.SMALL, 1),
+    ],
+)
+def test_a_value_that_means_the_same_arrives_as_the_annotated_class(
+    payments: HandlerRegistry, kind: Any, given: Any, arrives: Any
+) -> None:
+    def charge(order: int, value: Any) -> None: ...
+
+    charge.__annotations__["value"] = kind
+    made: CommandType[..., Any] = payments.command(charge)
+    request: Any = made(1, given)
+    value = made.payload.decode(request.text).value
+    assert (type(value), value) == (type(arrives), arrives)
+
+
+@pytest.mark.parametrize("kind", [Any, list[int], tuple[int, ...]])
+def test_a_set_is_no_list(payments: HandlerRegistry, kind: Any) -> None:
+    def charge(order: int, value: Any) -> None: ...
+
+    charge.__annotations__["value"] = kind
+    made: CommandType[..., Any] = payments.command(charge)
+    with pytest.raises(PayloadError, match=r"got set at \$\.value"):
+        made(1, {1})
+
+
+def test_metadata_of_msgspec_is_checked_and_notes_are_accepted(payments: HandlerRegistry) -> None:
+    @payments.command
+    def charge(
+        order: Annotated[int, msgspec.Meta(ge=0)], note: Annotated[str, "for people"]
+    ) -> None: ...
+
+    charge(0, "")
+    with pytest.raises(PayloadError, match=r"at \$\.order"):
+        charge(-1, "")
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "wrong", "problem"),
     [
@@ -305,6 +356,9 @@ def late(order: int, context: SyncHandlerContext) -> None: ...
 def foreign(order: HandlerRegistry) -> None: ...
 def foreign_result(order: int) -> HandlerRegistry: ...  # type: ignore[empty-body]
 def ambiguous(order: datetime | str) -> None: ...
+def unchecked(order: Annotated[int, pydantic.Field(ge=0)]) -> None: ...
+def unchecked_items(orders: list[pydantic.PositiveInt] | None) -> None: ...
+def unchecked_result(order: int) -> Annotated[int, pydantic.Field(ge=0)]: ...  # type: ignore[empty-body]
 def unknown(order: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def wrong_default(order: int = "x") -> None: ...  # type: ignore[assignment]
 def defaulted_model(data: Refund = Refund(1)) -> None: ...  # noqa: B008
@@ -326,6 +380,12 @@ async def blocking_context(context: SyncHandlerContext) -> None: ...
         (foreign, "annotates 'order' as .*HandlerRegistry.*, which has no JSON form"),
         (foreign_result, "annotates its result as .*which has no JSON form"),
         (ambiguous, "annotates 'order' as .*more than one str-like type"),
+        (unchecked, "annotates 'order' with FieldInfo, .* use msgspec.Meta, or a pydantic model"),
+        (
+            unchecked_items,
+            "annotates 'orders' with Gt, which nothing checks outside of a pydantic model",
+        ),
+        (unchecked_result, "annotates its result with FieldInfo"),
         (unknown, "annotates 'order' as 'Nowhere', which cannot be resolved"),
         (wrong_default, "gives 'order' a default that does not fit int"),
         (defaulted_model, "gives 'data' a default"),

@@ -216,12 +216,30 @@ def _check(
 def _codec(
     function: Callable[..., Any], kind: Any, what: str, *, made_of_arguments: bool = False
 ) -> Codec[Any]:
+    if (unchecked := _unchecked(kind)) is not None:
+        raise _refused(
+            function,
+            f"annotates {what} with {type(unchecked).__name__}, which nothing checks outside of a "
+            "pydantic model: use msgspec.Meta, or a pydantic model",
+        )
     try:
         return Codec(kind, made_of_arguments=made_of_arguments)
     except (TypeError, NameError) as error:
         raise _refused(
             function, f"annotates {what} as {kind!r}, which has no JSON form: {error}"
         ) from None
+
+
+def _unchecked(kind: Any) -> Any:
+    """A constraint of pydantic somewhere in a type, which msgspec ignores, or None."""
+    for one in kind.__metadata__ if typing.get_origin(kind) is Annotated else ():
+        if any(base.__module__.split(".")[0] in _OF_PYDANTIC for base in type(one).__mro__):
+            return one
+    inner = (_unchecked(part) for part in typing.get_args(kind) if typing.get_args(part))
+    return next((found for found in inner if found is not None), None)
+
+
+_OF_PYDANTIC = ("pydantic", "annotated_types")
 
 
 _Parts = tuple[Callable[..., Any], Codec[Any], Callable[[Any], dict[str, Any]]]
