@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from commandbus.domain import payload
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import SendRequest, TypedRequest
+from commandbus.domain.contract import CommandType
 from commandbus.domain.names import as_text
 from commandbus.domain.process.chain import LINKS_MAX, Chain, ChainState, as_link
 from commandbus.errors import InvalidArgumentError
@@ -43,9 +45,24 @@ def chain(
                 f"result_as={result_as!r} needs payloads that are objects, and that of "
                 f"{link.command_type!r} is {link.data!r}."
             )
+        if number and result_as is not None and isinstance(request, TypedRequest):
+            _check_field(request.contract, result_as, link.data)
         links.append(link)
     start = ProcessStart(ChainState(links, result_as=result_as), process_id)
     return _first(start_processes(scope, Chain, [start]))
+
+
+def _check_field(contract: CommandType[..., Any], result_as: str, data: Any) -> None:
+    """Raise InvalidArgumentError when a typed command cannot take a result in this field."""
+    if contract.__signature__ is None:
+        return
+    names, fields = list(contract.__signature__.parameters), data or {}
+    is_model = len(names) == 1 and names[0] not in fields  # then its fields are not known here
+    if not is_model and result_as not in names and result_as not in fields:
+        raise InvalidArgumentError(
+            f"result_as={result_as!r} is no parameter of {contract}, which gets the result of the "
+            f"command before it; its parameters: {', '.join(names) or 'none'}."
+        )
 
 
 def _first(op: Op[list[StartProcessResult]]) -> Op[StartProcessResult]:

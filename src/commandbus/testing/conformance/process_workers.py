@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from commandbus.domain.command import SendRequest
@@ -164,6 +165,11 @@ class ProcessWorkersSuite:
             registry.process(Trip)  # type: ignore[type-var]
 
 
+class Letter(msgspec.Struct, omit_defaults=True):
+    to: str
+    text: str = ""
+
+
 def chained(bus: Harness, *requests: SendRequest, **options: Any) -> UUID:
     process_id: UUID = bus.call(bus.bus.chain, *requests, **options).process_id
     return process_id
@@ -240,4 +246,19 @@ class ChainSuite:
                 chained(bus, *wrong)
         with pytest.raises(InvalidArgumentError, match="payloads that are objects"):
             chained(bus, request, SendRequest("mail", "send", [1]), result_as="previous")
+
+        def post(to: str, text: str = "") -> None: ...
+
+        typed = HandlerRegistry("mail").command(post)
+        with pytest.raises(
+            InvalidArgumentError, match=r"'typo' is no parameter of mail\.post.*to, text"
+        ):
+            chained(bus, request, typed("Ann"), result_as="typo")
         assert bus.call(bus.bus.count_processes) == []
+        chained(bus, request, typed("Ann"), result_as="text")
+
+    def test_a_result_may_go_into_a_field_that_a_model_leaves_out(self, bus: Harness) -> None:
+        def post(letter: Letter) -> None: ...
+
+        typed = HandlerRegistry("mail").command(post)
+        chained(bus, SendRequest("mail", "send"), typed(Letter("Ann")), result_as="text")
