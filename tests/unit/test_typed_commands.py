@@ -71,6 +71,14 @@ class Stamped(pydantic.BaseModel):
         return at.date().isoformat()
 
 
+class Shortened(pydantic.BaseModel):
+    items: list[int]
+
+    @pydantic.field_serializer("items")
+    def first(self, items: list[int]) -> list[int]:
+        return items[:1]
+
+
 class Login(pydantic.BaseModel, extra="allow"):
     password: pydantic.SecretStr | None = None
     hidden: int = pydantic.Field(default=0, exclude=True)
@@ -298,6 +306,7 @@ def test_a_model_inside_another_type_is_kept(payments: HandlerRegistry) -> None:
         (Login(model=Extended(order=1, gift="s3cret")), "Expected Model, got Extended at $.model"),
         (Extended(order=1, gift="s3cret"), "Expected Model, got Extended at $"),
         (Stamped(at=datetime(2026, 1, 2, 3, tzinfo=UTC)), "a datetime that JSON alters at $.at"),
+        (Shortened(items=[1234, 5]), "a list that JSON alters at $.items"),
     ],
 )
 def test_a_pydantic_model_that_json_would_alter_is_refused_by_field(

@@ -202,7 +202,7 @@ def _altered(given: Any, decoded: Any, path: str) -> str | None:
     or of numbers differ, or where a class does not compare its instances."""
     if type(given) is not type(decoded) and not _alike(given, decoded):
         return f"Expected {type(decoded).__name__}, got {type(given).__name__} at {path}"
-    if isinstance(given, list | tuple):
+    if isinstance(given, list | tuple) and len(given) == len(decoded):
         steps = ((f"{path}[{index}]", item) for index, item in enumerate(given))
         for (step, item), other in zip(steps, decoded, strict=True):
             if (found := _altered(item, other, step)) is not None:
