@@ -20,7 +20,7 @@ from commandbus.domain.cause import running
 from commandbus.domain.command import Command, CommandRecord, SendRequest
 from commandbus.domain.counts import as_count, as_items
 from commandbus.domain.ids import as_id, as_optional_id
-from commandbus.domain.lifecycle import FINAL, Cancellation, CommandStatus
+from commandbus.domain.lifecycle import FINAL, PARKED, Cancellation, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime, as_seconds
 from commandbus.domain.names import as_name, as_reason, as_text
 from commandbus.domain.page import Page
@@ -37,8 +37,9 @@ from commandbus.operations.membership import (
     require_batch,
 )
 from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import Op
+from commandbus.store.op import Op, Wake
 from commandbus.store.records import Capacity, CommandFilter, NewCommand
 
 LOOKS_MAX = 20
@@ -341,6 +342,44 @@ def close_open_batches(scope: Scope, domains: Collection[str]) -> Op[int]:
         ours = [batch_id for batch_id, body in opened if not set(body.domains).isdisjoint(domains)]
         left += len(ours) - (yield from close_batches(scope, ours))
     return left
+
+
+def leave_batches(scope: Scope, domain: str | None) -> Op[None]:
+    """Before a domain, or everything, is purged: forget open batches that have no commands elsewhere,
+    and count their commands in the others as canceled."""
+    after: str | None = None
+    while page := (yield from scope.store.list_documents(KIND, status=OPEN, after=after)):
+        after = page[-1].key
+        for document, body in readable(page, lambda document: (document, decode_batch(document))):
+            batch_id = UUID(document.key)
+            if domain is None or set(body.domains) == {domain}:
+                yield from scope.store.delete_document(KIND, document.key)
+                yield from _count_nothing(scope, batch_id)
+            elif domain in body.domains:
+                yield from _count_canceled(scope, batch_id, domain)
+
+
+def _count_nothing(scope: Scope, batch_id: UUID) -> Op[None]:
+    """Take back what was counted: the id may be used again."""
+    for known in (yield from scope.store.batch_counts([batch_id])).values():
+        back = BatchCounts(-known.completed, -known.failed, -known.canceled, -known.parked)
+        yield from scope.store.add_batch_counts({batch_id: back}, "")
+
+
+def _count_canceled(scope: Scope, batch_id: UUID, domain: str) -> Op[None]:
+    gone, before = BatchCounts(), None
+    while True:
+        wanted = CommandFilter(domain, batch_id=batch_id, before=before, limit=LIMIT_MAX)
+        records = yield from scope.store.query(wanted)
+        for record in records:
+            if record.status not in FINAL:
+                gone = gone.plus(BatchCounts(canceled=1, parked=-(record.status is PARKED)))
+        if len(records) < LIMIT_MAX:
+            break
+        before = records[-1].sequence
+    if gone != BatchCounts():
+        yield from scope.store.add_batch_counts({batch_id: gone}, "")
+        yield Wake(BATCHES)
 
 
 def _close(scope: Scope, batch_id: UUID, document: Document, counts: BatchCounts) -> Op[int]:

@@ -11,6 +11,7 @@ from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
+from commandbus.operations.batches import leave_batches
 from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -76,9 +77,11 @@ def list_domains(scope: Scope) -> Op[list[str]]:
 
 
 def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[PurgeReport]:
-    """Forget a domain, or everything, with all trails: for tests."""
+    """Forget a domain, or everything, with all trails: for tests. Open batches that have commands in
+    other domains, too, count the forgotten ones as canceled; the others are forgotten."""
     chosen, because = None if domain is None else as_name(domain, "domain"), as_reason(reason)
     known = yield from scope.store.domains()
+    yield from leave_batches(scope, chosen)
     count = yield from scope.store.purge(chosen)
     if count or (known if chosen is None else chosen in known):
         yield from link_forgotten(scope, [f"{chosen or ALL} {ALL}"])

@@ -337,6 +337,31 @@ class BatchSuite:
         assert bus.call(bus.bus.cancel_batch, batch_id).canceled == 2
         assert get(bus, batch_id).status is BatchStatus.COMPLETED_WITH_FAILURES
 
+    def test_purging_a_domain_counts_its_commands_as_canceled(self, bus: Harness) -> None:
+        requests = [*[SendRequest(DOMAIN, "ship")] * 3, SendRequest("mail", "post")]
+        done = SendRequest("billing", "invoice")
+        batch_id = bus.call(bus.bus.create_batch, requests, on_complete=done).batch_id
+        alone = create(bus, 1, on_complete=done)
+        other = bus.call(bus.bus.create_batch, [SendRequest("mail", "post")]).batch_id
+        settle(bus, None, PermanentCommandError("BAD"))
+        bus.call(bus.bus.purge, DOMAIN)
+        batch = get(bus, batch_id)
+        found = (batch.completed, batch.canceled, batch.in_troubleshooting, batch.remaining)
+        assert found == (1, 2, 0, 1)
+        assert bus.call(bus.bus.get_batch, alone) is None
+        assert get(bus, other).remaining == 1
+        bus.call(bus.bus.cancel_batch, batch_id)
+        assert get(bus, batch_id).status is BatchStatus.COMPLETED_WITH_FAILURES
+        assert len(bus.query(domain="billing")) == 1
+
+    def test_purging_everything_forgets_open_batches(self, bus: Harness) -> None:
+        batch_id = create(bus, 3, on_complete=SendRequest("billing", "invoice"))
+        settle(bus, None, PermanentCommandError("BAD"))
+        bus.call(bus.bus.purge)
+        assert list(bus.call(bus.bus.list_batches)) == []
+        create(bus, 1, batch_id=batch_id)
+        assert counts(bus, batch_id) == (0, 0, 0, 0)
+
     def test_a_list_of_one_domain_finds_batches_behind_those_of_others(self, bus: Harness) -> None:
         wanted = [create(bus, 1) for _ in range(3)]
         for _ in range(5):
