@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
-import msgspec
-
 from commandbus.domain.failure import Origin, set_origin
 from commandbus.errors import TransientCommandError
 from commandbus.runtimes.children.answers import answer
-from commandbus.runtimes.children.process import Child, ChildGone
+from commandbus.runtimes.children.process import Child, ChildGone, ChildStalled, WrongMessage
 from commandbus.store.records import CancelRequest
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.isolation.crossing import CrossedError, unpack
@@ -260,6 +258,7 @@ class Children:
             if request is not None and request.terminate:
                 raise ChildEnded(End.CANCELED)
             child.limit_memory(isolated.memory)
+            watch = Watch(timeout, isolated.soft_timeout, time.monotonic())
             try:
                 child.say(
                     Call(
@@ -271,12 +270,15 @@ class Children:
                         context.worker,
                         isolated.memory,
                         request,
-                    )
+                    ),
+                    watch.left(time.monotonic()),
                 )
+            except ChildStalled:
+                raise self._timed_out(child, watch) from None
             except ChildGone:
                 child.ready = False  # spent
                 raise _NotBegun from None
-            return self._attend(child, isolated, context, timeout)
+            return self._attend(child, isolated, context, watch)
         finally:
             with self._changed:
                 del self._running[claimed.seq]
@@ -296,10 +298,9 @@ class Children:
         raise _not_started(f"it did not import the handlers within {START_SECONDS:g} s")
 
     def _attend(
-        self, child: Child, isolated: Isolated, context: SyncHandlerContext, timeout: float | None
+        self, child: Child, isolated: Isolated, context: SyncHandlerContext, watch: Watch
     ) -> Encoded:
         """Serve a child until its handler has ended."""
-        watch = Watch(timeout, isolated.soft_timeout, time.monotonic())
         while True:
             try:
                 message = child.hear(watch.wait(time.monotonic()))
@@ -310,7 +311,7 @@ class Children:
                         ran = watch.ran(time.monotonic())
                         raise self._error_of(child, message, isolated, ran)
                     case Ask(number) if number == child.calls:
-                        child.say(answer(context, message))
+                        child.say(answer(context, message), watch.left(time.monotonic()))
                     case Logged(fields):
                         _log(fields)
                     case None:
@@ -318,18 +319,22 @@ class Children:
                             case "warn":
                                 child.ring(Stop(child.calls))
                             case "kill":
-                                with self._changed:
-                                    self._kill(child, End.TIMEOUT)
-                                ran = watch.ran(time.monotonic())
-                                raise ChildEnded(child.ending or End.TIMEOUT, ran=ran)
+                                raise self._timed_out(child, watch)
                             case _:
                                 pass
                     case _:
                         raise _wrong(child, f"{type(message).__name__} of another call")
+            except ChildStalled:
+                raise self._timed_out(child, watch) from None
+            except WrongMessage as error:
+                raise _wrong(child, str(error)) from None
             except ChildGone:
                 raise self._end_of(child, isolated) from None
-            except msgspec.MsgspecError as error:
-                raise _wrong(child, str(error)) from None
+
+    def _timed_out(self, child: Child, watch: Watch) -> ChildEnded:
+        with self._changed:
+            self._kill(child, End.TIMEOUT)
+        return ChildEnded(child.ending or End.TIMEOUT, ran=watch.ran(time.monotonic()))
 
     def _error_of(self, child: Child, raised: Raised, isolated: Isolated, ran: float) -> BaseException:
         origin = Origin(raised.error.traceback, raised.error.frame)

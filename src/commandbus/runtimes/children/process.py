@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from commandbus.runtimes.children.cgroup import Cgroup
 from commandbus.worker.isolation.messages import FromChild, Inbox, Setup, Stop, ToChild, encode, frame
@@ -29,6 +33,14 @@ class ChildGone(Exception):  # noqa: N818 - a signal inside this package
     """The child has closed its end: it has ended or is about to."""
 
 
+class ChildStalled(ChildGone):
+    """The child did not read its message in time."""
+
+
+class WrongMessage(ChildGone):
+    """The child sent bytes that are no message."""
+
+
 class Child:
     def __init__(self, setup: Setup) -> None:
         """Start one, by exec and not by fork alone: the threads and locks of the worker stay behind.
@@ -38,7 +50,9 @@ class Child:
         """
         self._socket, theirs = socket.socketpair()
         self._bell, heard = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
         self._bell.setblocking(False)
+        self._pidfd: int | None = None
         try:
             with theirs, heard:
                 self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own code
@@ -60,31 +74,61 @@ class Child:
         self._lock = threading.Lock()
         self._death: Death | None = None
         self._cgroup = Cgroup.create(self.pid)
+        if sys.platform == "linux":
+            with suppress(OSError):  # an old kernel, or a sandbox
+                self._pidfd = os.pidfd_open(self.pid)
         with suppress(ChildGone):  # found out with the first answer
             self.say(setup)
 
-    def say(self, message: ToChild) -> None:
-        """Raises ChildGone."""
-        try:
-            self._socket.settimeout(None)
-            self._socket.sendall(frame(message))
-        except OSError as error:
-            raise ChildGone from error
+    def say(self, message: ToChild, seconds: float | None = None) -> None:
+        """Raises ChildGone, and ChildStalled when the child has not taken all of it in so many
+        seconds; it is of no use then."""
+        until = None if seconds is None else time.monotonic() + seconds
+        left = memoryview(frame(message))
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                wait = None if until is None else until - time.monotonic()
+                if not self._await(select.POLLOUT, wait):
+                    raise ChildStalled from None
+            except OSError as error:
+                raise ChildGone from error
 
     def hear(self, seconds: float | None) -> FromChild | None:
         """The next message, or None after so many seconds. Raises ChildGone."""
-        while (message := self._inbox.take()) is None:
-            try:
-                self._socket.settimeout(seconds if seconds is None else max(seconds, 0.000_001))
-                received = self._socket.recv(_CHUNK)
-            except TimeoutError:
+        while (message := self._next()) is None:
+            if not self._await(select.POLLIN, seconds):
                 return None
+            try:
+                received = self._socket.recv(_CHUNK)
             except OSError as error:
                 raise ChildGone from error
             if not received:
                 raise ChildGone
             self._inbox.feed(received)
         return message
+
+    def _next(self) -> FromChild | None:
+        try:
+            return self._inbox.take()
+        except msgspec.MsgspecError as error:
+            raise WrongMessage(str(error)) from error
+
+    def _await(self, event: int, seconds: float | None) -> bool:
+        """Whether the socket is ready within so many seconds. Raises ChildGone when the child has
+        ended: what it has started may keep its socket open."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, event)
+            if self._pidfd is not None:
+                poll.register(self._pidfd, select.POLLIN)
+            ready = poll.poll(None if seconds is None else max(seconds, 0.0) * 1000)
+        except (OSError, ValueError) as error:  # closed meanwhile
+            raise ChildGone from error
+        if ready and all(number == self._pidfd for number, _ in ready):
+            raise ChildGone
+        return bool(ready)
 
     def ring(self, stop: Stop) -> None:
         """Say something to a child that is busy with its handler."""
@@ -137,6 +181,9 @@ class Child:
     def _close(self) -> None:
         self._socket.close()
         self._bell.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
 
 
 def _numbers(*sockets: socket.socket) -> list[str]:

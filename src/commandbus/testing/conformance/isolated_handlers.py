@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from commandbus.domain.command import Command
 from commandbus.errors import (
     BusinessRuleException,
@@ -235,3 +237,27 @@ def return_twice(command: Command[Any], context: SyncHandlerContext) -> Any:
             return "not refused"
         return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
     return command.data
+
+
+def die_with_heirs(command: Command[Any], context: SyncHandlerContext) -> None:
+    """Ends while a process that it started holds all its files."""
+    holds = [number for number in range(3, 64) if _is_open(number)]
+    for number in holds:
+        os.set_inheritable(number, True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def misfit(command: Command[Any], context: SyncHandlerContext) -> None:
+    """Raises what the worker could take for an error of its own."""
+    if command.data == "timeout":
+        raise TimeoutError("the peer is slow")
+    msgspec.json.decode(b"{}", type=int)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -341,3 +342,27 @@ class IsolationSuite:
         with bus.run_worker(isolated(handlers.return_twice, retry=ONCE), concurrency=1):
             sent = [bus.send(data=number) for number in (1, 2, 3)]
             assert [ended(bus, command_id).result for command_id in sent] == [1, 2, 3]
+
+    def test_errors_of_a_handler_are_not_taken_for_those_of_its_child(self, bus: Harness) -> None:
+        with bus.run_worker(isolated(handlers.misfit, retry=ONCE), concurrency=1) as running:
+            codes = [ended(bus, bus.send(data=kind)).error_code for kind in ("timeout", "value")]
+            assert codes == ["TimeoutError", "ValidationError"]
+            assert (running.metrics.child_restarts, running.metrics.child_kills) == (0, {})
+
+    def test_a_child_that_does_not_read_ends_at_the_timeout(self, bus: Harness) -> None:
+        registry = isolated(handlers.pid, timeout=0.5, retry=ONCE)
+        with bus.run_worker(registry, concurrency=1) as running:
+            pid = ended(bus, bus.send()).result
+            os.kill(pid, signal.SIGSTOP)
+            record = ended(bus, bus.send(data="x" * 250_000))  # more than its socket holds
+            assert (record.status, record.error_code) == (PARKED, "HANDLER_TIMEOUT")
+            assert running.metrics.child_kills == {"timeout": 1}
+            assert ended(bus, bus.send()).result != pid
+
+    @pytest.mark.skipif(
+        not hasattr(os, "pidfd_open"), reason="only Linux tells of the end of a process"
+    )
+    def test_the_death_of_a_child_is_seen_while_its_socket_is_held(self, bus: Harness) -> None:
+        with bus.run_worker(isolated(handlers.die_with_heirs, retry=ONCE)):
+            record = ended(bus, bus.send())
+        assert (record.status, record.error_code) == (PARKED, "CHILD_KILLED")

@@ -63,6 +63,10 @@ class Watch:
         due = min(self._warn_at, self._kill_at)
         return None if due == inf else max(0.0, due - now)
 
+    def left(self, now: float) -> float | None:
+        """Seconds until the kill; None for ever."""
+        return None if self._kill_at == inf else max(0.0, self._kill_at - now)
+
     def overdue(self, now: float) -> str | None:
         """What to do now, once: "warn", "kill" or nothing."""
         if now >= self._kill_at:
