@@ -131,3 +131,13 @@ def test_the_bus_within_a_transaction_is_the_same_in_both() -> None:
     from commandbus.runtimes.threads.bus import SyncBusWithin
 
     assert public_names(BusWithin) == public_names(SyncBusWithin)
+
+
+@pytest.mark.parametrize("shown", [cls for pair in PAIRS for cls in pair])
+def test_signatures_show_no_internals(shown: type) -> None:
+    for name in public_names(shown):
+        if inspect.isfunction(method := getattr(shown, name, None)):
+            text = f"{name}{inspect.signature(method)}"
+            assert "NODEFAULT" not in text, text
+            assert "object at 0x" not in text, text
+            assert not re.search(r"\bbool'? = None", text), text

@@ -19,7 +19,13 @@ from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.records import OperatorAction
 
-UNCHANGED: Any = object()
+
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "UNCHANGED"  # as signatures show it
+
+
+UNCHANGED: Any = _Unchanged()
 """The payload stays as it was sent."""
 
 

@@ -74,7 +74,7 @@ def public_signature(build: Callable[..., Any]) -> inspect.Signature:
             shown.append(parameter)
             continue
         for name, kind in build.__globals__[keywords[1]].__annotations__.items():
-            default = _DEFAULTS.get(name)
+            default = _DEFAULTS.get(name, False if _text(kind) == "bool" else None)
             shown.append(
                 inspect.Parameter(
                     name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_text(kind)
@@ -89,7 +89,11 @@ def public_signature(build: Callable[..., Any]) -> inspect.Signature:
 
 _UNPACKED = re.compile(r"Unpack\[(\w+)\]$")
 _RESULT = re.compile(r"(?:Op|Flow)\[(.*)\]$")
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SendRequest)}
+_DEFAULTS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(SendRequest)
+    if field.default is not msgspec.NODEFAULT
+}
 
 
 def _text(annotation: Any) -> str:
