@@ -192,4 +192,4 @@ def codec_of(kind: Any, what: str) -> Codec[Any]:
 
 
 # Requests name their contract in annotations, which `inspect.signature` looks up in their own module.
-vars(requests)["CommandType"] = CommandType
+requests.__dict__["CommandType"] = CommandType
