@@ -68,7 +68,7 @@ class DuplicateCommandError(CommandBusError):
         super().__init__(
             f"Command {command_id} exists already in domain {domain!r}; nothing was sent. "
             "If this repeats an uncertain send, the first send succeeded; "
-            "otherwise use another command_id."
+            "otherwise use another command_id, or another idempotency_key where the id stands for one."
         )
         self.domain = domain
         self.command_id = command_id

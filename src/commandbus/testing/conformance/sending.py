@@ -46,6 +46,7 @@ class SendingSuite(BothForms):
         with pytest.raises(DuplicateCommandError) as caught:
             bus.send(idempotency_key="order-7-charge")
         assert caught.value.command_id == first
+        assert "another idempotency_key" in str(caught.value)
         many = [SendRequest(DOMAIN, "ship", idempotency_key=key) for key in ("new", "order-7-charge")]
         with pytest.raises(DuplicateCommandError):
             bus.send_many(many)
