@@ -110,7 +110,7 @@ def test_skip_lets_a_failed_compensation_be(cli: Cli, sagas: Sagas) -> None:
 
 
 def test_signal_reaches_it(cli: Cli, bus: SyncCommandBus, sagas: Sagas) -> None:
-    process_id = SyncProcessManager(bus, Approved).start(Trip())
+    process_id = SyncProcessManager(bus, Approved).start(Trip()).process_id
     sagas.done("ask")
     cli("process", "signal", str(process_id), "approved", '{"by": "ann"}')
     sagas.route()

@@ -98,7 +98,7 @@ def run(script: str, folder: Path, environment: dict[str, str]) -> dict[str, Any
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     log = folder / "worker.log"

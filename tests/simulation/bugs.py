@@ -265,6 +265,7 @@ def a_claim_that_failed_is_taken_for_one_that_was_not_carried_out(patch: pytest.
 def commands_that_were_claimed_ahead_are_given_back_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pace, "HOARD_SECONDS", 0.0)
     patch.setattr(pace, "SUSPECTS_HOARD_SECONDS", 0.0)
+    patch.setattr(pace, "HELD_UP_SECONDS", 0.0)
 
 
 @bug

@@ -38,6 +38,7 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.pace import MEASURED_MIN
 from tests.simulation.oracle import Violation
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class VirtualWorker:
         self.domains = domains
         self.hub = hub
         self.core = WorkerCore(settings, uniform=world.rng.random)
+        self.core._measured = MEASURED_MIN  # a life of a few commands would claim nothing ahead
         self.inbox: deque[Event] = deque()
         self.claim: Claim | None = None
         self.claim_answer: Event | None = None

@@ -97,7 +97,9 @@ def _keep(given: Given) -> Given:
     known = ("completed", "failed", "canceled")
     keep = {name.upper(): given[name] for name in known if name in given}
     if not keep:
-        raise InvalidArgumentError("Say what to forget, such as completed 7d and failed 90d.")
+        raise InvalidArgumentError(
+            "Say what to forget, and when: --completed 7d, --failed 90d or --canceled 30d."
+        )
     return {key: value for key, value in given.items() if key not in known} | {"keep": keep}
 
 
