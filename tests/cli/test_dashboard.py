@@ -156,6 +156,6 @@ def test_old_commands_are_pruned(cli: Cli, tmp_path: Path) -> None:
     with SyncCommandBus(url) as bus:
         bus.cancel(bus.send("orders", "ship"))
     assert "--completed" in cli("db", "prune", "--url", url, code=2).err
-    assert "would forget" in cli("db", "prune", "--canceled", "1d", "--dry-run", "--url", url).err
+    assert "would prune" in cli("db", "prune", "--canceled", "1d", "--dry-run", "--url", url).err
     kept = cli("db", "prune", "--canceled", "1d", "--yes", "--json", "--url", url)
     assert kept.document == {"gone": 0}
