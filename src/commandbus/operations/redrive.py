@@ -120,9 +120,8 @@ def bulk(
             "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
             "everything."
         )
-    wanted = None
-    if command_ids is not None:
-        wanted = {place_of(one, None, "command_ids")[0] for one in command_ids}
+    ids = command_ids
+    wanted = None if ids is None else {place_of(one, None, "command_ids")[0] for one in ids}
     if preview and wanted is None and error_code is None and group is None:
         # The store counts them without reading them.
         parked: int = yield scope.store.count_parked(domain, command_type)

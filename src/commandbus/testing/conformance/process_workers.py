@@ -261,4 +261,5 @@ class ChainSuite:
         def post(letter: Letter) -> None: ...
 
         typed = HandlerRegistry("mail").command(post)
-        chained(bus, SendRequest("mail", "send"), typed(Letter("Ann")), result_as="text")
+        made = chained(bus, SendRequest("mail", "send"), typed(Letter("Ann")), result_as="text")
+        assert bus.call(bus.bus.get_process, made) is not None
