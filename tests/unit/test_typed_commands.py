@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, TypedDict
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
@@ -602,3 +603,17 @@ def test_a_schedule_keeps_the_payload_as_it_was_when_the_request_was_made() -> N
     assert Schedule(name="nightly", request=request, every=60, priority=1).priority == 1
     plain = Schedule(name="nightly", request=SendRequest("payments", "refund", {"order": 7}), every=60)
     assert (plain.domain, plain.command_type, plain.data) == ("payments", "refund", {"order": 7})
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_time_in_the_hour_that_summer_time_repeats_is_kept(fold: int) -> None:
+    registry = HandlerRegistry("calendar")
+
+    @registry.command
+    def meet(at: datetime) -> datetime:
+        return at
+
+    at = datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin"))
+    with SyncCommandBus("memory://") as bus, SyncWorker(bus, registry):
+        back = bus.request(meet(at), timeout=10)
+    assert back.astimezone(UTC) == at.astimezone(UTC)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -210,13 +211,20 @@ def _altered(given: Any, decoded: Any, path: str) -> str | None:
         return None
     parts, others = _fields(given), _fields(decoded)
     if parts is None or others is None:
-        return None if given == decoded else f"a {type(given).__name__} that JSON alters at {path}"
+        return None if _same(given, decoded) else f"a {type(given).__name__} that JSON alters at {path}"
     for name, part in parts.items():
         if name not in others:
             return f"unknown field at {path}.{name}"
         if (found := _altered(part, others[name], f"{path}.{name}")) is not None:
             return found
     return None
+
+
+def _same(given: Any, decoded: Any) -> bool:
+    if isinstance(given, datetime) and given.tzinfo is not None and decoded.tzinfo is not None:
+        # Of two zones, Python calls times different that an hour of summer time makes ambiguous.
+        return given.astimezone(UTC) == decoded.astimezone(UTC)
+    return bool(given == decoded)
 
 
 _ALIKE = ((list, tuple), (set, frozenset), (int, float))
