@@ -164,7 +164,10 @@ def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
 
 
 def recorders_are_read(case: Case) -> Iterator[Violation]:
-    """P23: of several deaths, not all wait for their leases although recorders are there."""
+    """P23: of several deaths, not all wait for their leases although recorders are there. The short
+    stays of every test run share the machine with other tests, and leave that out."""
+    if case.terms is not None and case.terms.redelivery > 1.0:
+        return
     victims = {fault["victim"] for fault in case.faults if fault["fault"] == "kill worker"}
     by_lease: dict[str, Final] = {}
     for final, *_ in case.finals.values():

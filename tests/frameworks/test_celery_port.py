@@ -127,6 +127,7 @@ def commandbus_worker() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform == "win32", reason="the prefork pool of Celery needs fork")
 def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(tmp_path: Path) -> None:
     pytest.importorskip(

@@ -24,7 +24,7 @@ from tests.platforms import unix_names
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-EMBEDDED = ("sending", "settling", "leases", "worker_loop")
+EMBEDDED = ("sending", "worker_loop")
 
 
 def run(*arguments: str | Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
