@@ -223,7 +223,7 @@ def _altered(given: Any, decoded: Any, path: str) -> str | None:
 def _same(given: Any, decoded: Any) -> bool:
     if isinstance(given, datetime) and given.tzinfo is not None and decoded.tzinfo is not None:
         # Of two zones, Python calls times different that an hour of summer time makes ambiguous.
-        return given.astimezone(UTC) == decoded.astimezone(UTC)
+        return bool(given.astimezone(UTC) == decoded.astimezone(UTC))
     return bool(given == decoded)
 
 
