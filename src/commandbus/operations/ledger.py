@@ -119,7 +119,7 @@ def _unlinked(scope: Scope, at: datetime, kind: str, subject: str, content: byte
 def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
     """Add links. Whoever comes second waits for the head, and builds on what the first has written; so
     this is the last thing that a transaction does. A caller's transaction may go on for long: there the
-    links are left beside the chain, where nobody waits for them, and workers add them afterwards."""
+    links are left beside the chain, where they hold up no other, and workers add them afterwards."""
     if scope.in_callers_transaction:
         for one in links:
             yield from scope.store.put_document(_document(OPEN, str(scope.new_id()), one))
@@ -246,7 +246,7 @@ def _names(link: Link, event: AuditEvent) -> bool:
 
 def unsalt(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Make the digests of a command's entries meaningless: what they are of is being erased. Open links
-    first: what somebody takes from there meanwhile is found in the chain."""
+    first: a link that is moved meanwhile is found in the chain."""
     subject = f"{domain} {command_id}"
     for kind in (OPEN, KIND):
         page = yield from scope.store.list_documents(kind, status=str(command_id), limit=1_000)

@@ -1,7 +1,7 @@
 """Routing: replies, signals and time drive processes on.
 
-Whatever a batch of replies leads to is one transaction: the replies are settled, the processes written,
-the audit kept and the next commands sent, or nothing of it. Rows are locked while it is decided about
+Routing a batch of replies is one transaction: it settles the replies, writes the processes and the
+audit, and sends the next commands, or does none of it. Rows are locked while it is decided about
 them, so any number of routers can work at once.
 """
 

@@ -265,7 +265,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """A command that nobody has taken care of since it was parked, in microseconds."""
+    """A command without an operator's decision since it was parked, in microseconds."""
 
     domain: str
     command_id: UUID

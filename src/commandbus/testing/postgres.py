@@ -150,7 +150,7 @@ def _output(command: Command, account: Account | None) -> str | None:
 def _spawn(
     command: Command, account: Account | None, stdin: int, stdout: int, stderr: int
 ) -> subprocess.Popen[bytes]:
-    # PGPORT, PGOPTIONS and their like are about somebody else's server.
+    # PGPORT, PGOPTIONS and the like are meant for another server.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
     return subprocess.Popen(
         command,
@@ -291,7 +291,7 @@ class PostgresServer:
         self._log = self._folder / "server.log"
         self._data = data_dir or _new_folder(self._account, in_memory=not durable)
         self._folders = (self._folder, self._folder if data_dir else self._data)
-        # Bound for as long as we live, so that nobody else gets the port while the server is down.
+        # Bound while this process lives, so that the port stays reserved while the server is down.
         # On Linux the server can listen there all the same, as both ask for SO_REUSEADDR.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -464,7 +464,7 @@ class _NamedServer(PostgresServer):
 
 
 def create_database(server: PostgresServer, template: str | None = None) -> str:
-    """The address of a new database, a copy of the one at `template`, which nobody may use now."""
+    """The address of a new database, a copy of the one at `template`, which must be unused now."""
     name = f"commandbus_{secrets.token_hex(6)}"
     source = _database_of(template) if template else "template1"
     # Twice as fast where nothing waits for the disk, and far slower where something does.

@@ -76,7 +76,7 @@ class Desk:
         self.session = session
         self.worker = worker
         self.requests = requests
-        """Commands, by sequence, that somebody wants canceled although they run."""
+        """Commands, by sequence, whose cancellation was requested while they run."""
         self.bus = bus
         """Sends outside of any transaction of a handler."""
         self.within = within
@@ -144,11 +144,11 @@ class _Context:
 
     @property
     def canceled(self) -> bool:
-        """Whether somebody wants this command canceled: end soon, with `raise_if_canceled()`."""
+        """Whether a cancellation was requested: end soon, with `raise_if_canceled()`."""
         return self._claimed.seq in self._desk.requests
 
     def raise_if_canceled(self) -> None:
-        """Raise CommandCanceled when somebody wants this command canceled. Left uncaught it ends the
+        """Raise CommandCanceled when a cancellation was requested. Left uncaught it ends the
         command as CANCELED, with the reason that was given."""
         request = self._desk.requests.get(self._claimed.seq)
         if request is not None:

@@ -248,7 +248,7 @@ class WorkerCore:
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
-            # Only one waiter is told of new work; one that cannot take it passes the news on.
+            # New work wakes only one waiter; one that cannot take it wakes the next.
             self._woken_meanwhile = False
             effects.append(PassOn())
 
@@ -408,7 +408,7 @@ class WorkerCore:
             self._woken_meanwhile = self._may_wait = True
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
-        """Whatever was held under them is somebody else's by now, or will be."""
+        """Another worker has, or will have, the commands that were held under them."""
         gone = frozenset(event.lease_ids) & self._leases.keys()
         if not gone:
             return
@@ -448,7 +448,7 @@ class WorkerCore:
 
     def _settle_failed(self, event: SettleFailed, now: float, effects: list[Effect]) -> None:
         """What the store cannot take now is kept for later; what it can never take is dropped alone,
-        and its lease brings it back as a crash, so that somebody hears of it."""
+        and its lease brings it back as a crash, which is on record."""
         batch, self.settling = self.settling, []
         self._settle_failures += 1
         self.metrics.settle_failures += 1

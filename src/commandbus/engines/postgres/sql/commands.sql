@@ -60,7 +60,7 @@ copy commandbus.queue (domain, priority, seq, available_at, keyed) from stdin
 copy commandbus.scheduled (domain, due_at, seq, priority, keyed) from stdin
 
 -- name: announce
--- The rest of a send by COPY: domains that are new, and whoever sleeps for them.
+-- The rest of a send by COPY: domains that are new, and workers that sleep for them.
 with item as materialized (
     select * from unnest($1::text::text[], $2::text::bigint[]) as i (domain, due_in)),
 known as (
@@ -90,7 +90,7 @@ group by f.priority order by min(f.rank)
 
 -- name: next_moment
 -- When an idle worker should look again: the next due command, the end of someone else's lease, or
--- very soon when a row is there that somebody else holds locked, and may yet let go.
+-- very soon when a row is there that another transaction holds locked, and may yet release.
 select (select min(moment) from (
     select min(until) from commandbus.lease where worker <> $2::text
     union all
@@ -161,7 +161,7 @@ select exists (select 1 from commandbus.lease l where l.until <= m.now),
 from moment m
 
 -- name: take_expired
--- Rescue by lease, never by command: whoever deletes the row is the only one to give its work back.
+-- Rescue by lease, never by command: only the transaction that deletes the row gives its work back.
 delete from commandbus.lease where lease_id in (
     select lease_id from commandbus.lease
     where until <= commandbus.now_us() and not lease_id = any ($1::text::bigint[])
@@ -203,7 +203,7 @@ from held h, moment m where l.lease_id = h.lease_id
 returning l.lease_id
 
 -- name: keep_leases_of
--- A dead worker cannot renew them; whoever knows of its death settles them in this transaction.
+-- A dead worker cannot renew them; the worker that notices its death settles them in this transaction.
 with held as materialized (
     select lease_id from commandbus.lease where worker = $1::text order by lease_id for update)
 update commandbus.lease l set until = greatest(l.until, commandbus.now_us() + $2::bigint)
