@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from commandbus.domain.outcome import Succeeded
+from commandbus.domain.process_identity import ProcessIdentity
 from commandbus.settings import WorkerSettings
+from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.process_identity import ProcessIdentity, this_process
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,

@@ -30,8 +30,9 @@ from pathlib import Path
 
 import msgspec
 
+from commandbus.domain.process_identity import ProcessIdentity
+from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.process_identity import ProcessIdentity, this_process
 
 try:
     import fcntl

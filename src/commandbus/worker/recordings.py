@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from commandbus.store.deaths import Run, WorkerDeath
-from commandbus.worker.process_identity import this_process
+from commandbus.store.process_list import is_seen_alive, this_process
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
@@ -205,8 +205,8 @@ class Recordings:
         except DamagedRecorderError:
             path.unlink()
             raise
-        process, here = recording.header.process, this_process()
-        if not process.is_near(here) or process.is_seen_alive(here):
+        process = recording.header.process
+        if not process.is_near(this_process()) or is_seen_alive(process):
             return None
         return DeadWorker(path, fd, recording)
 
@@ -217,7 +217,7 @@ class Recordings:
             header = _header(os.pread(fd, HEADER_BYTES, 0))
         except DamagedRecorderError:
             return False
-        if header.process.is_seen_alive(this_process()):
+        if is_seen_alive(header.process):
             self._seen.pop(path, None)
             return True
         supervisor = header.supervisor
