@@ -154,7 +154,7 @@ def test_cancel_ends_what_has_not_ended_when_it_is_confirmed(cli: Cli, bus: Sync
 def test_one_that_does_not_exist_is_not_found(cli: Cli, bus: SyncCommandBus, verb: str) -> None:
     create(bus)
     assert "no batch" in cli("batch", verb, str(uuid4()), code=7).err
-    assert "UUID" in cli("batch", verb, "nonsense", code=2).err
+    assert "is not the id of a batch" in cli("batch", verb, "nonsense", code=2).err
 
 
 def test_show_names_all_domains(cli: Cli, bus: SyncCommandBus) -> None:

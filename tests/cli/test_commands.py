@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus.domain.command import SendRequest
+from commandbus.domain.ids import short_id
 from commandbus.domain.presence import WorkerRestart
 from commandbus.interfaces import search
 from commandbus.interfaces.cli import output
@@ -66,7 +68,8 @@ def test_a_list_on_a_terminal_is_a_table_that_fits(
         terminal.setenv("COLUMNS", str(columns))
         for words in (["list"], ["tsq", "list"], ["audit"]):
             ran = cli(*words)
-            assert parked in ran.out, "an id is never shortened"
+            shown = parked if columns >= 100 else short_id(parked)
+            assert shown in ran.out, "what identifies a command is never cut"
             assert all(len(line) <= columns for line in ran.out.splitlines())
     assert "parked" in cli("list").out
 
@@ -263,7 +266,7 @@ def test_a_few_digits_of_an_id_will_do(cli: Cli, bus: SyncCommandBus) -> None:
     assert "SENT" in cli("audit", "b91d").out
     assert two in cli("cancel", "b91d", "--dry-run").out
     assert "may be any of 2 commands" in cli("show", "01a1e319", code=2).err
-    assert "None of the newest" in cli("why", "abcdef", code=7).err
+    assert "no command or process" in cli("why", "abcdef", code=7).err
 
 
 def test_a_list_takes_the_filter_of_the_dashboard(cli: Cli, bus: SyncCommandBus) -> None:
@@ -288,12 +291,51 @@ def test_a_search_that_takes_long_says_how_far_it_looked(
     for _ in range(3):
         bus.send("shop", "Buy")
     monkeypatch.setattr(search, "SCAN_FIRST", 2)
-    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
-    begun = cli("list", "--tag", "red", "--json").document
+    begun = cli("list", "--tag", "red", "--timeout", "0s", "--json", code=8).document
     assert (begun["commands"], begun["exhausted"]) == ([], False)
-    assert "not everything was looked at" in cli("list", "--tag", "red").err
+    assert (
+        "stopped before everything was looked at"
+        in cli("list", "--tag", "red", "--timeout", "0s", code=8).err
+    )
     ended = cli("list", "--tag", "red", "--after", begun["next"], "--json").document
     assert [command["command_id"] for command in ended["commands"]] == [first]
+
+
+def test_a_search_goes_on_until_everything_was_looked_at(
+    cli: Cli, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = str(bus.send("shop", "Buy", tags=["red"]).command_id)
+    for _ in range(9):
+        bus.send("shop", "Buy")
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search, "SCAN_FIRST", 2)
+    monkeypatch.setattr(search, "SCAN_MAX", 2)
+    ended = cli("list", "--tag", "red", "--json").document
+    assert ended["exhausted"] is True
+    assert [command["command_id"] for command in ended["commands"]] == [first]
+
+
+def test_a_short_id_as_lists_show_it_is_found_whatever_its_age(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    wanted = park(bus)
+    batch = bus.create_batch([SendRequest("shop", "Buy")]).batch_id
+    bus.send_many([SendRequest("shop", "Buy") for _ in range(1_200)])
+    shown = cli("tsq", "list").out.splitlines()[1].split()[0]
+    assert shown == short_id(wanted)
+    listed = cli("batch", "list").out.splitlines()[1].split()[0]
+    assert listed == short_id(batch)
+    terminal.undo()
+    terminal.setenv("COMMANDBUS_URL", bus.url)
+    assert cli("show", shown, "--json").document["command_id"] == wanted
+    assert cli("list", shown, "--json").document["commands"][0]["command_id"] == wanted
+    assert cli("list", f"id:…{shown[-6:]}", "--json").document["commands"][0]["command_id"] == wanted
+    assert cli("why", shown[-6:], "--json").document["command_id"] == wanted
+    assert cli("batch", "show", listed, "--json").document["batch_id"] == str(batch)
+    assert len(cli("list", f"batch:{listed}").rows) == 1
+    assert "sent back to work" in cli("tsq", "retry", shown).err
+    assert "There is no command" in cli("show", "ffffffff", code=7).err
+    assert "Give more digits" in cli("show", shown[:4], code=2).err
 
 
 def test_why_says_the_same_thing_once(cli: Cli, bus: SyncCommandBus) -> None:

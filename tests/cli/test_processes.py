@@ -56,7 +56,7 @@ def test_show_says_what_it_waits_for(cli: Cli, sagas: Sagas) -> None:
     document = cli("process", "show", process_id, "--json").document
     assert (document["status"], document["steps"][0]["parked"]) == ("WAITING_FOR_TROUBLESHOOTING", True)
     assert "no process" in cli("process", "show", str(uuid4()), code=7).err
-    assert "UUID" in cli("process", "show", "nonsense", code=2).err
+    assert "is not the id of a process" in cli("process", "show", "nonsense", code=2).err
 
 
 def test_show_of_an_ended_one_has_its_error(cli: Cli, sagas: Sagas) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from uuid import UUID, SafeUUID, uuid5
+
+import msgspec
 
 from commandbus.errors import InvalidArgumentError
 
@@ -71,3 +74,48 @@ def as_id(value: object, name: str) -> UUID:
 
 def as_optional_id(value: object, name: str) -> UUID | None:
     return None if value is None else as_id(value, name)
+
+
+HEAD, TAIL = 10, 6
+"""Digits of a short id. Ten of a UUIDv7 name a quarter of a second, which an index finds at once; six
+of its random end choose among the ids of that time."""
+_PART = re.compile(r"([0-9a-f]*)(?:…|\.{2,3})?([0-9a-f]*)")
+
+
+def short_id(value: object) -> str:
+    """An id as lists show it, `019a8b1c2d…86a515`: both ends, by which it can be found again."""
+    digits = str(value).replace("-", "")
+    return f"{digits[:HEAD]}…{digits[-TAIL:]}"
+
+
+class IdPart(msgspec.Struct, frozen=True):
+    """Some digits of an id: those at its beginning and those at its end."""
+
+    head: str = ""
+    tail: str = ""
+
+    @property
+    def lowest(self) -> UUID:
+        return UUID(self.head.ljust(32, "0"))
+
+    @property
+    def highest(self) -> UUID:
+        return UUID(self.head.ljust(32, "f"))
+
+    def fits(self, value: UUID) -> bool:
+        return value.hex.startswith(self.head) and value.hex.endswith(self.tail)
+
+
+PART_SHORTEST = 4
+
+
+def as_id_parts(text: str) -> tuple[IdPart, ...]:
+    """What digits without a whole id may stand for, the more likely first: a short id, or digits from
+    the beginning or from the end. Empty for any other text, and for fewer than four digits."""
+    found = _PART.fullmatch(text.strip().replace("-", "").lower())
+    if found is None or not PART_SHORTEST <= len(found[1] + found[2]) < 32:
+        return ()
+    head, tail = found.groups()
+    if tail or not head or not text.strip()[-1].isalnum():
+        return (IdPart(head, tail),)
+    return IdPart(head), IdPart("", head)

@@ -8,11 +8,12 @@ import shlex
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 import msgspec
 
+from commandbus.domain.ids import as_id_parts
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
 
 SEARCH_SECONDS = 0.12
-"""A search that has not filled its page by then says how far it looked."""
+"""A page that is not full by then says how far the search looked, and offers to go on."""
 SCAN_FIRST, SCAN_MAX = 2_000, 100_000
 STEP = 50
 """So many records are read at a time: each may have a large payload."""
@@ -56,11 +57,13 @@ STATUSES = {
 
 
 class Search(msgspec.Struct, frozen=True):
-    """Conditions, as arguments of `query_commands`; or one command's id. `shown` are values that are
+    """Conditions, as arguments of `query_commands`; or one command's id. `parts` are digits of ids, to
+    be looked up: of the command as `command`, of its batch as `batch`. `shown` are values that are
     compared with what is shown of a payload: the store would compare with what is hidden."""
 
     conditions: dict[str, Any]
     command_id: UUID | None = None
+    parts: dict[Literal["command", "batch"], str] = {}
     shown: dict[str, str] = {}
 
 
@@ -74,9 +77,11 @@ class Look:
         limit: int,
         after: str | None,
         keep: Callable[[CommandRecord], bool] | None = None,
+        seconds: float | None = None,
     ) -> None:
-        """`keep` chooses among the records that meet the conditions."""
+        """`keep` chooses among the records that meet the conditions. The look ends after `seconds`."""
         self.found: list[CommandRecord] = []
+        self._seconds = SEARCH_SECONDS if seconds is None else seconds
         self.next = after
         self._conditions, self._limit, self._keep = conditions, limit, keep
         self._scan, self._began, self._over = SCAN_FIRST, time.monotonic(), False
@@ -99,9 +104,9 @@ class Look:
         self.next = str(kept[left - 1].sequence) if len(kept) > left else page.next
         spent = time.monotonic() - self._began
         is_full = self._keep is None and len(page) >= STEP  # reading, rather than searching
-        self._over = self.exhausted or (spent > SEARCH_SECONDS and not is_full)
+        self._over = self.exhausted or (spent > self._seconds and not is_full)
         # What fits into the time that is left, by the speed so far.
-        faster = int(self._scan * max(1.0, SEARCH_SECONDS / max(spent, 0.001)))
+        faster = int(self._scan * max(1.0, self._seconds / max(spent, 0.001)))
         self._scan = min(SCAN_MAX, 4 * self._scan, faster)
 
 
@@ -115,13 +120,16 @@ def parse_search(
     conditions: dict[str, Any] = {}
     shown: dict[str, str] = {}
     wanted: UUID | None = None
+    parts: dict[Literal["command", "batch"], str] = {}
     for word in _words(text):
         key, colon, value = word.partition(":")
         if not colon:
             key, value = _guess(word)
         if not value:
             raise InvalidArgumentError(f"{key}: is followed by a value, such as {key}:something.")
-        if key == "id":
+        if key in ("id", "batch") and not _is_uuid(value) and as_id_parts(value):
+            parts["command" if key == "id" else "batch"] = value
+        elif key == "id":
             wanted = _as_uuid(value, key)
         elif key.startswith("data."):
             path = key.removeprefix("data.")
@@ -133,7 +141,7 @@ def parse_search(
             raise InvalidArgumentError("The tag names a secret, so it cannot be searched.")
         else:
             _add(conditions, _condition(key, value, now or datetime.now(UTC)), key)
-    return Search(conditions, wanted, shown)
+    return Search(conditions, wanted, parts, shown)
 
 
 def _add(conditions: dict[str, Any], found: dict[str, Any], key: str) -> None:
@@ -153,10 +161,21 @@ def _words(text: str) -> list[str]:
 
 def _guess(word: str) -> tuple[str, str]:
     """A word without a qualifier: an id, a status, or else a command type."""
+    if _is_uuid(word) or (as_id_parts(word) and _LIKE_AN_ID.search(word)):
+        return "id", word
+    return ("status", word) if word.lower() in STATUSES else ("type", word)
+
+
+_LIKE_AN_ID = re.compile(r"…|\.\.|^(?=.*\d)[0-9a-fA-F-]{6,}$")
+"""Digits as lists show them, or so many with a decimal among them that they are hardly a type."""
+
+
+def _is_uuid(word: str) -> bool:
     try:
-        return "id", str(UUID(word))
+        UUID(word)
     except ValueError:
-        return ("status", word) if word.lower() in STATUSES else ("type", word)
+        return False
+    return True
 
 
 def _condition(key: str, value: str, now: datetime) -> dict[str, Any]:

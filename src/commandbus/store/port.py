@@ -14,6 +14,7 @@ from uuid import UUID
 
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.ids import IdPart
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
@@ -42,6 +43,7 @@ from commandbus.store.records import (
     SettleReport,
     WaitingEdit,
 )
+from commandbus.store.searching import LookedUp, Noun
 
 
 class CommandStore(Protocol):
@@ -143,6 +145,11 @@ class ReadStore(Protocol):
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
         """How commands ended, by id and domain; those that have not, or are parked, are left out."""
+        ...
+
+    def look_up(self, noun: Noun, wanted: IdPart, below: UUID, scan: int) -> Op[LookedUp]:
+        """Ids of commands or processes with these digits, in descending order, along the index: no
+        more than `scan` ids that are `below` or equal are looked at."""
         ...
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
 
 from commandbus.store.records import Pruned
 
@@ -34,6 +35,17 @@ def value_at(data: Any, path: str) -> str | None:
             return "true" if data else "false"
         case _:
             return str(data)
+
+
+Noun = Literal["command", "process"]
+"""What the store keeps by ids of their own, besides documents."""
+
+
+class LookedUp(NamedTuple):
+    """Ids that have certain digits, and the last id looked at; None when there are no more."""
+
+    found: list[UUID]
+    next: UUID | None
 
 
 class Prunable(NamedTuple):

@@ -11,6 +11,7 @@ import msgspec
 from commandbus.domain.audit import AuditEvent, AuditEventType, is_of_operator
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
+from commandbus.domain.ids import IdPart
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
@@ -30,7 +31,15 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import NEVER, Prunable, matches_error, pruned, value_at
+from commandbus.store.searching import (
+    NEVER,
+    LookedUp,
+    Noun,
+    Prunable,
+    matches_error,
+    pruned,
+    value_at,
+)
 from commandbus.store.trail import Facts, compose, shown
 
 
@@ -42,6 +51,13 @@ class MemoryReads:
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         yield from ()
         return [self._record(stored) for stored in self._stored(command_id, domain)]
+
+    def look_up(self, noun: Noun, wanted: IdPart, below: UUID, scan: int) -> Op[LookedUp]:
+        yield from ()
+        known = self._state.by_id if noun == "command" else self._state.processes
+        looked = sorted((one for one in known if wanted.lowest <= one <= below), reverse=True)[:scan]
+        found = [one for one in looked if wanted.fits(one)]
+        return LookedUp(found, looked[-1] if len(looked) == scan else None)
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
         yield from ()

@@ -9,6 +9,7 @@ from uuid import UUID
 from commandbus.domain import payload
 from commandbus.domain.audit import LINKED, AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.ids import IdPart
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
 from commandbus.engines.postgres.arrays import integers, numbers, texts
@@ -30,7 +31,7 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import Prunable, pruned
+from commandbus.store.searching import LookedUp, Noun, Prunable, pruned
 from commandbus.store.trail import compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
@@ -47,6 +48,12 @@ class Reader(Part):
 
     def find(self, command_id: UUID, domain: str | None) -> Op[list[CommandRecord]]:
         return (yield from self._records(_BY_ID, (command_id, domain)))
+
+    def look_up(self, noun: Noun, wanted: IdPart, below: UUID, scan: int) -> Op[LookedUp]:
+        sql = self._sql.look_up_command if noun == "command" else self._sql.look_up_process
+        params = (wanted.lowest, min(below, wanted.highest), wanted.tail, scan)
+        *found, (last, count) = yield Read(sql, params)
+        return LookedUp(list(dict.fromkeys(one for one, _ in found)), last if count == scan else None)
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
         params = numbers(key for key, _ in commands), texts(domain for _, domain in commands)

@@ -118,6 +118,7 @@ class PostgresStore:
         self.audit_trail = reader.audit_trail
         self.stats = reader.stats
         self.last_sequence = reader.last_sequence
+        self.look_up = reader.look_up
         self.search_audit = reader.search_audit
         self.recent_runs = reader.recent_runs
         self.next_lease_end = reader.next_lease_end

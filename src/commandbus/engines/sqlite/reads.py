@@ -10,6 +10,7 @@ import msgspec
 
 from commandbus.domain.audit import LINKED, AuditEvent
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.ids import IdPart
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.sqlite.rows import (
@@ -34,7 +35,7 @@ from commandbus.store.records import (
     Run,
     operator_actions,
 )
-from commandbus.store.searching import Prunable, escaped_like, pruned
+from commandbus.store.searching import LookedUp, Noun, Prunable, escaped_like, pruned
 from commandbus.store.settling import Member
 from commandbus.store.sql_files import load
 from commandbus.store.trail import Facts, compose, shown
@@ -61,6 +62,18 @@ class SqliteReads:
                 {"id": command_id.bytes, "domain": domain},
             )
         )
+
+    def look_up(self, noun: Noun, wanted: IdPart, below: UUID, scan: int) -> Op[LookedUp]:
+        sql = SQL.look_up_command if noun == "command" else SQL.look_up_process
+        params = {
+            "lowest": wanted.lowest.bytes,
+            "below": min(below, wanted.highest).bytes,
+            "tail": wanted.tail.upper(),
+            "scan": scan,
+        }
+        *found, (last, count) = yield Statement(sql, params)
+        ids = [as_id(found_id) for found_id, _ in found]
+        return LookedUp(list(dict.fromkeys(ids)), as_id(last) if count == scan else None)
 
     def endings(self, commands: Sequence[Place]) -> Op[dict[Place, Ended]]:
         found: dict[Place, Ended] = {}

@@ -104,6 +104,8 @@ def _conditions(many: Many, values: Given, is_secret: Callable[[str], bool] | No
     search = parse_search(text, is_secret)
     if search.shown:
         raise InvalidArgumentError(f"data.{next(iter(search.shown))} cannot choose commands to act on.")
+    if search.parts:
+        raise InvalidArgumentError("Commands to act on are chosen by whole ids: give all digits.")
     found = dict(search.conditions)
     status = found.pop("status", None)
     if status is not None and "status" in values:

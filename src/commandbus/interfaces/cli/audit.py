@@ -8,7 +8,7 @@ import typer
 
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.output import Column, field_of
+from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
@@ -34,7 +34,7 @@ EVENTS = (
     ),
     Column("domain", lambda entry: entry.event.domain),
     Column("type", field_of("command_type")),
-    Column("id", lambda entry: entry.event.command_id, keep=True),
+    id_column("id", lambda entry: entry.event.command_id),
     Column(
         "details",
         lambda entry: text.compact_json(entry.event.details),
@@ -163,11 +163,11 @@ def _print(page: Page[Any], name: str, columns: Any, json: bool, empty: str) -> 
 
 def _show_trail(command_id: str, domain: str | None, url: str | None, json: bool) -> None:
     from commandbus.errors import CommandNotFoundError
-    from commandbus.interfaces.cli.commands import whole_id
     from commandbus.interfaces.cli.details import print_events
+    from commandbus.interfaces.cli.finding import whole_id
 
     with target.opened(url) as bus:
-        wanted = whole_id(bus, command_id, domain)
+        wanted = whole_id(bus, command_id, "command")
         trail = bus.get_audit_trail(wanted, domain=domain)
         if not trail:
             raise CommandNotFoundError(domain, wanted)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import finding, options, output, target, text
 from commandbus.interfaces.cli.commands import as_status, print_page
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.output import Column, field_of
+from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,7 +38,7 @@ def _status(record: BatchRecord) -> Text:
 
 
 COLUMNS = (
-    Column("id", field_of("batch_id"), keep=True),
+    id_column("id", field_of("batch_id")),
     Column("domains", lambda record: ", ".join(record.domains)),
     Column("name", field_of("name"), wide=True),
     Column("status", field_of("status"), _status),
@@ -91,10 +91,9 @@ def list_(
 
 
 def find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:
-    from commandbus.domain.ids import as_id
     from commandbus.errors import BatchNotFoundError
 
-    wanted = as_id(batch_id, "ID")
+    wanted = finding.whole_id(bus, batch_id, "batch")
     record = bus.get_batch(wanted)
     if record is None:
         raise BatchNotFoundError(wanted)

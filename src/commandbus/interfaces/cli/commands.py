@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.output import Column, field_of
+from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from commandbus.domain.audit import AuditEvent
     from commandbus.domain.command import CommandRecord
     from commandbus.sync import SyncCommandBus
 
 OWN_DOMAIN = "The command's domain, where several domains have this id."
 
-NEWEST = 1_000
-"""Part of an id is looked for among so many."""
-
 COLUMNS = (
-    Column("id", field_of("command_id"), keep=True),
+    id_column("id", field_of("command_id")),
     Column("domain", field_of("domain")),
     Column("type", field_of("command_type")),
     Column("status", field_of("status"), lambda record: output.status(record.status)),
@@ -58,27 +52,35 @@ def list_(
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     limit: options.Limit = 20,
     after: options.After = None,
+    timeout: options.SearchTime = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """List commands, newest first.
 
-    A search that takes long tells what it has found so far, and where to go on.
+    A search goes on until the page is full or everything was looked at. One that takes longer than
+    --timeout prints what it has found and where to go on, and ends with exit code 8.
     """
     from commandbus.interfaces.search import Look, parse_search
 
+    seconds = options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
     named = {"domain": domain, "command_type": command_type, "status": as_status(status), "tag": tag}
     conditions = search.conditions | {name: value for name, value in named.items() if value is not None}
-    look = Look(conditions, limit, after)
+    wanted = search.parts.get("command")
+    if search.command_id is not None:
+        wanted = str(search.command_id)
     with target.opened(url) as bus:
-        if search.command_id is not None:
-            found = [find(bus, str(search.command_id), conditions.get("domain"))]
-            print_page(found, None, json)
+        if wanted is not None:
+            print_page([find(bus, wanted, conditions.get("domain"))], None, json)
             return
-        while (asked := look.asked()) is not None:
-            look.add(bus.query_commands(**asked))
+        if "batch" in search.parts:
+            conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
+        look = Look(conditions, limit, after, seconds=finding.SECONDS if seconds is None else seconds)
+        finding.fill(bus, look)
     print_page(look.found, look.next, json, exhausted=look.exhausted)
+    if not look.exhausted:
+        raise typer.Exit(Exit.TIMED_OUT)
 
 
 def print_page(
@@ -91,7 +93,7 @@ def print_page(
         return
     output.table(commands, COLUMNS, empty="no command matches" + ("" if exhausted else " so far"))
     if not exhausted:
-        output.note(f"not everything was looked at yet; go on with --after {after}")
+        output.warn(f"the search stopped before everything was looked at; go on with --after {after}")
     elif after is not None:
         output.note(f"more with --after {after}")
 
@@ -110,11 +112,11 @@ def as_status(name: str | None) -> str | None:
 
 
 def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRecord:
-    """The command with this id, or the only one of the newest whose id begins or ends like this;
-    whatever its domain. Raises CommandNotFoundError, and CliError when there are several."""
+    """The command with this id, or the only one whose id has these digits; whatever its domain. Raises
+    CommandNotFoundError, and CliError when there are several."""
     from commandbus.errors import CommandNotFoundError, InvalidOperationError
 
-    wanted = whole_id(bus, command_id, domain)
+    wanted = finding.whole_id(bus, command_id, "command")
     try:
         record = bus.get_command(wanted, domain=domain)
     except InvalidOperationError as error:
@@ -122,35 +124,6 @@ def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRec
     if record is None:
         raise CommandNotFoundError(domain, wanted)
     return record
-
-
-def whole_id(bus: SyncCommandBus, given: str, domain: str | None) -> UUID:
-    """An id, of which a few digits from its beginning or its end will do."""
-    from commandbus.domain.ids import as_id
-    from commandbus.errors import InvalidArgumentError
-
-    try:
-        return as_id(given, "ID")
-    except InvalidArgumentError:
-        part = given.strip("… ").replace("-", "").lower()
-    if not re.fullmatch("[0-9a-f]{4,31}", part):
-        raise CliError(
-            f"{given!r} is not the id of a command; `list` shows ids, and four digits or more from the "
-            "beginning or the end of one will do.",
-            Exit.USAGE,
-        )
-    newest = {record.command_id for record in bus.query_commands(domain=domain, limit=NEWEST)}
-    found = sorted(one for one in newest if one.hex.startswith(part) or one.hex.endswith(part))
-    if not found:
-        raise CliError(
-            f"None of the newest {NEWEST:,} commands has an id that begins or ends with {given!r}; "
-            "give the whole id.",
-            Exit.NOT_FOUND,
-        )
-    if len(found) > 1:
-        some = ", ".join(map(str, found[:3])) + (", …" if len(found) > 3 else "")
-        raise CliError(f"{given!r} may be any of {len(found)} commands: {some}.", Exit.USAGE)
-    return found[0]
 
 
 def show(

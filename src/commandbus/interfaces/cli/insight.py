@@ -54,12 +54,13 @@ def why(
     json: options.Json = False,
 ) -> None:
     """Say why a command is not running, or what a process waits for, in words."""
-    from commandbus.interfaces.cli.commands import find, whole_id
+    from commandbus.interfaces.cli.commands import find
+    from commandbus.interfaces.cli.finding import whole_id
 
     with target.opened(url) as bus:
-        wanted = whole_id(bus, command_id, domain)
+        wanted = whole_id(bus, command_id, "command", "process")
         if bus.get_process(wanted) is None:
-            domain = find(bus, command_id, domain).domain
+            domain = find(bus, str(wanted), domain).domain
         answer = bus.why(wanted, domain=domain)
     if json:
         output.json_document(answer)

@@ -30,6 +30,11 @@ Operator = Annotated[
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
 ]
 
+SearchTime = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="TIME", help="Stop searching after: 30s, 5m.", show_default="1m"),
+]
+
 Priority = Annotated[
     str | None, typer.Option("--priority", "-p", help="high, normal, low or a number.")
 ]

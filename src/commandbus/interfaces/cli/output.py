@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -59,6 +59,8 @@ class Column:
     """Never shortened, because it is what one copies. Of the others, the last gives way first."""
     right: bool = False
     style: str = ""
+    narrow: Callable[[Any], str] | None = None
+    """How a narrow table shows it, where it has no room for all of it."""
 
 
 def console(file: TextIO | None = None, *, stderr: bool = False) -> Console:
@@ -104,6 +106,8 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
     from rich.table import Table
     from rich.text import Text
 
+    if width < WIDE:
+        columns = [replace(c, show=c.narrow) if c.narrow else c for c in columns]
     shown = _shown(columns, rows, width)
     cells = [[_cell(column, row) for column in shown] for row in rows]
     widths = _fit(shown, cells, width)
@@ -195,6 +199,21 @@ def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
         yield lambda pieces=1: shown.advance(task, pieces)
 
 
+@contextmanager
+def searching(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error for a search that takes longer than a moment; call what it gives with
+    how far the search is."""
+    seen = console(stderr=True)
+    if not seen.is_terminal or os.environ.get("TERM") == "dumb":
+        yield lambda words: None
+        return
+    from rich.status import Status
+    from rich.text import Text
+
+    with Status(Text(text.line(title)), console=seen) as shown:
+        yield lambda words: shown.update(Text(text.line(f"{title}: {words}")))
+
+
 def status(value: object) -> Text:
     """A status as tables show it."""
     from rich.text import Text
@@ -255,6 +274,18 @@ def _mark(mark: str, style: str, message: object, level: str) -> None:
         from rich.text import Text
 
         console(stderr=True).print(Text.assemble((mark, style), " ", text.line(message)))
+
+
+def id_column(heading: str, value: Callable[[Any], object], **more: Any) -> Column:
+    """The column of an id. A narrow table has its short form, by which it is found as well."""
+
+    def narrow(row: Any) -> str:
+        from commandbus.domain.ids import short_id
+
+        whole = value(row)
+        return "" if whole is None else short_id(whole)
+
+    return Column(heading, value, keep=True, narrow=narrow, **more)
 
 
 def field_of(name: str) -> Callable[[Any], object]:

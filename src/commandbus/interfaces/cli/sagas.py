@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.output import Column, field_of
+from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -40,7 +40,7 @@ def _where(step: ProcessStep) -> str:
 
 
 COLUMNS = (
-    Column("id", field_of("process_id"), keep=True),
+    id_column("id", field_of("process_id")),
     Column("type", field_of("process_type")),
     Column("status", field_of("status"), _status),
     Column("step", lambda record: ", ".join(record.current_steps)),
@@ -60,7 +60,7 @@ STEP_COLUMNS = (
     Column("domain", field_of("domain"), _where),
     Column("type", field_of("command_type")),
     Column("undoes", field_of("compensates")),
-    Column("command", field_of("command_id"), keep=True),
+    id_column("command", field_of("command_id")),
 )
 EVENT_COLUMNS = (
     Column("time", lambda event: text.moment(event.timestamp), keep=True),
@@ -103,8 +103,8 @@ def list_(
         page = bus.list_processes(
             process_type=process_type,
             status=wanted,
-            batch_id=batch,
-            parent_id=parent,
+            batch_id=batch and finding.whole_id(bus, batch, "batch"),
+            parent_id=parent and finding.whole_id(bus, parent, "process"),
             after=after,
             limit=limit,
         )
@@ -120,7 +120,7 @@ def show(process_id: Id, url: options.Url = None, json: options.Json = False) ->
     """Show a process: state, steps, error."""
     with target.opened(url) as bus:
         record = find(bus, process_id)
-        trail = bus.get_process_audit(process_id) if record.compensation_failed else []
+        trail = bus.get_process_audit(record.process_id) if record.compensation_failed else []
     if json:
         output.json_document(record)
         return
@@ -129,10 +129,9 @@ def show(process_id: Id, url: options.Url = None, json: options.Json = False) ->
 
 
 def find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
-    from commandbus.domain.ids import as_id
     from commandbus.errors import ProcessNotFoundError
 
-    wanted = as_id(process_id, "ID")
+    wanted = finding.whole_id(bus, process_id, "process")
     record = bus.get_process(wanted)
     if record is None:
         raise ProcessNotFoundError(wanted)
@@ -181,9 +180,10 @@ def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
 def audit(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
     """Show everything that happened to a process and its steps, in order."""
     with target.opened(url) as bus:
-        events = bus.get_process_audit(process_id)
+        wanted = finding.whole_id(bus, process_id, "process")
+        events = bus.get_process_audit(wanted)
         if not events:
-            find(bus, process_id)
+            find(bus, str(wanted))
     if json:
         output.json_document(events)
     else:

@@ -138,6 +138,11 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
+def plurals(noun: str) -> str:
+    """`commands`, `batches`, `processes`."""
+    return f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
 def as_plain(value: object) -> Any:
     """A record as dicts and lists of JSON values, with stable keys."""
     return msgspec.to_builtins(value, enc_hook=str)

@@ -11,7 +11,7 @@ import typer
 
 from commandbus.interfaces.cli import cases, commands, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.output import Column, field_of
+from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAGE = 500
 
 COLUMNS = (
-    Column("id", field_of("command_id"), keep=True),
+    id_column("id", field_of("command_id")),
     Column("domain", field_of("domain"), wide=True),
     Column("type", field_of("command_type")),
     Column("code", field_of("error_code"), lambda record: record.error_code or "", style="yellow"),

@@ -35,12 +35,17 @@ from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.operations.history import COUNT_MAX, Sample
+from commandbus.operations.lookup import Kind
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
 from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
 from commandbus.store.urls import shown_url
 
 GROUPED_MAX = 1_000
+NO_ID = UUID(int=0)
+"""Nothing has it."""
+IDS_MAX = 20
+IDS_SECONDS = 5.0
 NEIGHBOURS = 5_000
 """Related commands are looked for among so many sent before and after."""
 DOCTOR_SECONDS = 30.0
@@ -101,13 +106,20 @@ class Reads:
         if search.command_id is not None:
             record = await self._find(search.command_id, search.conditions.get("domain"))
             return v.SearchPage([self.redaction.record(record)] if record else [], None, exhausted=True)
+        conditions = dict(search.conditions)
+        for noun, digits in search.parts.items():
+            ids = await self.ids(digits, noun)
+            if noun == "command":
+                records = [await self._find(one, conditions.get("domain")) for one in ids]
+                return v.SearchPage(self.listed(filter(None, records)), None, exhausted=True)
+            conditions["batch_id"] = ids[0] if len(ids) == 1 else NO_ID
         shown = search.shown.items()
 
         def keep(record: CommandRecord) -> bool:
             hidden = self.redaction.hide(record.data)
             return all(is_at(hidden, path, text) for path, text in shown)
 
-        look = Look(search.conditions, query.limit, query.after, keep if shown else None)
+        look = Look(conditions, query.limit, query.after, keep if shown else None)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
         return v.SearchPage(self.listed(look.found), look.next, look.exhausted)
@@ -122,6 +134,18 @@ class Reads:
             )
             for record in records
         ]
+
+    async def ids(self, digits: str, kind: Kind) -> list[UUID]:
+        """The ids that digits may stand for: all of a few, looked for as long as a page may take."""
+        bus = await self.stores.reading()
+        began, after = time.monotonic(), None
+        found: list[UUID] = []
+        while True:
+            page = await bus.look_up(digits, kind, after=after)
+            found += page
+            after = page.next
+            if after is None or len(found) > IDS_MAX or time.monotonic() - began > IDS_SECONDS:
+                return found[:IDS_MAX]
 
     async def _find(self, command_id: UUID, domain: str | None) -> CommandRecord | None:
         """The command with an id, whose domain need not be known."""

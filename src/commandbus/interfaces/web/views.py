@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
+from commandbus.domain.ids import short_id
 from commandbus.interfaces.cli import text
 from commandbus.operations.history import COUNT_MAX
 
@@ -123,8 +124,8 @@ def count(value: int) -> str:
 
 
 def short(value: object) -> str:
-    """The end of an id, where ids made at about the same time differ."""
-    return "…" + str(value)[-8:]
+    """An id as lists show it; every filter and every command finds it by that."""
+    return short_id(value)
 
 
 def place(frame: str) -> str:

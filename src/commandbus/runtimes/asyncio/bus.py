@@ -21,6 +21,7 @@ from commandbus.operations import (
     history,
     insight,
     limits,
+    lookup,
     processes,
     queues,
     redrive,
@@ -98,6 +99,7 @@ class CommandBus(BusBase, _Sending):
         return BusWithin(self.scope, self.engine.within_async(connection), self.hub)
 
     query_commands = awaiting(commands.query_commands, read=True)
+    look_up = awaiting(lookup.look_up, read=True)
     get_audit_trail = awaiting(commands.get_audit_trail, read=True)
     if TYPE_CHECKING:
         wait: calls.AwaitedWait

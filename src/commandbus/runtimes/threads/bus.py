@@ -21,6 +21,7 @@ from commandbus.operations import (
     history,
     insight,
     limits,
+    lookup,
     processes,
     queues,
     redrive,
@@ -98,6 +99,7 @@ class SyncCommandBus(BusBase, _Sending):
         return SyncBusWithin(self.scope, self.engine.within(connection), self.hub)
 
     query_commands = blocking(commands.query_commands, read=True)
+    look_up = blocking(lookup.look_up, read=True)
     get_audit_trail = blocking(commands.get_audit_trail, read=True)
     if TYPE_CHECKING:
         wait: calls.BlockingWait

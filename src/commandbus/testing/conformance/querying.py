@@ -8,8 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.ids import short_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import BusinessRuleException, InvalidArgumentError, InvalidOperationError
+from commandbus.operations import lookup
 from commandbus.testing.conformance.helpers import complete, park, require
 from commandbus.testing.harness import DOMAIN, Harness
 
@@ -53,6 +55,37 @@ class QueryingSuite:
         with pytest.raises(InvalidOperationError, match=r"\(orders, billing\); say which with domain="):
             bus.call(bus.bus.get_command, shared)
         assert bus.get(shared, "billing").domain == "billing"
+
+    def test_digits_of_an_id_find_it_again(self, bus: Harness) -> None:
+        ids = [bus.send() for _ in range(3)]
+        other = bus.call(bus.bus.create_batch, [SendRequest("orders", "ship")])
+
+        def looked_up(digits: str, kind: str = "command") -> list[UUID]:
+            return list(bus.call(bus.bus.look_up, digits, kind))
+
+        for wanted in ids:
+            assert looked_up(short_id(wanted)) == [wanted]
+            assert looked_up(str(wanted)[:-1]) == [wanted]
+            assert looked_up(f"…{wanted.hex[-12:]}") == [wanted]
+            assert looked_up(wanted.hex[-12:].upper()) == [wanted]
+        assert set(looked_up(str(ids[0])[:6])) >= set(ids)
+        assert looked_up(short_id(other.batch_id), "batch") == [other.batch_id]
+        assert looked_up(other.batch_id.hex[-12:], "batch") == [other.batch_id]
+        assert looked_up(short_id(ids[0]), "batch") == looked_up(short_id(ids[0]), "process") == []
+        with pytest.raises(InvalidArgumentError, match="no part of an id"):
+            looked_up("abc")
+
+    def test_digits_of_an_end_are_looked_for_page_by_page(
+        self, bus: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "SCAN", 2)
+        ids = [bus.send() for _ in range(5)]
+        found_ids, after, pages = [], None, 0
+        while pages == 0 or after is not None:
+            page = bus.call(bus.bus.look_up, f"…{ids[0].hex[-12:]}", after=after)
+            found_ids += page
+            after, pages = page.next, pages + 1
+        assert (found_ids, pages) == ([ids[0]], 3)
 
     def test_the_newest_command_comes_first(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(5)]

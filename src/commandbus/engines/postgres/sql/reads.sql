@@ -152,6 +152,21 @@ select domain from commandbus.domain order by domain
 -- name: last_sequence
 select coalesce((select seq from commandbus.command order by seq desc limit 1), 0)
 
+-- name: look_up_command
+-- Along the index of the ids; the last row says how many were looked at, and where the look ended.
+with looked (id) as materialized (select command_id from commandbus.command
+    where command_id >= $1::uuid and command_id <= $2::uuid order by command_id desc limit $4::bigint)
+select id, 0 from looked where right(replace(id::text, '-', ''), length($3::text)) = $3::text
+union all
+select (select id from looked order by id limit 1), (select count(*) from looked)
+
+-- name: look_up_process
+with looked (id) as materialized (select process_id from commandbus.process
+    where process_id >= $1::uuid and process_id <= $2::uuid order by process_id desc limit $4::bigint)
+select id, 0 from looked where right(replace(id::text, '-', ''), length($3::text)) = $3::text
+union all
+select (select id from looked order by id limit 1), (select count(*) from looked)
+
 -- name: few_waiting
 -- What waits, when it is little: then a page of pending commands need not look for them.
 (select seq from commandbus.queue limit $1::bigint)

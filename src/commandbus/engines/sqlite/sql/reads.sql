@@ -100,6 +100,21 @@ select domain from commandbus_domain order by domain
 -- name: last_sequence
 select coalesce((select seq from sqlite_sequence where name = 'commandbus_command'), 0)
 
+-- name: look_up_command
+-- Along the index of the ids; the last row says how many were looked at, and where the look ended.
+with looked (id) as (select command_id from commandbus_command
+    where command_id >= :lowest and command_id <= :below order by command_id desc limit :scan)
+select id, 0 from looked where substr(hex(id), 33 - length(:tail)) = :tail
+union all
+select min(id), count(*) from looked
+
+-- name: look_up_process
+with looked (id) as (select process_id from commandbus_process
+    where process_id >= :lowest and process_id <= :below order by process_id desc limit :scan)
+select id, 0 from looked where substr(hex(id), 33 - length(:tail)) = :tail
+union all
+select min(id), count(*) from looked
+
 -- name: few_waiting
 -- What waits, when it is little: then a page of pending commands need not look for them.
 select seq from (select seq from commandbus_queue limit :limit)
