@@ -53,7 +53,7 @@ def test_on_a_terminal_it_draws_and_fits(tmp_path: Path) -> None:
     too_long = [line for line in lines if len(line) > 80 and "--url" not in line]
     assert not [line for line in too_long if "kept in" not in line]
     with SyncCommandBus(f"sqlite:///{tmp_path / 'mine.db'}") as bus:
-        assert bus.list_domains() == ["demo-payments", "demo-reports"]
+        assert list(bus.list_domains()) == ["demo-payments", "demo-reports"]
 
 
 def test_what_takes_too_long_is_a_failure(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_reschedule_by_id_with_operator_and_reason(cli: Cli, bus: SyncCommandBus
     assert "1 command rescheduled" in cli("reschedule", sent, "--delay", "2h", *by).err
     (record,) = bus.query_commands(domain="shop")
     assert (record.due_at - record.created_at).total_seconds() > 7000
-    (event,) = [e for e in bus.get_audit_trail(sent) if e.details.get("operator") == "olga"]
+    (event,) = [e for e in bus.get_audit_trail(sent) if e.details.get("actor") == "olga"]
     assert event.details["reason"] == "stocktaking"
 
 

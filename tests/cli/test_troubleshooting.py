@@ -108,7 +108,7 @@ def test_retry_with_a_corrected_payload(cli: Cli, bus: SyncCommandBus) -> None:
     assert record.status is CommandStatus.PENDING
     assert record.data == {"amount": 1}
     event = next(e for e in bus.get_audit_trail(parked) if e.event_type == "OPERATOR_RETRY")
-    assert event.details["operator"] == "ada"
+    assert event.details["actor"] == "ada"
     assert event.details["reason"] == "typo"
     assert event.details["original_data"] == {"amount": -1}
 
@@ -168,7 +168,7 @@ def test_comments_and_assignments_are_shown(cli: Cli, bus: SyncCommandBus) -> No
     cli("tsq", "unassign", parked, "--reason", "on holiday", "--operator", "ann")
     assert cli("tsq", "list", "--assignee", "ben").rows == []
     assert bus.get_audit_trail(parked)[-1].details == {
-        "operator": "ann", "assignee": None, "reason": "on holiday",
+        "actor": "ann", "assignee": None, "reason": "on holiday",
     }  # fmt: skip
     assert "NAME" in cli("tsq", "assign", parked, code=2).err
 

@@ -236,7 +236,7 @@ class TestControls:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         forged = self.forge(bus, process_id, action="cancel", reason="forged", actor="ann")
-        details = {"action": "cancel", "reason": "forged", "operator": "ann"}
+        details = {"action": "cancel", "reason": "forged", "actor": "ann"}
         kind = AuditEventType.OPERATOR_CONTROL
         bus.run(bus.store.note(REPLIES, forged, kind, details))
         sagas.route()

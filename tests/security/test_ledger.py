@@ -59,7 +59,7 @@ FORGERIES = [
     ADD_DOCUMENT + "('ledger', '0000000000000099', 1, '', '{}')",
     ADD_DOCUMENT + "('ledger.open', 'x', 1, '', '{}')",
     ADD_DOCUMENT + """('cancellation', 'bank x', 1, 'asked', '{"request":{"actor":"ann"}}')""",
-    ADD_ENTRY + """(1, 'OPERATOR_COMPLETE', 1, '{"operator":"ann"}')""",
+    ADD_ENTRY + """(1, 'OPERATOR_COMPLETE', 1, '{"actor":"ann"}')""",
     ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x","actor":"ann"}')""",
     ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x", "\\u0061ctor":"ann"}')""",
     "update commandbus.ledger_mark set number = 0",
@@ -156,13 +156,10 @@ def test_a_cancellation_that_names_an_actor_needs_a_request(owner: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ESCALATED", "FAILED", "CANCELED"])
-@pytest.mark.parametrize("key", ["operator", "actor"])
-def test_an_entry_of_any_kind_in_the_name_of_an_operator_needs_a_link(
-    owner: str, kind: str, key: str
-) -> None:
+def test_an_entry_of_any_kind_in_the_name_of_an_operator_needs_a_link(owner: str, kind: str) -> None:
     some_actions(owner)
     with psycopg.connect(owner, autocommit=True) as connection:
-        connection.execute(f"{ADD_ENTRY} (1, '{kind}', 1, '{{\"{key}\":\"ann\"}}')".encode())
+        connection.execute(f"{ADD_ENTRY} (1, '{kind}', 1, '{{\"actor\":\"ann\"}}')".encode())
     with SyncCommandBus(owner) as bus:
         (problem,) = bus.verify_audit().problems
     assert problem.what == "inserted"

@@ -113,4 +113,4 @@ async def test_a_purge_needs_the_name_of_its_domain() -> None:
         for word, status in (("orders", 422), ("mail", 303)):
             form = {"form_token": token, "confirm": word, "reason": "a test"}
             assert (await client.post("/domains/mail/purge", data=form)).status_code == status
-        assert await bus.list_domains() == []
+        assert not await bus.list_domains()

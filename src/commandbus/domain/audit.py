@@ -58,7 +58,7 @@ kinds that name an operator are linked, too; but workers also write cancellation
 
 def is_of_operator(kind: str, details: Mapping[str, Any]) -> bool:
     """Whether the ledger has a link for such an entry."""
-    return kind in LINKED or bool(details.get("operator") or details.get("actor"))
+    return kind in LINKED or bool(details.get("actor"))
 
 
 class AuditEvent(msgspec.Struct, frozen=True):

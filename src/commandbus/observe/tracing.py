@@ -90,6 +90,8 @@ def carry(request: SendRequest) -> dict[str, Any]:
     """The headers of a request; with the context of a new span `send …`, if its trace is sampled."""
     headers, carrier = dict(request.headers or {}), dict[str, str]()
     current = trace.get_current_span().get_span_context()
+    # A router has no span of its own: the steps of a process continue the trace of its start.
+    parent = _extract(headers) if PARENT in headers and not current.is_valid else None
     if current.is_valid and not current.trace_flags.sampled:
         _baggage.inject(carrier)
         return headers | carrier
@@ -103,7 +105,9 @@ def carry(request: SendRequest) -> dict[str, Any]:
         "messaging.destination.name": str(request.domain),
         "commandbus.command.type": str(request.command_type),
     }
-    span = _tracer().start_span(f"send {request.domain}", kind=SpanKind.PRODUCER, attributes=attributes)
+    span = _tracer().start_span(
+        f"send {request.domain}", context=parent, kind=SpanKind.PRODUCER, attributes=attributes
+    )
     if span.get_span_context().trace_flags.sampled:
         propagate.inject(carrier, trace.set_span_in_context(span))
     else:

@@ -185,7 +185,7 @@ def open_batch(
     payload.encode(custom_data, what="custom_data")
     label = None if name is None else as_text(name, "name")
     body = BatchBody(0, 0, (), label, custom_data)
-    _set_completion(scope, body, on_complete, None)
+    _set_completion(scope, body, on_complete, running.get())
     return _open(scope, batch_id, body)
 
 
@@ -386,15 +386,17 @@ def _close(scope: Scope, batch_id: UUID, document: Document, counts: BatchCounts
     body = decode_batch(document)
     body.status = final_status(counts)
     body.completed_at = yield from scope.store.now()
+    # From here on the completion is a command. A copy here would outlive its erasure and retention.
+    completion, body.on_complete = body.on_complete, None
     changed = batch_document(batch_id, document.version, body)
     if not (yield from scope.store.put_document(changed)):
         return 0
-    if body.on_complete is not None:
-        headers = payload.decode(body.on_complete.headers or "{}")
+    if completion is not None:
+        headers = payload.decode(completion.headers or "{}")
         headers |= {"batch_id": str(batch_id), "batch_status": str(body.status)}
         told = msgspec.structs.replace(
-            body.on_complete,
-            command_id=uuid5(body.on_complete.command_id, str(batch_id)),
+            completion,
+            command_id=uuid5(completion.command_id, str(batch_id)),
             headers=payload.encode(headers, what="headers"),
         )
         if body.expires is not None:

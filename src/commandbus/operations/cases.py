@@ -65,7 +65,7 @@ def comment(
     said, because = as_text(text, "comment", longest=2_000), as_reason(reason)
     record = yield from find_one(scope, command_id, domain)
     name, wanted = record.domain, record.command_id
-    details = {"operator": scope.by, "text": said} | ({"reason": because} if because else {})
+    details = {"actor": scope.by, "text": said} | ({"reason": because} if because else {})
     if not (yield from scope.store.note(name, wanted, AuditEventType.COMMENTED, details)):
         raise CommandNotFoundError(name, wanted)  # purged since it was read
     yield from _change(
@@ -94,7 +94,7 @@ def assign(
     because = as_reason(reason)
     record = yield from find_one(scope, command_id, domain)
     name, wanted = record.domain, record.command_id
-    details = {"operator": scope.by, "assignee": who} | ({"reason": because} if because else {})
+    details = {"actor": scope.by, "assignee": who} | ({"reason": because} if because else {})
     if not (yield from scope.store.note(name, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         record = yield from find_one(scope, wanted, name)  # its state may have changed since
         raise InvalidOperationError(

@@ -28,7 +28,7 @@ from commandbus.operations.commands import as_status, find_one, place_of, query_
 from commandbus.operations.ledger import link_event
 from commandbus.operations.redrive import BULK_MAX, PAGE
 from commandbus.operations.scope import Flow, Scope, Send
-from commandbus.operations.troubleshooting import UNCHANGED
+from commandbus.operations.troubleshooting import UNCHANGED, check_edit, encode_edit
 from commandbus.store.op import Op
 from commandbus.store.records import WaitingEdit
 
@@ -129,6 +129,7 @@ def resend(
 ) -> Op[SendResult[Any]]:
     """Send an ended command again, as it was or with other `data` and other options of `send`; as a new
     command of the same correlation, whose cause is the ended one. The trail of the ended one says so.
+    New data is plain values or the request of a typed command, and is checked as by `operator_retry`.
 
     Type, priority, attempts, tags, headers, group, required tags, reply address and unique key are
     those of the ended command; expiry and batch are not. While another command holds its unique key,
@@ -140,18 +141,24 @@ def resend(
     _require_ended(record)
     if data is UNCHANGED:
         yield from _require_data(scope, record)
-    elif scope.check_payload is not None:
-        scope.check_payload(record.domain, record.command_type, payload.encode(data))
+        plain = record.data
+    else:
+        edited = encode_edit(scope, data)
+        check_edit(scope, original, record, data, edited)
+        plain = payload.decode(edited)
     given: SendOptions = {**_options_of(record), **options}
     sent: SendResult[Any] = yield from send(
         replace(scope, actor=None),  # the entry below is the record of this action
         record.domain,
         record.command_type,
-        record.data if data is UNCHANGED else data,
+        plain,
         **given,
     )
+    contract = original.contract if isinstance(original, SendResult) else None
+    if contract is not None:
+        sent = msgspec.structs.replace(sent, contract=contract)
     if not sent.duplicate:
-        details: dict[str, Any] = {"operator": scope.by, "command_id": str(sent.command_id)}
+        details: dict[str, Any] = {"actor": scope.by, "command_id": str(sent.command_id)}
         details |= {"edited": True} if data is not UNCHANGED or options else {}
         details |= {"reason": because} if because else {}
         yield from _note(scope, record, AuditEventType.OPERATOR_RESEND, details)
@@ -265,7 +272,7 @@ def _edit(
     scope: Scope, record: CommandRecord, edit: WaitingEdit, changed: dict[str, Any], reason: str | None
 ) -> Op[None]:
     yield from scope.store.edit_waiting(record.domain, record.command_id, edit)
-    details = {"operator": scope.by} | changed | ({"reason": reason} if reason else {})
+    details = {"actor": scope.by} | changed | ({"reason": reason} if reason else {})
     yield from _note(scope, record, AuditEventType.OPERATOR_EDIT, details)
 
 

@@ -171,7 +171,7 @@ def _replies(scope: Scope, record: CommandRecord) -> Flow[list[CommandRecord]]:
 def _erase_piece(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> Op[int]:
     by_sequence = {record.sequence: record for record in records}
     erased = yield from scope.store.erase(sorted(by_sequence))
-    details = {"operator": scope.by, "reason": work.reason, "erased": True}
+    details = {"actor": scope.by, "reason": work.reason, "erased": True}
     links: list[Link] = []
     for sequence in erased:
         place = (by_sequence[sequence].domain, by_sequence[sequence].command_id)

@@ -189,4 +189,4 @@ def _of_operator(scope: Scope, command: Claimed, control: Control, row: ProcessR
 
 def control_details(action: str, reason: str | None, actor: str | None) -> dict[str, Any]:
     """What the trail of a control keeps of the operator's action."""
-    return {"action": action, "reason": reason, "operator": actor}
+    return {"action": action, "reason": reason, "actor": actor}

@@ -11,6 +11,7 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
+from commandbus.domain.cause import running
 from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import PARKED
@@ -58,6 +59,7 @@ from commandbus.operations.saga_writing import (
     control,
     decode_error,
     decode_progress,
+    flow_of,
 )
 from commandbus.operations.scope import Await, Flow, Scope
 from commandbus.store.op import Op, Wake
@@ -126,13 +128,13 @@ def _begin_all(
     scope: Scope, declaration: type[Process[Any]], starts: Iterable[Any], batch: UUID | None
 ) -> tuple[Work, list[UUID]]:
     work, ids = Work(), []
+    flow = flow_of(scope, declaration, running.get())
     for item in starts:
         wanted = item if isinstance(item, ProcessStart) else ProcessStart(item)
         process_id = as_optional_id(wanted.process_id, "process_id") or scope.new_id()
         try:
-            begun = begin(
-                scope, declaration, declaration.new_state(wanted.state), process_id, batch_id=batch
-            )
+            state = declaration.new_state(wanted.state)
+            begun = begin(scope, declaration, state, process_id, batch_id=batch, flow=flow)
         except DecisionError as error:
             raise InvalidOperationError(
                 f"Process {declaration.process_type!r} cannot start, step {error}; nothing was started."
@@ -482,6 +484,8 @@ def _record(row: ProcessRow, parked: set[UUID] = frozenset()) -> ProcessRecord: 
         row.version,
         row.seq,
         row.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING and progress.stuck is not None,
+        progress.flow.correlation_id or row.process_id,
+        progress.flow.causation_id,
     )
 
 

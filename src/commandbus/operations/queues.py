@@ -6,12 +6,15 @@ from typing import cast
 
 import msgspec
 
+from commandbus.domain.counts import as_count
 from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_reason
+from commandbus.domain.page import Page
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action
 from commandbus.operations.batches import leave_batches
+from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -71,9 +74,15 @@ def adopt_queue(
     yield from store.adopt_queue(as_name(domain, "domain"), queue, mapping.check(), number)
 
 
-def list_domains(scope: Scope) -> Op[list[str]]:
-    """Every domain that was sent to or paused."""
-    return (yield from scope.store.domains())
+def list_domains(scope: Scope, *, after: str | None = None, limit: int | None = None) -> Op[Page[str]]:
+    """The domains that were sent to or paused, by name: all that follow `after`, or at most `limit`."""
+    cursor = None if after is None else as_name(after, "after")
+    if limit is not None:
+        as_count(limit, "limit", highest=LIMIT_MAX)
+    known = yield from scope.store.domains()
+    names = sorted(name for name in known if cursor is None or name > cursor)
+    more = limit is not None and len(names) > limit
+    return Page(names[:limit], names[:limit][-1] if more else None)
 
 
 def purge(scope: Scope, domain: str | None = None, *, reason: str | None = None) -> Op[PurgeReport]:

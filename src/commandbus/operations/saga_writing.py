@@ -10,6 +10,8 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.batch import BatchCounts
+from commandbus.domain.cause import TRACE_HEADERS
+from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.misfit import describe_misfit
@@ -17,6 +19,7 @@ from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.declaration import Process, StartProcess, require_declaration
 from commandbus.domain.process.values import (
     ENDED,
+    Flow,
     Parent,
     ProcessError,
     ProcessStatus,
@@ -37,6 +40,9 @@ logger = logging.getLogger("commandbus.processes")
 SIGNAL_TYPE = "commandbus.signal"
 CONTROL_TYPE = "commandbus.control"
 """What operators and other processes ask of a process; carried out by a router, in order."""
+
+ALONE = Flow()
+"""Of a process that no handler and no other process started."""
 
 _encode = msgspec.json.Encoder().encode
 _progress = msgspec.json.Decoder(Progress)
@@ -100,9 +106,10 @@ def begin(
     *,
     batch_id: UUID | None = None,
     parent: Parent | None = None,
+    flow: Flow = ALONE,
 ) -> Work:
     """A new process with what its first step leads to. Raises DecisionError."""
-    progress = Progress(parent=parent, seed=scope.new_id())
+    progress = Progress(parent=parent, seed=scope.new_id(), flow=flow)
     decision = Decision(
         declaration, process_id, ProcessStatus.RUNNING, state, progress, None, elapsed=0
     )
@@ -121,6 +128,19 @@ def begin(
     work = follow(scope, decision, row)
     work.new.insert(0, work.changed.pop(process_id))
     return work
+
+
+def flow_of(scope: Scope, declaration: type[Process[Any]], cause: Command[Any] | None) -> Flow:
+    """What a process that starts now continues: the flow and the trace of the command whose handler
+    runs, or the trace of the program."""
+    if scope.carry is not None:
+        headers = scope.carry(SendRequest(declaration.reply_to, declaration.process_type))
+    else:
+        headers = {} if cause is None else cause.headers
+    trace = {name: str(headers[name]) for name in TRACE_HEADERS if name in headers}
+    if cause is None:
+        return Flow(trace=trace) if trace else ALONE
+    return Flow(cause.correlation_id, cause.command_id, trace)
 
 
 def follow(scope: Scope, decision: Decision, row: ProcessRow) -> Work:
@@ -170,7 +190,9 @@ def _begin_child(scope: Scope, decision: Decision, run: StepRun, start: StartPro
         state = declaration.new_state(start.state)
     except CommandBusError as error:
         raise DecisionError(run.name, type(error).__name__, str(error)) from error
-    return begin(scope, declaration, state, run.id, parent=parent)
+    above = decision.progress.flow
+    flow = Flow(above.correlation_id or decision.process_id, decision.process_id, above.trace)
+    return begin(scope, declaration, state, run.id, parent=parent, flow=flow)
 
 
 def _tell_end(decision: Decision, row: ProcessRow, work: Work) -> None:

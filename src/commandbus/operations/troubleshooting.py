@@ -6,12 +6,18 @@ from typing import Any
 
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.command import CommandRecord, CommandRef
+from commandbus.domain.command import (
+    CommandRecord,
+    CommandRef,
+    SendRequest,
+    SendResult,
+    TypedRequest,
+)
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
-from commandbus.errors import InvalidOperationError
+from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.canceling import end_parked, withdraw
 from commandbus.operations.commands import find_one, query_commands
 from commandbus.operations.ledger import link_event
@@ -59,25 +65,49 @@ def operator_retry(
     reason: str | None = None,
 ) -> Op[None]:
     """Send a parked command back to work with fresh attempts; `data` replaces its payload, and the
-    audit keeps the original. A payload that does not fit its handler is refused with PayloadError,
-    when the queue was made with the handlers' registry.
+    audit keeps the original. `data` is the request of a typed command, whose payload was checked, or
+    plain values: these are checked when `command_id` is what the send of a typed command returned, or
+    the queue was made with the handlers' registry. PayloadError says what does not fit.
 
     Raises CommandNotFoundError, or InvalidOperationError when it is not parked (any more), or when
     several domains have a command with this id and `domain` is not given. Of two operators who act at
     once, one succeeds. Data that cannot be read must be replaced.
     """
-    edited: str | None = None
-    if data is not UNCHANGED:
-        edited = payload.encode(data, bytes_max=scope.settings.payload_bytes_max)
+    edited = None if data is UNCHANGED else encode_edit(scope, data)
     action = OperatorAction("retry", scope.by, as_reason(reason), data=edited)
     record = yield from find_one(scope, command_id, domain)
     if edited is None:
         _require_readable(record)
-    elif scope.check_payload is not None:  # better refused here than at the next attempt
-        scope.check_payload(record.domain, record.command_type, edited)
+    else:  # better refused here than at the next attempt
+        check_edit(scope, command_id, record, data, edited)
     yield from scope.store.resolve(record.domain, record.command_id, action)
     yield from withdraw(scope, record.domain, record.command_id)
     yield from link_event(scope, record.domain, record.command_id, AuditEventType.OPERATOR_RETRY)
+
+
+def encode_edit(scope: Scope, data: Any) -> str:
+    """New data for a command as JSON text: plain values, or the request of a typed command."""
+    bytes_max = scope.settings.payload_bytes_max
+    if isinstance(data, TypedRequest):
+        return payload.check_size(data.text, bytes_max)
+    return payload.encode(data, bytes_max=bytes_max)
+
+
+def check_edit(scope: Scope, given: CommandRef, record: CommandRecord, data: Any, edited: str) -> None:
+    """Raise PayloadError when new data does not fit its command: the contract of what its send
+    returned, or its handler in the registry."""
+    if isinstance(data, SendRequest):
+        wanted, found = (record.domain, record.command_type), (data.domain, data.command_type)
+        if wanted != found:
+            raise InvalidArgumentError(
+                f"Command {record.command_id} is {'.'.join(wanted)}, and its new data is a request of "
+                f"{'.'.join(found)}."
+            )
+    contract = given.contract if isinstance(given, SendResult) else None
+    if contract is not None and not isinstance(data, TypedRequest):
+        contract.check(edited)
+    elif scope.check_payload is not None:
+        scope.check_payload(record.domain, record.command_type, edited)
 
 
 def _require_readable(record: CommandRecord) -> None:
@@ -110,9 +140,13 @@ def operator_complete(
     domain: str | None = None,
     reason: str | None = None,
 ) -> Op[None]:
-    """End a parked command as COMPLETED with a result that an operator gives. Raises like
-    operator_retry."""
-    encoded = None if result is None else payload.encode(result, what="result")
+    """End a parked command as COMPLETED with a result that an operator gives. It is checked when
+    `command_id` is what the send of a typed command returned. Raises like operator_retry."""
+    contract = command_id.contract if isinstance(command_id, SendResult) else None
+    if contract is not None:
+        encoded = contract.encode_result(result)
+    else:
+        encoded = None if result is None else payload.encode(result, what="result")
     action = OperatorAction("complete", scope.by, as_reason(reason), result=encoded)
     record = yield from find_one(scope, command_id, domain)
     yield from end_parked(scope, record, action)

@@ -25,7 +25,6 @@ _KEPT = frozenset(
         "received_at",
         "retry_in",
         "breaker",
-        "operator",
         "actor",
         "assignee",
         "after",

@@ -340,7 +340,7 @@ class OperatorAction(msgspec.Struct, frozen=True):
 
     kind: str
     """retry, cancel or complete"""
-    operator: str | None = None
+    actor: str | None = None
     reason: str | None = None
     data: str | None = None
     """retry: the edited payload as JSON text, or None to keep the original."""
@@ -348,7 +348,7 @@ class OperatorAction(msgspec.Struct, frozen=True):
 
     def details(self, original: str) -> dict[str, Any]:
         """What the audit keeps of it; an edited payload keeps the original beside it."""
-        kept: dict[str, Any] = {"operator": self.operator}
+        kept: dict[str, Any] = {"actor": self.actor}
         if self.reason is not None:
             kept["reason"] = self.reason
         if self.data is not None:

@@ -45,6 +45,7 @@ class Decision(WorkingCopy):
 
     def start(self) -> None:
         """It begins with its first step."""
+        self.cause = self.progress.flow.causation_id
         self.progress.deadline = self.declaration.deadline_us
         self._note(ProcessEventType.STARTED)
         self._begin(self.declaration.first_step)
@@ -58,6 +59,7 @@ class Decision(WorkingCopy):
             details = {"reason": ignored, "outcome": str(reply.outcome)}
             self._note(ProcessEventType.REPLY_IGNORED, run, details, command_id=reply.command_id)
             return
+        self.cause = run.id
         self._resume()
         if run.undoes is not None:
             self._compensation_replied(run, reply)
@@ -136,14 +138,14 @@ class Decision(WorkingCopy):
 
     def retry(self, actor: str | None = None) -> None:
         """An operator lets it try again what it could not do."""
-        self._note(ProcessEventType.OPERATOR_RETRY, details={"operator": actor})
+        self._note(ProcessEventType.OPERATOR_RETRY, details={"actor": actor})
         self.progress.stuck = None
         self._resume()
         self.time_passed()
 
     def skip(self, reason: str, actor: str | None = None) -> None:
         """An operator vouches for a compensation that failed; it goes on with the next."""
-        self._note(ProcessEventType.OPERATOR_SKIP, details={"operator": actor, "reason": reason})
+        self._note(ProcessEventType.OPERATOR_SKIP, details={"actor": actor, "reason": reason})
         for run in self.progress.runs:
             if run.number == self.progress.stuck:
                 run.status = StepStatus.SKIPPED

@@ -123,6 +123,16 @@ class Parent(msgspec.Struct, frozen=True):
     run_id: UUID
 
 
+class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process continues that a handler or another process started."""
+
+    correlation_id: UUID | None = None
+    causation_id: UUID | None = None
+    """The command whose handler started it, or the process of which it is a step."""
+    trace: dict[str, str] = {}
+    """The trace headers of its commands."""
+
+
 class Progress(msgspec.Struct, omit_defaults=True):
     """How far a process is; everything that its next decision needs beside its state."""
 
@@ -143,6 +153,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
     canceling: bool = False
     seed: UUID | None = None
     """What the ids of its commands are made from; senders know the id of the process, not this."""
+    flow: Flow = Flow()
 
     @property
     def next_number(self) -> int:
@@ -187,6 +198,11 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     sequence: int
     compensation_failed: bool = False
     """Whether it waits because a compensation failed: then `skip_compensation` lets it go on."""
+    correlation_id: UUID | None = None
+    """Of the command whose handler started it; its own id where a program did. The commands of its
+    steps have the id of the process as theirs."""
+    causation_id: UUID | None = None
+    """The command whose handler started it, or the process of which it is a step."""
 
     @property
     def current_steps(self) -> list[str]:

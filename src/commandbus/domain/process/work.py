@@ -72,6 +72,8 @@ class WorkingCopy:
         self.error = error
         self._elapsed = elapsed
         self._begun = 0
+        self.cause: UUID | None = None
+        """The command that led to this decision, and is the cause of what it sends."""
         self.sends: list[tuple[StepRun, SendRequest]] = []
         self.starts: list[tuple[StepRun, StartProcess]] = []
         self.cancels: list[StepRun] = []
@@ -142,12 +144,16 @@ class WorkingCopy:
                     f"command. Remove it with .options({option}=None).",
                 )
         run.target, run.command_type = hooked.domain, hooked.command_type
+        headers, trace = hooked.headers or {}, self.progress.flow.trace
+        if trace and "traceparent" not in headers:
+            headers = {**trace, **headers}
         request = msgspec.structs.replace(
             hooked,
             command_id=run.id,
             correlation_id=self.process_id,
+            causation_id=self.cause if hooked.causation_id is None else hooked.causation_id,
             reply_to=self.declaration.reply_to,
-            headers=(hooked.headers or {}) | {"process_type": self.declaration.process_type},
+            headers=headers | {"process_type": self.declaration.process_type},
         )
         self.sends.append((run, request))
 

@@ -128,7 +128,7 @@ class MemoryReads:
             if (
                 wanted.kind in (None, kept.kind)
                 and wanted.domain in (None, command.domain)
-                and wanted.actor in (None, kept.details.get("operator"), kept.details.get("actor"))
+                and wanted.actor in (None, kept.details.get("actor"))
                 and len(found) < wanted.limit
             ):
                 moment, details = as_datetime(kept.at), shown(kept.details)
@@ -158,7 +158,7 @@ class MemoryReads:
             Prunable(
                 seq,
                 str(stored.outcome.status),
-                NEVER if self._is_awaited(stored.command) else stored.finished_at,
+                self._ended_at(stored),
                 stored.created_at,
                 self._linked(stored),
             )
@@ -183,6 +183,18 @@ class MemoryReads:
         command = stored.command
         has_links = any(is_of_operator(kept.kind, kept.details) for kept in stored.audit)
         return f"{command.domain} {command.command_id}" if has_links else None
+
+    def _ended_at(self, stored: Stored) -> int:
+        """The moment from which retention counts. Members of a batch ended with the batch."""
+        if self._is_awaited(stored.command):
+            return NEVER
+        batch = self._state.documents.get(("batch", str(stored.command.batch_id)))
+        if batch is None:
+            return stored.finished_at
+        if batch.status == "open":
+            return NEVER
+        completed_at: int = msgspec.json.decode(batch.body)["completed_at"]
+        return max(stored.finished_at, completed_at)
 
     def _is_awaited(self, command: NewCommand) -> bool:
         """Whether a process that has not ended may still ask how it ended."""

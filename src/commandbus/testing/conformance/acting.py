@@ -215,7 +215,7 @@ def records(bus: Harness) -> list[tuple[str | None, str, str | None]]:
     found = [(action.actor, action.action, action.reason) for action in actions]
     for entry in entries:
         details = entry.event.details
-        who = details.get("operator") or details.get("actor")
+        who = details.get("actor")
         if who is not None:
             found.append((who, str(entry.event.event_type), details.get("reason")))
     return found

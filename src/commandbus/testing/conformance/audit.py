@@ -168,7 +168,7 @@ class AuditSuite:
         kinds = [*PARKED_TRAIL, "OPERATOR_RETRY", "RECEIVED", "COMPLETED"]
         assert bus.kinds(command_id) == kinds
         assert bus.trail(command_id)[3].details == {
-            "operator": "ada",
+            "actor": "ada",
             "reason": "fixed",
             "original_data": [1],
             "edited_data": [2],
@@ -178,13 +178,13 @@ class AuditSuite:
         command_id = park(bus)
         bus.acting("ada").operator_cancel(command_id, "no use")
         assert bus.kinds(command_id) == [*PARKED_TRAIL, "OPERATOR_CANCEL"]
-        assert bus.trail(command_id)[-1].details == {"operator": "ada", "reason": "no use"}
+        assert bus.trail(command_id)[-1].details == {"actor": "ada", "reason": "no use"}
 
     def test_a_command_that_an_operator_completed(self, bus: Harness) -> None:
         command_id = park(bus)
         bus.acting("ada").operator_complete(command_id, {"n": 1})
         assert bus.kinds(command_id) == [*PARKED_TRAIL, "OPERATOR_COMPLETE"]
-        assert bus.trail(command_id)[-1].details == {"operator": "ada", "result": {"n": 1}}
+        assert bus.trail(command_id)[-1].details == {"actor": "ada", "result": {"n": 1}}
 
     def test_refused_actions_leave_no_trace(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()

@@ -221,7 +221,7 @@ class CancelingSuite:
         record = bus.get(command_id)
         assert (record.status, record.reason) == (CommandStatus.CANCELED, "not needed")
         assert bus.stats().parked == 0
-        assert bus.trail(command_id)[-1].details["operator"] == "ann"
+        assert bus.trail(command_id)[-1].details["actor"] == "ann"
         assert bus.take(bus.worker("answers")).command.causation_id == command_id
         with pytest.raises(InvalidOperationError, match=r"CANCELED.*final"):
             bus.cancel(command_id)

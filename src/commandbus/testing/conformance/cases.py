@@ -31,8 +31,8 @@ class CasesSuite:
         bus.call(desk.acting("ben").comment, command_id, "they call back")
         said = [e.details for e in bus.trail(command_id) if e.event_type == "COMMENTED"]
         assert said == [
-            {"operator": "ann", "text": "asked the bank"},
-            {"operator": "ben", "text": "they call back"},
+            {"actor": "ann", "text": "asked the bank"},
+            {"actor": "ben", "text": "they call back"},
         ]
         (case,) = bus.call(desk.list_cases, bus.call(desk.list_troubleshooting))
         assert (case.comments, case.comment, case.commented_by) == (2, "they call back", "ben")

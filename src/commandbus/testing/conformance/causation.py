@@ -10,10 +10,13 @@ import pytest
 
 from commandbus.domain.command import Command, CommandRecord, SendRequest
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.process.chain import Chain
+from commandbus.domain.process.declaration import END, Process, StartProcess, step
 from commandbus.errors import LeaseLost
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import PATIENCE_SECONDS
 
 KINDS = pytest.mark.parametrize("kind", ["def", "async def"])
 TRACE = {
@@ -35,14 +38,15 @@ def sending(kind: str, **options: Any) -> Any:
     return ship if kind == "def" else ship_async
 
 
-def by_the_bus(bus: Harness, what: str, *args: Any) -> Any:
+def by_the_bus(bus: Harness, what: Any, *args: Any) -> Any:
     """A handler that calls a method of a bus of the program's own, in the runtime of the worker."""
+    method = getattr(bus.bus, what) if isinstance(what, str) else what
 
     def ship(command: Command[Any], context: Any) -> None:
-        getattr(bus.bus, what)(*args)
+        method(*args)
 
     async def ship_async(command: Command[Any], context: Any) -> None:
-        await getattr(bus.bus, what)(*args)
+        await method(*args)
 
     return ship if bus.runtime == "threads" else ship_async
 
@@ -53,6 +57,43 @@ def run(bus: Harness, handler: Any, **options: Any) -> CommandRecord:
         record = bus.wait(bus.send(**options))
     assert record.status is CommandStatus.COMPLETED, record.error
     return record
+
+
+def started_by(
+    bus: Harness, handler: Any, *processes: Any
+) -> tuple[CommandRecord, list[CommandRecord], Any]:
+    """The command whose handler starts a process, what that sends to "mail", and the last process."""
+    registry = registry_of(ship=handler)
+    registry.register("mail", "notify", by_nothing)
+    for process in processes:
+        registry.process(process)
+    with bus.run_worker(registry, [DOMAIN, "mail"]):
+        cause = bus.wait(bus.send(headers=TRACE))
+        (found,) = bus.call(bus.bus.list_processes, process_type=processes[-1].process_type)
+        ended = bus.call(bus.bus.wait_process, found, timeout=PATIENCE_SECONDS)
+    return cause, list(reversed(sent_by(bus))), ended
+
+
+def by_nothing(command: Command[Any], context: Any) -> None:
+    pass
+
+
+class Inner(Process[dict]):  # type: ignore[type-arg]
+    process_type = "causation.inner"
+    reply_to = "causation.replies"
+
+    @step(then=END)
+    def notify(self, state: Any) -> SendRequest:
+        return SendRequest("mail", "notify")
+
+
+class Outer(Process[dict]):  # type: ignore[type-arg]
+    process_type = "causation.outer"
+    reply_to = "causation.replies"
+
+    @step(then=END)
+    def begin(self, state: Any) -> StartProcess:
+        return StartProcess(Inner, {})
 
 
 def sent_by(bus: Harness, domain: str = "mail") -> list[CommandRecord]:
@@ -107,6 +148,33 @@ class CausationSuite:
         cause = run(bus, by_the_bus(bus, "create_batch", [SendRequest("mail", "notify")]))
         (sent,) = sent_by(bus)
         assert (sent.correlation_id, sent.causation_id) == (cause.correlation_id, cause.command_id)
+
+    def test_a_chain_continues_flow_and_trace(self, bus: Harness) -> None:
+        links = [SendRequest("mail", "notify"), SendRequest("mail", "notify")]
+        cause, sent, process = started_by(bus, by_the_bus(bus, "chain", *links), Chain)
+        assert (process.correlation_id, process.causation_id) == (
+            cause.correlation_id,
+            cause.command_id,
+        )
+        first, second = sent
+        assert (first.causation_id, second.causation_id) == (cause.command_id, first.command_id)
+        for command in sent:
+            assert command.headers == {"process_type": Chain.process_type, **TRACE}
+
+    def test_so_do_processes_and_the_processes_of_their_steps(self, bus: Harness) -> None:
+        start = bus.manager_class(bus.bus, Outer).start
+        cause, (sent,), inner = started_by(bus, by_the_bus(bus, start, {}), Outer, Inner)
+        outer = bus.call(bus.bus.get_process, inner.parent_id)
+        assert (outer.correlation_id, outer.causation_id) == (cause.correlation_id, cause.command_id)
+        assert inner.correlation_id == cause.correlation_id
+        assert inner.causation_id == sent.causation_id == outer.process_id
+        assert {name: sent.headers.get(name) for name in TRACE} == TRACE
+
+    def test_a_process_that_a_program_starts_begins_a_flow(self, bus: Harness) -> None:
+        started = bus.call(bus.manager_class(bus.bus, Inner).start, {})
+        record = bus.call(bus.bus.get_process, started)
+        assert (record.correlation_id, record.causation_id) == (record.process_id, None)
+        assert [sent.causation_id for sent in sent_by(bus)] == [None]
 
     def test_what_is_sent_outside_of_handlers_begins_a_flow(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=sending("def"))) as running:

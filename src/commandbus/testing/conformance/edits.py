@@ -161,7 +161,7 @@ class RescheduleSuite:
         call(bus.acting("ada"), "reschedule", command_id, delay=5, reason="the bank is back")
         call(bus.acting("ada"), "reprioritise", command_id, "high", reason="urgent")
         details = [event.details for event in bus.trail(command_id)[-2:]]
-        assert [(d["operator"], d["reason"]) for d in details] == [
+        assert [(d["actor"], d["reason"]) for d in details] == [
             ("ada", "the bank is back"),
             ("ada", "urgent"),
         ]
@@ -275,7 +275,7 @@ class ResendSuite:
         event = bus.trail(command_id)[-1]
         assert event.event_type == "OPERATOR_RESEND"
         assert event.details["command_id"] == str(sent.command_id)
-        assert (event.details["operator"], event.details["reason"]) == ("ada", "lost by the bank")
+        assert (event.details["actor"], event.details["reason"]) == ("ada", "lost by the bank")
         assert call(bus, "verify_audit").problems == []
 
     def test_failed_and_canceled_ones_too_with_other_data_and_options(self, bus: Harness) -> None:

@@ -12,6 +12,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.unique import Unique
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.operations.batches import close_batches
 from commandbus.operations.erasure import PIECE
 from commandbus.testing.conformance.helpers import park
 from commandbus.testing.harness import DOMAIN, Harness
@@ -54,7 +55,7 @@ class ErasureSuite:
         for kept in ("status", "created_at", "started_at", "finished_at", "attempts", "worker"):
             assert getattr(after, kept) == getattr(before, kept)
         last = bus.trail(mine)[-1]
-        assert (last.event_type, last.details["operator"]) == ("ERASED", "ann")
+        assert (last.event_type, last.details["actor"]) == ("ERASED", "ann")
         assert last.details["reason"] == "asked by letter"
         assert bus.get(other).data == OTHERS
 
@@ -84,7 +85,7 @@ class ErasureSuite:
         assert (record.status, record.error_code) == (CommandStatus.FAILED, "NO")
         assert bus.kinds(command_id) == [*before, "ERASED"]
         retried = next(e for e in bus.trail(command_id) if e.event_type == "OPERATOR_RETRY")
-        assert retried.details == {"operator": "ben", "reason": "erased", "erased": True}
+        assert retried.details == {"actor": "ben", "reason": "erased", "erased": True}
         (case,) = bus.call(bus.troubleshooting.list_cases, [record])
         assert case.comment is None
 
@@ -132,6 +133,17 @@ class ErasureSuite:
         bus.call(worker.complete, bus.take(worker))
         assert erase(bus).erased == 2
         assert SECRET not in everything(bus, reply.command_id, "answers")
+
+    def test_a_batch_keeps_no_copy_of_its_completion(self, bus: Harness) -> None:
+        ended = SendRequest("closing", "close", MINE)
+        batch = bus.call(bus.bus.create_batch, [SendRequest(DOMAIN, "ship")], on_complete=ended)
+        worker, closing = bus.worker(), bus.worker("closing")
+        bus.call(worker.complete, bus.take(worker))
+        bus.run(close_batches(bus.bus.scope, [batch.batch_id]))
+        bus.call(closing.complete, bus.take(closing))
+        assert erase(bus).erased == 1
+        document = bus.run(bus.store.get_document("batch", str(batch.batch_id)))
+        assert SECRET not in document.body
 
     def test_who_did_it_is_on_record_without_the_subject(self, bus: Harness) -> None:
         run(bus, MINE)

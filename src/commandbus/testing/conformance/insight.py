@@ -292,7 +292,7 @@ class RedriveSuite:
         park(bus)
         self.bulk(bus.acting("ann"), "cancel", command_ids=[command_id], reason="old")
         event = bus.trail(command_id)[-1]
-        assert (event.details["operator"], event.details["reason"]) == ("ann", "old")
+        assert (event.details["actor"], event.details["reason"]) == ("ann", "old")
         assert bus.call(bus.troubleshooting.count) == 1
 
     def test_progress_is_told_and_can_stop(self, bus: Harness) -> None:

@@ -166,7 +166,7 @@ class LedgerSuite:
     def test_an_inserted_entry_is_found(self, bus: Harness) -> None:
         command_id = park(bus)
         bus.acting("ann").operator_retry(command_id)
-        forged = {"operator": "ann", "text": "I allowed it"}
+        forged = {"actor": "ann", "text": "I allowed it"}
         bus.run(bus.store.note(DOMAIN, command_id, AuditEventType.COMMENTED, forged))
         (problem,) = verify(bus).problems
         assert (problem.what, problem.number) == ("inserted", None)

@@ -90,7 +90,7 @@ class CompensationSuite:
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
         (retried,) = [e for e in sagas.audit(process_id) if e.event_type == "OPERATOR_RETRY"]
-        assert retried.details == {"operator": "ann"}
+        assert retried.details == {"actor": "ann"}
 
     def test_a_refused_compensation_is_skipped_when_an_operator_vouches(self, bus: Harness) -> None:
         sagas, process_id = failing(bus)
@@ -115,7 +115,7 @@ class CompensationSuite:
         assert (report.links, report.problems) == (4, [])
         # The router calls it off, and is no operator.
         assert bus.trail(parked)[-1].event_type == "CANCELED"
-        assert "operator" not in bus.trail(parked)[-1].details
+        assert "actor" not in bus.trail(parked)[-1].details
 
     def test_those_that_have_not_ended_are_counted_by_type_and_status(self, bus: Harness) -> None:
         sagas, stuck = failing(bus)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.operations.batches import close_batches
 from commandbus.operations.history import record_history, take_samples
+from commandbus.operations.membership import batch_document, decode_batch
 from commandbus.operations.retention import PIECE
 from commandbus.testing.conformance.helpers import complete, park
 from commandbus.testing.harness import DOMAIN, Harness
 
 HOUR = 3_600.0
+
+
+def age_batch(bus: Harness, batch_id: UUID) -> None:
+    """Make a batch look complete for two hours; the clocks of some stores cannot be moved."""
+    document = bus.run(bus.store.get_document("batch", str(batch_id)))
+    body = decode_batch(document)
+    body.completed_at = int((bus.now.timestamp() - 2 * HOUR) * 1e6)
+    assert bus.run(bus.store.put_document(batch_document(batch_id, document.version, body)))
 
 
 class RetentionSuite:
@@ -43,6 +54,21 @@ class RetentionSuite:
         bus.advance(2 * HOUR)
         assert bus.call(bus.bus.prune, {"COMPLETED": HOUR}).gone == 1
         assert bus.stats().completed == before.completed == 1
+
+    def test_members_of_a_batch_stay_as_long_as_the_batch(self, bus: Harness) -> None:
+        both = [SendRequest(DOMAIN, "ship"), SendRequest(DOMAIN, "ship", delay=HOUR)]
+        batch = bus.call(bus.bus.create_batch, both)
+        worker = bus.worker()
+        bus.call(worker.complete, bus.take(worker))
+        bus.advance(2 * HOUR)
+        assert bus.call(bus.bus.prune, {"COMPLETED": HOUR}).gone == 0, "the batch is open"
+        bus.call(worker.complete, bus.take(worker))
+        bus.run(close_batches(bus.bus.scope, [batch.batch_id]))
+        assert bus.call(bus.bus.get_batch, batch).status == "COMPLETED"
+        assert bus.call(bus.bus.prune, {"COMPLETED": HOUR}).gone == 0, "it has just completed"
+        bus.advance(2 * HOUR)
+        age_batch(bus, batch.batch_id)
+        assert bus.call(bus.bus.prune, {"COMPLETED": HOUR}).gone == 2
 
     def test_many_go_in_pieces(self, bus: Harness) -> None:
         count = PIECE + 20

@@ -184,7 +184,11 @@ class SendingSuite(BothForms):
         bus.send("orders")
         bus.send("billing", delay=60)
         bus.pause("mail")
-        assert bus.call(bus.bus.list_domains) == ["billing", "mail", "orders"]
+        domains = bus.call(bus.bus.list_domains)
+        assert (list(domains), domains.next) == (["billing", "mail", "orders"], None)
+        first = bus.call(bus.bus.list_domains, limit=2)
+        assert (list(first), first.next) == (["billing", "mail"], "mail")
+        assert list(bus.call(bus.bus.list_domains, limit=2, after=first.next)) == ["orders"]
 
     def test_purging_a_domain_forgets_it_alone(self, bus: Harness) -> None:
         gone, kept = bus.send("orders", unique_key="k"), bus.send("billing")

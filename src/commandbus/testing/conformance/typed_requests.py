@@ -17,7 +17,12 @@ from commandbus.domain.reply import Reply
 from commandbus.domain.retry import RETRY_HEADER, RetryPolicy
 from commandbus.domain.schedule import Schedule
 from commandbus.domain.unique import Unique
-from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.errors import (
+    BusinessRuleException,
+    InvalidArgumentError,
+    PayloadError,
+    PermanentCommandError,
+)
 from commandbus.operations.schedules import tick
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
@@ -71,6 +76,47 @@ class TypedRequestsSuite:
             bus.call(bus.bus.create_batch, [post])
         with pytest.raises(InvalidArgumentError, match="no unique_key, unique or sender"):
             bus.call(bus.bus.create_batch, [post("ada").options(unique_key="one")])
+
+    def test_edits_of_operators_are_checked_against_the_contract(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        @orders.command
+        def ship(article: int, price: Decimal) -> Receipt:
+            return Receipt(article, price)
+
+        @orders.command
+        def close(note: str) -> None: ...
+
+        sent = bus.call(bus.bus.send, ship(1, Decimal("0.10")))
+        worker = bus.worker()
+        bus.call(worker.fail, bus.take(worker), PermanentCommandError("NO"))
+        queue = bus.troubleshooting
+        with pytest.raises(PayloadError, match="article"):
+            bus.call(queue.operator_retry, sent, data={"article": "x", "price": "1"})
+        with pytest.raises(InvalidArgumentError, match=r"orders\.ship.*orders\.close"):
+            bus.call(queue.operator_retry, sent.command_id, data=close("no"))
+        with pytest.raises(PayloadError, match="result"):
+            bus.call(queue.operator_complete, sent, {"article": "x"})
+        bus.call(queue.operator_retry, sent.command_id, data=ship(2, Decimal("0.20")))
+        with bus.run_worker(orders):
+            assert bus.wait(sent).result == Receipt(2, Decimal("0.20"))
+            with pytest.raises(PayloadError, match="price"):
+                bus.call(bus.bus.resend, sent, {"article": 3, "price": []})
+            again = bus.call(bus.bus.resend, sent, ship(3, Decimal("0.30")))
+            assert bus.wait(again).result == Receipt(3, Decimal("0.30"))
+
+    def test_a_completion_by_an_operator_has_the_type_of_the_contract(
+        self, bus: Harness, orders: HandlerRegistry
+    ) -> None:
+        @orders.command
+        def ship(article: int) -> Receipt:
+            return Receipt(article, Decimal(0))
+
+        sent = bus.call(bus.bus.send, ship(1))
+        worker = bus.worker()
+        bus.call(worker.fail, bus.take(worker), PermanentCommandError("NO"))
+        bus.call(bus.troubleshooting.operator_complete, sent, Receipt(1, Decimal("0.10")))
+        assert bus.call(bus.bus.get_command, sent).result == Receipt(1, Decimal("0.10"))
 
     def test_a_schedule_sends_a_typed_request(self, bus: Harness, orders: HandlerRegistry) -> None:
         seen: list[Decimal] = []

@@ -184,8 +184,7 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
     and a.id > coalesce($1::bigint, (select id + 1 from commandbus.audit order by id desc limit 1))
         - $2::bigint
     and ($3::text is null or a.kind = $3::text) and ($4::text is null or c.domain = $4::text)
-    and ($5::text is null or commandbus.as_jsonb(a.details) ->> 'operator' = $5::text
-        or commandbus.as_jsonb(a.details) ->> 'actor' = $5::text)
+    and ($5::text is null or commandbus.as_jsonb(a.details) ->> 'actor' = $5::text)
 order by a.id desc limit $6::bigint
 
 -- name: recent_runs
@@ -195,13 +194,19 @@ join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
 -- A piece of all outcomes in order of sequence; which of them go is decided by their moment. What a
--- process that has not ended may still ask for ended at no moment yet. Those whose trail names an operator
--- come with domain and id, for the ledger.
+-- process that has not ended may still ask for ended at no moment yet, nor did a member of an open batch;
+-- of a complete one, members ended with it. Those whose trail names an operator come with domain and id,
+-- for the ledger.
 with seen as materialized (
     select o.seq, o.status, c.created_at, c.domain, c.command_id, case when c.reply_to is not null and exists (
             select 1 from commandbus.process p
             where p.process_id = c.correlation_id and p.finished_at is null)
-        then 9223372036854775807 else o.finished_at end as finished_at
+        then 9223372036854775807 when c.batch_id is null then o.finished_at
+        else greatest(o.finished_at, (
+            select case when d.status = 'open' then 9223372036854775807
+                else (commandbus.as_jsonb(d.body) ->> 'completed_at')::bigint end
+            from commandbus.document d where d.kind = 'batch' and d.key = c.batch_id::text))
+        end as finished_at
     from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o
     join commandbus.command c on c.seq = o.seq),
 gone as (delete from commandbus.outcome where seq in (select seq from seen
@@ -211,8 +216,7 @@ events as (delete from commandbus.audit where seq in (select seq from gone)
     returning seq, kind, details),
 steps as (delete from commandbus.progress where seq in (select seq from gone))
 select seq, status, finished_at, created_at, case when seq in (select e.seq from events e
-        where e.kind = any ($4::text::text[]) or e.details like '%"operator"%'
-            or e.details like '%"actor"%') then domain || ' ' || command_id end
+        where e.kind = any ($4::text::text[]) or e.details like '%"actor"%') then domain || ' ' || command_id end
 from seen order by seq
 
 -- name: set_paused

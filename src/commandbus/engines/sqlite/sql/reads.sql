@@ -132,8 +132,7 @@ where a.id > coalesce(:before, (select max(id) + 1 from commandbus_audit)) - :sp
     and (:before is null or a.id < :before)
     and (:kind is null or a.kind = :kind) and (:domain is null or c.domain = :domain)
     and (:actor is null or case when json_valid(a.details) then
-        json_extract(a.details, '$.operator') = :actor
-        or json_extract(a.details, '$.actor') = :actor end)
+        json_extract(a.details, '$.actor') = :actor end)
 order by a.id desc limit :limit
 
 -- name: recent_runs
@@ -143,15 +142,22 @@ order by o.seq desc limit ?
 
 -- name: prunable
 -- A piece of all outcomes in order of sequence; which of them go is decided by their moment.
--- What a process that has not ended may still ask for ended at no moment yet. Those whose trail names an
--- operator come with their domain, for the ledger.
+-- What a process that has not ended may still ask for ended at no moment yet, nor did a member of an open
+-- batch; of a complete one, members ended with it. Those whose trail names an operator come with their
+-- domain, for the ledger.
 select o.seq, o.status, case when c.reply_to is not null and exists (
         select 1 from commandbus_process p
         where p.process_id = c.correlation_id and p.finished_at is null)
-    then 9223372036854775807 else o.finished_at end, c.created_at,
+    then 9223372036854775807 when c.batch_id is null then o.finished_at
+    else max(o.finished_at, coalesce((
+        select case when d.status = 'open' then 9223372036854775807
+            when json_valid(d.body) then json_extract(d.body, '$.completed_at') end
+        from commandbus_document d where d.kind = 'batch' and d.key = lower(
+            substr(hex(c.batch_id), 1, 8) || '-' || substr(hex(c.batch_id), 9, 4) || '-'
+            || substr(hex(c.batch_id), 13, 4) || '-' || substr(hex(c.batch_id), 17, 4) || '-'
+            || substr(hex(c.batch_id), 21))), 0)) end, c.created_at,
     case when exists (select 1 from commandbus_audit a where a.seq = o.seq
-        and (a.kind in (select value from json_each(?)) or a.details like '%"operator"%'
-            or a.details like '%"actor"%')) then c.domain end, c.command_id
+        and (a.kind in (select value from json_each(?)) or a.details like '%"actor"%')) then c.domain end, c.command_id
 from commandbus_outcome o cross join commandbus_command c on c.seq = o.seq
 where o.seq > ? order by o.seq limit ?
 
