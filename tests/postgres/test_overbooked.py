@@ -13,6 +13,7 @@ import pytest
 
 from commandbus import HandlerRegistry, SendRequest
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration
 from commandbus.testing.postgres import PostgresServer, create_database
@@ -37,7 +38,7 @@ def own() -> Any:
 def asked(bus: SyncCommandBus, query: str) -> int:
     """A number that the server gives, on the connection that the bus has."""
     pool = bus.engine.blocking_pool()  # type: ignore[attr-defined]
-    connection = pool.getconn()
+    connection = finish(pool.getconn())
     try:
         return int(connection.execute(query).fetchone()[0])
     finally:

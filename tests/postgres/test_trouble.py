@@ -22,6 +22,7 @@ from commandbus.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
+from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
@@ -206,7 +207,7 @@ def test_nothing_leaks_into_pooled_connections(url: str) -> None:
         bus.send("orders", "ship")
         SyncWorker(bus, "orders").receive(1)
         pool = bus.engine.blocking_pool()
-        with closing(pool.getconn()) as connection:
+        with closing(finish(pool.getconn())) as connection:
             shown = [
                 connection.execute(f"show {name}").fetchone()[0]
                 for name in ("synchronous_commit", "statement_timeout")

@@ -15,6 +15,7 @@ from commandbus.engines.postgres import listener, watch
 from commandbus.engines.postgres.connections import Line
 from commandbus.engines.postgres.pools import CONNECT_SECONDS_MIN
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
+from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Configuration
 from commandbus.testing.waiting import eventually
@@ -281,7 +282,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
         pool = bus.engine.blocking_pool()
         held = [Line(pool, bus.engine), Line(pool, bus.engine)]
         for line in held:
-            line.take()
+            finish(line.take())
         monkeypatch.setattr(pool, "patience", 0.2)
         with pytest.raises(PoolExhausted, match="pool_size"):
             bus.stats(DOMAIN)

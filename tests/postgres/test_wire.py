@@ -11,6 +11,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.statements import queries
+from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import postgres_configuration
 
@@ -28,7 +29,7 @@ def bus() -> Iterator[SyncCommandBus]:
 def prepared(bus: SyncCommandBus) -> list[str]:
     """What was prepared on the connection that single sends share."""
     source = bus.engine.session._shared()  # type: ignore[attr-defined]
-    connection = source.getconn()
+    connection = finish(source.getconn())
     source.putconn(connection)
     return list(connection.names)
 

@@ -73,21 +73,15 @@ def name_of(sql: str, known: dict[str, str]) -> str:
 def installed(meet: Callable[[Passing], None]) -> Iterator[None]:
     """`meet` is called for every statement of any engine of this process."""
     known = names()
-    blocking, awaiting = connections.run_blocking, connections.run_awaiting
+    run = connections.run
     init = lane.Lane.__init__
 
     def passing(when: When, connection: Any, statement: Any) -> None:
         meet(Passing(when, name_of(statement.sql, known), lambda: _cut(connection), _lost_postgres))
 
-    def run_blocking(connection: Any, statement: Any, origin: str) -> Any:
+    async def run_with_points(driver: Any, connection: Any, statement: Any, origin: str) -> Any:
         passing("before", connection, statement)
-        rows = blocking(connection, statement, origin)
-        passing("after", connection, statement)
-        return rows
-
-    async def run_awaiting(connection: Any, statement: Any, origin: str) -> Any:
-        passing("before", connection, statement)
-        rows = await awaiting(connection, statement, origin)
+        rows = await run(driver, connection, statement, origin)
         passing("after", connection, statement)
         return rows
 
@@ -95,12 +89,12 @@ def installed(meet: Callable[[Passing], None]) -> Iterator[None]:
         connected: Any = lambda: _Connection(connect(), meet, known)  # noqa: E731  # in its place
         init(self, name, connected, *rest)
 
-    connections.run_blocking, connections.run_awaiting = run_blocking, run_awaiting
+    connections.run = run_with_points
     lane.Lane.__init__ = with_points  # type: ignore[method-assign]
     try:
         yield
     finally:
-        connections.run_blocking, connections.run_awaiting = blocking, awaiting
+        connections.run = run
         lane.Lane.__init__ = init  # type: ignore[method-assign]
 
 

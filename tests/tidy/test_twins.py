@@ -1,101 +1,108 @@
-"""The two runtimes are thin shells: what they have in common must not be written twice.
+"""Logic is written once for both runtimes: no `def` and `async def` of the same shape.
 
-Each file of one runtime is compared with each of the other after everything that only says
-"async" or "sync" is taken away, so that a copy is found even when it was translated.
+Functions are compared as syntax trees without names, constants, docstrings and `await`, so renaming
+does not make a copy pass. Logic that waits is written as `async def` once, and threads run it by
+`store.waiting.finish`; decisions are ops, and the effects of the worker core.
 """
 
 import ast
-import re
-from collections import Counter
+from collections.abc import Iterator
+from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
 
-import pytest
+from tests.tidy.project import SOURCE, files_below, relative
 
-from tests.tidy.project import ROOT, SOURCE, files_below, relative
+NODES_MIN = 40
+"""A thinner pair is the shell of a runtime: a call, and what it waits for."""
+SHARE_MAX = 0.85
 
-MAX_SHARE = 0.35
-MIN_LINE_CHARACTERS = 12
-MIN_LINES = 10  # below that a share says nothing
-
-RUNTIMES = SOURCE / "runtimes"
+Shape = list[str]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Plain(ast.NodeTransformer):
-    """Drops docstrings and imports, and makes async syntax sync."""
+def shape(function: Function) -> Shape:
+    """The syntax nodes of a body, in order, without what tells async from sync."""
+    found: Shape = []
 
-    def visit(self, node: ast.AST) -> ast.AST | None:
-        self.generic_visit(node)
+    def visit(node: ast.AST) -> None:
         match node:
-            case ast.Import() | ast.ImportFrom():
-                return None
-            case ast.Expr(value=ast.Constant(value=str())):
-                return None
+            case ast.Expr(value=ast.Constant(value=str())) | ast.FunctionDef() | ast.AsyncFunctionDef():
+                return  # a docstring; or a function that is compared by itself
             case ast.Await(value=value):
-                return value
-            case ast.AsyncFunctionDef():
-                return ast.FunctionDef(**vars(node))
-            case ast.AsyncFor():
-                return ast.For(**vars(node))
-            case ast.AsyncWith():
-                return ast.With(**vars(node))
-        return node
+                visit(value)
+                return
+        found.append(type(node).__name__.removeprefix("Async"))
+        for field, value in ast.iter_fields(node):
+            if field not in ("annotation", "returns", "ctx"):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        visit(child)
+
+    for statement in function.body:
+        visit(statement)
+    return found
 
 
-def plain_lines(code: str) -> Counter[str]:
-    """The lines of code that mean something, without what tells async from sync."""
-    text = ast.unparse(Plain().visit(ast.parse(code)))
-    text = re.sub(r"\b(_*)(?:Async|Sync|async_|sync_)(?=\w)", r"\1", text)
-    text = re.sub(r"__a(enter|exit|iter|next)__", r"__\1__", text)
-    lines = (re.sub(r"\s+", "", line) for line in text.splitlines())
-    return Counter(line for line in lines if len(line) >= MIN_LINE_CHARACTERS)
+def functions(path: Path) -> Iterator[tuple[str, bool, Shape]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, Function) and len(found := shape(node)) >= NODES_MIN:
+            name = f"{relative(path)}:{node.lineno} {node.name}"
+            yield name, isinstance(node, ast.AsyncFunctionDef), found
 
 
-def shared(one: Counter[str], other: Counter[str]) -> float:
-    """The share of the smaller file that stands in the other one too."""
-    smaller = min(one.total(), other.total())
-    return (one & other).total() / smaller if smaller >= MIN_LINES else 0.0
+def share(one: Shape, other: Shape) -> float:
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    if min(len(one), len(other)) / max(len(one), len(other)) < SHARE_MAX / 2:
+        return 0.0
+    if matcher.quick_ratio() < SHARE_MAX:
+        return 0.0
+    return matcher.ratio()
 
 
-def pairs() -> list[tuple[Path, Path]]:
-    found = list(product(files_below(RUNTIMES / "asyncio"), files_below(RUNTIMES / "threads")))
-    by_subject: dict[str, list[Path]] = {}
-    for path in files_below(SOURCE):
-        if re.search(r"(?<![a-z])a?sync(?![a-z])", path.stem):
-            by_subject.setdefault(re.sub(r"_?a?sync_?", "", path.stem), []).append(path)
-    return found + [
-        (first, second)
-        for paths in by_subject.values()
-        for first, second in product(paths, paths)
-        if first < second
+def test_no_logic_is_written_twice_for_the_two_runtimes() -> None:
+    every = [found for path in files_below(SOURCE) for found in functions(path)]
+    blocking = [(name, found) for name, is_async, found in every if not is_async]
+    awaiting = [(name, found) for name, is_async, found in every if is_async]
+    twins = [
+        f"{name} ~ {other} ({alike:.0%})"
+        for (name, found), (other, others) in product(awaiting, blocking)
+        if (alike := share(found, others)) >= SHARE_MAX
     ]
+    assert not twins, "write each of these once, with store.waiting.finish:\n  " + "\n  ".join(twins)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [pytest.param(a, b, id=f"{a.stem}-{b.stem}") for a, b in pairs()]
-)
-def test_the_runtimes_share_no_logic(one: Path, other: Path) -> None:
-    lines, others = (plain_lines(path.read_text(encoding="utf-8")) for path in (one, other))
-    share = shared(lines, others)
-    common = "\n  ".join(sorted(lines & others))
-    assert share < MAX_SHARE, (
-        f"{relative(one)} and {relative(other)} have {share:.0%} of their lines in common; "
-        f"move what they share to worker/ or operations/:\n  {common}"
-    )
+def one_function(code: str) -> Shape:
+    (function,) = ast.parse(code).body
+    assert isinstance(function, Function)
+    return shape(function)
 
 
-def test_a_translated_copy_is_recognised() -> None:
-    written = (ROOT / "tests" / "tidy" / "project.py").read_text(encoding="utf-8")
-    translated = re.sub(r"\bdef ", "async def ", written).replace("return ", "return await ")
-    translated = re.sub(r'^ *""".*"""$', "", translated, flags=re.MULTILINE).replace(
-        "await await", "await"
-    )
-    assert shared(plain_lines(written), plain_lines(translated)) > 0.9
+COPIED = """
+async def read(self, place):
+    \"\"\"Words.\"\"\"
+    async with self.lock:
+        for line in await place.lines():
+            await self.take(line, "x")
+"""
+
+
+def test_a_copy_is_recognised_in_spite_of_other_names() -> None:
+    renamed = """
+def fetch(own, source):
+    with own.guard:
+        for row in source.rows():
+            own.keep(row, "y")
+"""
+    assert share(one_function(COPIED), one_function(renamed)) == 1.0
 
 
 def test_different_logic_is_not_taken_for_a_copy() -> None:
-    one, other = (
-        plain_lines((ROOT / "tests" / "tidy" / name).read_text(encoding="utf-8"))
-        for name in ("test_features.py", "test_import.py")
-    )
-    assert shared(one, other) < MAX_SHARE
+    other = """
+def read(self, place):
+    if place in self.known:
+        raise KeyError(place)
+    self.known[place] = len(self.known) + 1
+    return self.known[place]
+"""
+    assert share(one_function(COPIED), one_function(other)) < SHARE_MAX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
@@ -23,11 +23,13 @@ from commandbus.errors import ConfigurationError
 from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusOptions, BusSettings, resolve_url, settings_of
+from commandbus.store.op import Op, Undone
 from commandbus.store.session import Engine
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
 
 S_co = TypeVar("S_co", covariant=True)
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -42,13 +44,20 @@ class Host(Protocol[S_co]):
     def hub(self) -> WakeHub: ...
 
 
-TRIES_MAX = 4
+REPEATS_MAX = 3
 
 
-def may_repeat(tries: int, arguments: Iterable[object]) -> bool:
-    """Whether an operation that was undone so many times is built and run again. Not with an iterator
+async def repeat(undone: Undone, build: partial[Op[T]], run: Callable[[Op[T]], Awaitable[T]]) -> T:
+    """Build and run an operation again that was undone. Raises `undone` at once when it has an iterator
     among its arguments, which has been used up."""
-    return tries < TRIES_MAX and not any(isinstance(value, Iterator) for value in arguments)
+    if any(isinstance(value, Iterator) for value in (*build.args, *build.keywords.values())):
+        raise undone
+    for _ in range(REPEATS_MAX):
+        try:
+            return await run(build())
+        except Undone as again:
+            undone = again
+    raise undone
 
 
 def shown_as(build: Callable[..., Any]) -> Callable[[F], F]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -33,13 +34,14 @@ from commandbus.services.presence import TOPIC as PRESENCE
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import WorkerOptions, WorkerSettings, settings_of
+from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
-from commandbus.worker.effects import Forget, PassOn
-from commandbus.worker.events import LeasesGone, StopRequested, Woken
+from commandbus.worker.effects import Claim, Forget, PassOn
+from commandbus.worker.events import ClaimFailed, Claims, LeasesGone, StopRequested, Woken
 from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
@@ -315,6 +317,18 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             return
         for domain in self.domains if effect.domains is None else effect.domains:
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
+
+    async def _claimed_by(
+        self, effect: Claim, run: Callable[[Op[ClaimReply]], Awaitable[ClaimReply]]
+    ) -> Claims | ClaimFailed:
+        """Every effect answers: after a failure, the core backs off."""
+        began = time.monotonic()
+        try:
+            reply = await run(self._engine.store.claim(self._claim_request(effect)))
+        except Exception as error:  # whatever it is, the core decides
+            return ClaimFailed(error)
+        self._keep(reply, began)
+        return Claims(reply, effect.limit, time.monotonic() - began)
 
     def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""

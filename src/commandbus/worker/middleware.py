@@ -18,12 +18,13 @@ exception that it swallows leaves the result None.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from functools import wraps
 from typing import Any, cast
 
 from commandbus.domain.command import Command
 from commandbus.errors import ConfigurationError
+from commandbus.store.waiting import done, finish
 
 Steps = Generator[None, Any, Any]
 Middleware = Callable[[Command[Any], Any], Iterator[None] | AsyncIterator[None]]
@@ -73,17 +74,13 @@ def around(
 ) -> Callable[[Command[Any], Any], Any]:
     """A `def` handler with middleware around it, the first layer outermost."""
 
-    @wraps(function)
-    def run(command: Command[Any], context: Any) -> Any:
-        stack = _Stack(layers, command, context)
-        try:
-            stack.enter()
-            result = function(command, context)
-        except BaseException as error:  # every layer may have a word about it
-            return stack.failed(error)
-        return stack.succeeded(result)
+    run = _inside(lambda command, context: done(function(command, context)), layers)
 
-    return run
+    @wraps(function)
+    def call(command: Command[Any], context: Any) -> Any:
+        return finish(run(command, context))
+
+    return call
 
 
 def around_async(
@@ -91,10 +88,11 @@ def around_async(
 ) -> Callable[[Command[Any], Any], Awaitable[Any]]:
     """An `async def` handler with middleware around it, the first layer outermost."""
     if not any(map(waits, layers)):
-        return _around_async(function, layers)
+        return wraps(function)(_inside(function, layers))
+    run = function
     for layer in reversed(layers):
-        function = _waiting(function, layer) if waits(layer) else _around_async(function, [layer])
-    return function
+        run = _waiting(run, layer) if waits(layer) else _inside(run, [layer])
+    return wraps(function)(run)
 
 
 def _waiting(
@@ -102,7 +100,6 @@ def _waiting(
 ) -> Callable[[Command[Any], Any], Awaitable[Any]]:
     """An `async def` handler with one `async def` middleware around it."""
 
-    @wraps(function)
     async def run(command: Command[Any], context: Any) -> Any:
         steps, result = layer(command, context), None
         try:
@@ -124,11 +121,11 @@ def _waiting(
     return run
 
 
-def _around_async(
+def _inside(
     function: Callable[..., Awaitable[Any]], layers: Sequence[Middleware]
-) -> Callable[[Command[Any], Any], Awaitable[Any]]:
+) -> Callable[[Command[Any], Any], Coroutine[Any, Any, Any]]:
+    """A handler with middleware around it that does not wait."""
 
-    @wraps(function)
     async def run(command: Command[Any], context: Any) -> Any:
         stack = _Stack(layers, command, context)
         try:

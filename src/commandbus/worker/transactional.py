@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from commandbus.errors import LeaseLost
 from commandbus.store.op import Op
 from commandbus.store.records import Settlement, SettleReport
 from commandbus.store.session import Demand, Engine
+from commandbus.store.waiting import done, finish
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 
 
@@ -66,10 +67,6 @@ def _record(shop: Workshop, settlement: Settlement) -> Op[SettleReport]:
     return report
 
 
-def _kept(settlement: Settlement) -> Concluded:
-    return Concluded(msgspec.structs.replace(settlement, recorded=True))
-
-
 def in_transaction(
     function: Callable[..., Any], shop: Workshop
 ) -> Callable[[Command[Any], SyncHandlerContext], Concluded]:
@@ -77,22 +74,8 @@ def in_transaction(
 
     @wraps(function)
     def run(command: Command[Any], context: SyncHandlerContext) -> Concluded:
-        transaction = shop.engine.begin(shop.demand)
-        try:
-            shop.connected()
-            bus = shop.bus_within(transaction.session, is_async=False)
-            context._unit = Unit(transaction.connection, bus)
-            began = time.perf_counter()
-            result = function(command, context)
-            settlement = shop.conclude(context, result, _since(began))
-            if not isinstance(settlement.outcome, Succeeded):
-                return Concluded(settlement)
-            report = transaction.record(_record(shop, settlement))
-            transaction.commit()
-        finally:
-            transaction.rollback()
-        shop.settled(report)
-        return _kept(settlement)
+        call = partial(function, command, context)
+        return finish(_conclude(call, context, shop, shop.engine.begin, wait=done))
 
     return run
 
@@ -104,24 +87,36 @@ def in_async_transaction(
 
     @wraps(function)
     async def run(command: Command[Any], context: HandlerContext) -> Concluded:
-        transaction = await shop.engine.begin_async(shop.demand)
-        try:
-            shop.connected()
-            bus = shop.bus_within(transaction.session, is_async=True)
-            context._unit = Unit(transaction.connection, bus)
-            began = time.perf_counter()
-            result = await function(command, context)
-            settlement = shop.conclude(context, result, _since(began))
-            if not isinstance(settlement.outcome, Succeeded):
-                return Concluded(settlement)
-            report = await transaction.record(_record(shop, settlement))
-            await transaction.commit()
-        finally:
-            await transaction.rollback()
-        shop.settled(report)
-        return _kept(settlement)
+        call = partial(function, command, context)
+        return await _conclude(call, context, shop, shop.engine.begin_async, wait=lambda result: result)
 
     return run
+
+
+async def _conclude(
+    call: Callable[[], Any],
+    context: Any,
+    shop: Workshop,
+    begin: Callable[[Demand], Any],
+    wait: Callable[[Any], Awaitable[Any]],
+) -> Concluded:
+    """`wait` makes what the calls return awaitable, where it is not."""
+    transaction = await wait(begin(shop.demand))
+    try:
+        shop.connected()
+        bus = shop.bus_within(transaction.session, is_async=wait is not done)
+        context._unit = Unit(transaction.connection, bus)
+        began = time.perf_counter()
+        result = await wait(call())
+        settlement = shop.conclude(context, result, _since(began))
+        if not isinstance(settlement.outcome, Succeeded):
+            return Concluded(settlement)
+        report = await wait(transaction.record(_record(shop, settlement)))
+        await wait(transaction.commit())
+    finally:
+        await wait(transaction.rollback())
+    shop.settled(report)
+    return Concluded(msgspec.structs.replace(settlement, recorded=True))
 
 
 def _since(began: float) -> int:

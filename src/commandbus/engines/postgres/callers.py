@@ -8,26 +8,31 @@ Announcements are the server's: it delivers them at the commit, also to this pro
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from io import BytesIO
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import AsyncRawCursor, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8Dumper
 
 from commandbus.engines.postgres.conduct import Steps, conduct
-from commandbus.engines.postgres.connections import execute_awaiting, execute_blocking
+from commandbus.engines.postgres.connections import execute
+from commandbus.engines.postgres.drivers import AWAITING, BLOCKING, Driver
 from commandbus.engines.postgres.failures import sqlstate_of, translate
 from commandbus.engines.postgres.statements import Copy, Shared, bind
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement
+from commandbus.store.waiting import finishing
 
 T = TypeVar("T")
+Performer = Callable[[Statement], Coroutine[Any, Any, Rows]]
 
-NOBODY = ""
-"""The origin of what is sent here: nobody knows yet, so everybody is told."""
+UNKNOWN = ""
+"""The origin of what is sent here: no process has heard of it before its commit, so all are
+notified."""
 
 _SAVE = Statement("savepoint commandbus_op")
 _RELEASE = Statement("release savepoint commandbus_op")
@@ -49,53 +54,20 @@ def async_caller_session(connection: Any) -> AsyncCallerSession:
     raise _unknown(connection, "an asyncio")
 
 
-class CallerSession:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+class _CallerSession(ABC):
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def run(self, op: Op[T], *, read: bool = False) -> T:
-        return self._run(op, _saved(op))
+    async def _run(self, op: Op[T], *, read: bool = False) -> T:
+        return await self._perform(op, _saved(op))
 
-    def run_last(self, op: Op[T]) -> T:
-        """Without a savepoint: whoever began the transaction undoes all of it when this fails."""
-        return self._run(op, conduct(op, [], own=False))
+    async def _run_last(self, op: Op[T]) -> T:
+        """Without a savepoint: when it fails, all of the transaction is undone."""
+        return await self._perform(op, conduct(op, [], own=False))
 
-    def _run(self, op: Op[T], steps: Steps[T]) -> T:
+    async def _perform(self, op: Op[T], steps: Steps[T]) -> T:
         try:
-            _check_transaction(self._connection)
-        except BaseException:
-            op.close()
-            raise
-        cursor = RawCursor(self._connection, row_factory=tuple_row)
-        cursor.adapters.register_dumper(int, Int8Dumper)
-        try:
-            statement = next(steps)
-            while True:
-                try:
-                    rows = execute_blocking(cursor, statement, NOBODY)
-                except psycopg.Error as error:
-                    statement = steps.throw(translate(error))
-                else:
-                    statement = steps.send(rows)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        finally:
-            steps.close()
-
-
-class AsyncCallerSession:
-    def __init__(self, connection: Any) -> None:
-        self._given = connection
-
-    async def run(self, op: Op[T], *, read: bool = False) -> T:
-        return await self._run(op, _saved(op))
-
-    async def run_last(self, op: Op[T]) -> T:
-        return await self._run(op, conduct(op, [], own=False))
-
-    async def _run(self, op: Op[T], steps: Steps[T]) -> T:
-        try:
-            perform = _performer(await _driver_of(self._given))
+            perform = await self._performer()
             statement = next(steps)
             while True:
                 try:
@@ -112,6 +84,29 @@ class AsyncCallerSession:
             steps.close()
             op.close()
 
+    @abstractmethod
+    async def _performer(self) -> Performer:
+        """How to execute statements on the connection."""
+
+
+class CallerSession(_CallerSession):
+    run = finishing(_CallerSession._run)
+    run_last = finishing(_CallerSession._run_last)
+
+    async def _performer(self) -> Performer:
+        return _by_psycopg(BLOCKING, self._connection)
+
+
+class AsyncCallerSession(_CallerSession):
+    run = _CallerSession._run
+    run_last = _CallerSession._run_last
+
+    async def _performer(self) -> Performer:
+        driver = await _driver_of(self._connection)
+        if isinstance(driver, psycopg.AsyncConnection):
+            return _by_psycopg(AWAITING, driver)
+        return _by_asyncpg(driver)
+
 
 def _saved(op: Op[T]) -> Steps[T]:
     """An op between a savepoint and its release, or its undoing."""
@@ -125,21 +120,19 @@ def _saved(op: Op[T]) -> Steps[T]:
     return result
 
 
-def _performer(connection: Any) -> Any:
-    """How to execute a statement on a driver's asyncio connection."""
-    if isinstance(connection, psycopg.AsyncConnection):
-        _check_transaction(connection)
-        cursor = AsyncRawCursor(connection, row_factory=tuple_row)
-        cursor.adapters.register_dumper(int, Int8Dumper)
+def _by_psycopg(driver: Driver, connection: Any) -> Performer:
+    """How to execute statements on a connection of psycopg."""
+    _check_transaction(connection)
+    cursor = driver.cursor(connection, row_factory=tuple_row)
+    cursor.adapters.register_dumper(int, Int8Dumper)
+    return lambda statement: execute(driver, cursor, statement, UNKNOWN)
 
-        async def by_psycopg(statement: Statement) -> Rows:
-            return await execute_awaiting(cursor, statement, NOBODY)
 
-        return by_psycopg
+def _by_asyncpg(connection: Any) -> Performer:
     if not connection.is_in_transaction():
         raise _no_transaction()
 
-    async def by_asyncpg(statement: Statement) -> Rows:
+    async def perform(statement: Statement) -> Rows:
         if isinstance(statement, Copy):
             named = _COPY.match(statement.sql)
             assert named is not None
@@ -156,9 +149,9 @@ def _performer(connection: Any) -> Any:
         if not params:
             await connection.execute(sql)
             return ()
-        return [tuple(row) for row in await connection.fetch(sql, *bind(params, NOBODY))]
+        return [tuple(row) for row in await connection.fetch(sql, *bind(params, UNKNOWN))]
 
-    return by_asyncpg
+    return perform
 
 
 def _check_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

@@ -13,8 +13,9 @@ from psycopg.pq import TransactionStatus
 
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
+from commandbus.engines.postgres.drivers import Driver
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
-from commandbus.engines.postgres.pools import AsyncSource, Replaced, Source
+from commandbus.engines.postgres.pools import Replaced, Source
 from commandbus.engines.postgres.statements import Copy, Ending, Script, Shared, bind
 from commandbus.engines.postgres.watch import shut_down
 from commandbus.errors import CommandBusError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
 
 REPEATS_MAX = 3
+SENDING = (wire.Connection, wire.AsyncConnection)
 REPEATED = ("40001", "40P01", "0A000", "26000")
 """Serialization failure, deadlock, a cached plan whose result has changed its type, and a prepared
 statement that is gone."""
@@ -34,14 +36,14 @@ class Traffic:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: set[_Line] = set()
+        self._lines: set[Line] = set()
 
-    def enter(self, line: _Line, connection: Any) -> None:
+    def enter(self, line: Line, connection: Any) -> None:
         with self._lock:
             line.connection = connection
             self._lines.add(line)
 
-    def leave(self, line: _Line) -> Any:
+    def leave(self, line: Line) -> Any:
         """From here on the connection may be closed, and its number given to another one."""
         with self._lock:
             self._lines.discard(line)
@@ -62,7 +64,7 @@ class Traffic:
         late = time.monotonic() - seconds
         return self._cut(lambda line: line.own and line.asked_at is not None and line.asked_at <= late)
 
-    def _cut(self, applies: Callable[[_Line], bool]) -> int:
+    def _cut(self, applies: Callable[[Line], bool]) -> int:
         """Shut the sockets: the end of the connection is seen by what waits for it, in whichever
         thread or loop that is."""
         with self._lock:
@@ -72,15 +74,16 @@ class Traffic:
         return len(chosen)
 
 
-class _Line:
-    """A connection for one op or transaction."""
+class Line:
+    """A connection for one op or transaction: taken from its source when first needed, given back at
+    the end."""
 
     __slots__ = (
         "_broken", "_origin", "_traffic", "_watch", "asked_at", "connection", "own", "source", "worker",
     )  # fmt: skip
 
     def __init__(
-        self, source: Any, engine: PostgresEngine, *, own: bool = False, worker: str = ""
+        self, source: Source, engine: PostgresEngine, *, own: bool = False, worker: str = ""
     ) -> None:
         self.source = source
         self.own, self.worker = own, worker
@@ -95,80 +98,11 @@ class _Line:
     def in_use(self) -> bool:
         return self.connection is not None
 
-    def _is_clean(self, connection: Any) -> bool:
-        return not self._broken and is_idle(connection)
-
-
-class Line(_Line):
-    """For threads: taken from its source when first needed, given back at the end."""
-
-    __slots__ = ()
-    source: Source
-
-    def execute(self, statement: Statement) -> Rows:
-        if self._broken:
-            if statement.sql.startswith(ROLLBACK.sql):
-                return ()
-            self.release()
-        failures = 0
-        while True:
-            try:
-                return self._execute_once(statement)
-            except psycopg.Error as error:
-                failures += 1
-                if not _may_repeat(error, statement, self.connection, failures):
-                    raise translate(error) from error
-                self.release()
-
-    def _execute_once(self, statement: Statement) -> Rows:
-        try:
-            self.asked_at = time.monotonic()
-            if self.connection is None:
-                self.take()
-            connection: Any = self.connection
-            self._watch.begin(connection, statement)
-            return run_blocking(connection, statement, self._origin)
-        except CommandBusError:
-            raise
-        except BaseException as error:  # also a cancellation: is the connection still good?
-            self._broken = _breaks(error)
-            raise
-        finally:
-            self.asked_at = None
-            self._watch.end(self.connection)
-
-    def take(self) -> None:
-        while True:
-            self.source = newest(self.source)
-            try:
-                connection = self.source.getconn()
-            except Replaced:
-                continue
-            if is_alive(connection):
-                return self._traffic.enter(self, connection)
-            connection.close()
-            self.source.putconn(connection)
-
-    def release(self) -> None:
-        connection = self._traffic.leave(self)
-        if connection is not None:
-            if not self._is_clean(connection):
-                connection.close()
-            self._broken = False
-            self.source.putconn(connection)
-
-
-class AsyncLine(_Line):
-    """The same for asyncio."""
-
-    __slots__ = ()
-    source: AsyncSource
-
     async def execute(self, statement: Statement) -> Rows:
         if self._broken:
             if statement.sql.startswith(ROLLBACK.sql):
                 return ()
-            await self.release()
+            self.release()
         failures = 0
         while True:
             try:
@@ -177,7 +111,7 @@ class AsyncLine(_Line):
                 failures += 1
                 if not _may_repeat(error, statement, self.connection, failures):
                     raise translate(error) from error
-                await self.release()
+                self.release()
 
     async def _execute_once(self, statement: Statement) -> Rows:
         try:
@@ -186,7 +120,7 @@ class AsyncLine(_Line):
                 await self.take()
             connection: Any = self.connection
             self._watch.begin(connection, statement)
-            return await run_awaiting(connection, statement, self._origin)
+            return await run(self.source.driver, connection, statement, self._origin)
         except CommandBusError:
             raise
         except BaseException as error:  # also a cancellation: is the connection still good?
@@ -205,16 +139,17 @@ class AsyncLine(_Line):
                 continue
             if is_alive(connection):
                 return self._traffic.enter(self, connection)
-            await connection.close()
+            connection.pgconn.finish()
             self.source.putconn(connection)
 
-    async def release(self) -> None:
+    def release(self) -> None:
+        """Nothing is awaited, so nothing can be canceled."""
         connection = self._traffic.leave(self)
         if connection is not None:
-            if not self._is_clean(connection):
-                await connection.close()
+            if self._broken or not is_idle(connection):
+                connection.pgconn.finish()
             self._broken = False
-            self.source.putconn(connection)  # nothing is awaited, so nothing can be canceled
+            self.source.putconn(connection)
 
 
 def newest(source: Any) -> Any:
@@ -224,53 +159,26 @@ def newest(source: Any) -> Any:
     return source
 
 
-def run_blocking(connection: psycopg.Connection[Any], statement: Statement, origin: str) -> Rows:
+async def run(driver: Driver, connection: Any, statement: Statement, origin: str) -> Rows:
     """Execute one statement; rows come as tuples."""
-    if isinstance(statement, Shared) and isinstance(connection, wire.Connection):
+    if isinstance(statement, Shared) and isinstance(connection, SENDING):
         sql, params = statement.plain()
         if sql in connection.names or connection.takes_more:
-            return connection.ask(sql, params, origin)
+            return await wire.ask(driver, connection, sql, params, origin)
     if isinstance(statement, Ending):
-        return wire.end(connection, statement.sql)
-    return execute_blocking(connection.cursor(), statement, origin)
+        return await wire.end(driver, connection, statement.sql)
+    return await execute(driver, connection.cursor(), statement, origin)
 
 
-async def run_awaiting(
-    connection: psycopg.AsyncConnection[Any], statement: Statement, origin: str
-) -> Rows:
-    if isinstance(statement, Shared) and isinstance(connection, wire.AsyncConnection):
-        sql, params = statement.plain()
-        if sql in connection.names or connection.takes_more:
-            return await connection.ask(sql, params, origin)
-    if isinstance(statement, Ending):
-        return await wire.end_async(connection, statement.sql)
-    return await execute_awaiting(connection.cursor(), statement, origin)
-
-
-def execute_blocking(cursor: psycopg.Cursor[Any], statement: Statement, origin: str) -> Rows:
+async def execute(driver: Driver, cursor: Any, statement: Statement, origin: str) -> Rows:
     if isinstance(statement, Copy):
-        with cursor.copy(statement.sql.encode()) as copy:
-            for block in statement.blocks():
-                copy.write(block)
+        await driver.copy(cursor, statement.sql.encode(), statement.blocks())
         return ()
     if isinstance(statement, Script):
-        cursor.execute(statement.sql.encode(), prepare=False)
+        await driver.execute(cursor, statement.sql.encode(), prepare=False)
         return _texts(cursor)
-    cursor.execute(*bound(statement, origin))
-    return cursor.fetchall() if _has_rows(cursor) else ()
-
-
-async def execute_awaiting(cursor: psycopg.AsyncCursor[Any], statement: Statement, origin: str) -> Rows:
-    if isinstance(statement, Copy):
-        async with cursor.copy(statement.sql.encode()) as copy:
-            for block in statement.blocks():
-                await copy.write(block)
-        return ()
-    if isinstance(statement, Script):
-        await cursor.execute(statement.sql.encode(), prepare=False)
-        return _texts(cursor)
-    await cursor.execute(*bound(statement, origin))
-    return await cursor.fetchall() if _has_rows(cursor) else ()
+    await driver.execute(cursor, *bound(statement, origin))
+    return await driver.rows(cursor) if _has_rows(cursor) else ()
 
 
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:

@@ -16,12 +16,11 @@ from commandbus.engines.postgres.callers import (
     async_caller_session,
     caller_session,
 )
-from commandbus.engines.postgres.connections import AsyncLine, Line, Traffic
+from commandbus.engines.postgres.connections import Line, Traffic
 from commandbus.engines.postgres.event_loops import check_loop
 from commandbus.engines.postgres.listener import Listener
 from commandbus.engines.postgres.pools import (
     AsyncPool,
-    AsyncReserve,
     Following,
     Pool,
     Reserve,
@@ -232,7 +231,7 @@ class PostgresEngine:
         return BlockingTransaction.begin(line, self, demand.statement_timeout)
 
     async def begin_async(self, demand: Demand) -> AwaitingTransaction:
-        line = AsyncLine(self.awaiting_pool(), self, worker=demand.worker)
+        line = Line(self.awaiting_pool(), self, worker=demand.worker)
         return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
 
     # Where sessions get their connections.
@@ -259,16 +258,16 @@ class PostgresEngine:
     def _following_of(self, op: Op[Any] | None = None) -> Following:
         return Following(self._for_threads(op).reserve)
 
-    def _async_reserve_of(self, op: Op[Any] | None = None) -> AsyncReserve:
-        reserve: AsyncReserve = self._for_loop(op).reserve
+    def _async_reserve_of(self, op: Op[Any] | None = None) -> Reserve:
+        reserve: Reserve = self._for_loop(op).reserve
         return reserve
 
     def _senders_of(self) -> Reserve:
         senders: Reserve = self._for_threads(None).senders
         return senders
 
-    def _async_senders_of(self) -> AsyncReserve:
-        senders: AsyncReserve = self._for_loop(None).senders
+    def _async_senders_of(self) -> Reserve:
+        senders: Reserve = self._for_loop(None).senders
         return senders
 
     def _for_threads(self, op: Op[Any] | None) -> Sources:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,11 +24,12 @@ from typing import Any, Protocol
 
 import msgspec
 import psycopg
-from psycopg import AsyncRawCursor, RawCursor, adapt
+from psycopg import adapt
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8Dumper
 
 from commandbus.engines.postgres import wire
+from commandbus.engines.postgres.drivers import AWAITING, BLOCKING, Driver
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.shortage import Shortage
 from commandbus.errors import NotOpen, PoolExhausted, StoreUnavailable
@@ -53,19 +55,15 @@ class Source(Protocol):
     """Gives out connections and takes them back."""
 
     @property
+    def driver(self) -> Driver: ...
+
+    @property
     def successor(self) -> Any:
         """The source that took its place."""
         ...
 
-    def getconn(self) -> psycopg.Connection[Any]: ...
-    def putconn(self, connection: psycopg.Connection[Any], /) -> None: ...
-
-
-class AsyncSource(Protocol):
-    @property
-    def successor(self) -> Any: ...
-    async def getconn(self) -> psycopg.AsyncConnection[Any]: ...
-    def putconn(self, connection: psycopg.AsyncConnection[Any], /) -> None: ...
+    async def getconn(self) -> Any: ...
+    def putconn(self, connection: Any, /) -> None: ...
 
 
 def adapters() -> adapt.AdaptersMap:
@@ -197,57 +195,42 @@ class _Idle:
 
 
 class Reserve(_Idle):
-    """For threads."""
+    """For threads, or for asyncio and then on one loop only."""
 
-    connects: type[psycopg.Connection[Any]] = wire.Connection
+    def __init__(
+        self,
+        driver: Driver,
+        kind: type[Any],
+        location: Location,
+        shortage: Shortage,
+        patience: float = 0.0,
+    ) -> None:
+        super().__init__(location, shortage, patience)
+        self.driver, self._kind = driver, kind
 
-    def getconn(self, since: float | None = None) -> psycopg.Connection[Any]:
+    async def getconn(self, since: float | None = None) -> Any:
         until = (since or self._monotonic()) + self.patience
         pauses = self.pauses(until)
         while True:
-            connection: psycopg.Connection[Any] | None = self.pop()
+            connection = self.pop()
             if connection is not None:
                 return connection
             try:
-                connection = self.connects.connect(
-                    self.location.conninfo, cursor_factory=RawCursor, **self.connecting(until)
-                )
+                connection = await self.connect(self.connecting(until))
             except psycopg.OperationalError:
                 pause = next(pauses, None)
                 if pause is None:
                     raise
-                time.sleep(pause)
+                await self.driver.sleep(pause)
             else:
-                self.keep(connection)
                 self.shortage.served()
                 return connection
 
-
-class AsyncReserve(_Idle):
-    """For asyncio; used on one loop only."""
-
-    connects: type[psycopg.AsyncConnection[Any]] = wire.AsyncConnection
-
-    async def getconn(self, since: float | None = None) -> psycopg.AsyncConnection[Any]:
-        until = (since or self._monotonic()) + self.patience
-        pauses = self.pauses(until)
-        while True:
-            connection: psycopg.AsyncConnection[Any] | None = self.pop()
-            if connection is not None:
-                return connection
-            try:
-                connection = await self.connects.connect(
-                    self.location.conninfo, cursor_factory=AsyncRawCursor, **self.connecting(until)
-                )
-            except psycopg.OperationalError:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-            else:
-                self.keep(connection)
-                self.shortage.served()
-                return connection
+    async def connect(self, settings: dict[str, Any]) -> Any:
+        """One more connection, which belongs here from now on."""
+        connection = await self.driver.connect(self._kind, self.location.conninfo, **settings)
+        self.keep(connection)
+        return connection
 
 
 class Following:
@@ -256,11 +239,12 @@ class Following:
 
     def __init__(self, reserve: Reserve) -> None:
         self._reserve = reserve
+        self.driver = reserve.driver
         self.successor = None
 
-    def getconn(self) -> psycopg.Connection[Any]:
+    async def getconn(self) -> Any:
         reserve = self._reserve
-        connection: psycopg.Connection[Any] | None = reserve.pop()
+        connection = reserve.pop()
         if connection is not None:
             return connection
         if not reserve.shortage.may_follow(FOLLOW_SECONDS):
@@ -269,46 +253,56 @@ class Following:
                 "raise max_connections, or run fewer workers."
             )
         try:
-            connection = reserve.connects.connect(
-                reserve.location.conninfo, cursor_factory=RawCursor, **reserve.settings
-            )
+            return await reserve.connect(reserve.settings)
         except psycopg.OperationalError:
             reserve.shortage.follower_refused()
             raise
-        reserve.keep(connection)
-        return connection
 
-    def putconn(self, connection: psycopg.Connection[Any], /) -> None:
+    def putconn(self, connection: Any, /) -> None:
         self._reserve.putconn(connection)
 
 
-class Pool(Reserve):
+class _Pool(Reserve, ABC):
     """At most `size_max` connections; callers get them in the order in which they came."""
 
-    connects = psycopg.Connection
+    def __init__(
+        self, driver: Driver, kind: type[Any], location: Location, shortage: Shortage, size_max: int
+    ) -> None:
+        super().__init__(driver, kind, location, shortage, location.pool_timeout)
+        self.size_max = self._free = size_max
 
-    def __init__(self, location: Location, shortage: Shortage, size_max: int) -> None:
-        super().__init__(location, shortage, location.pool_timeout)
-        self.size_max = size_max
-        self._lock = threading.Lock()
-        self._free = size_max
-        self._queue: deque[threading.Event] = deque()
-        self._timer: threading.Timer | None = None
-
-    def getconn(self, since: float | None = None) -> psycopg.Connection[Any]:
+    async def getconn(self, since: float | None = None) -> Any:
         since = since or self._monotonic()
-        self._acquire()
+        await self._acquire()
         try:
             if self.closed:
                 raise self._gone()
-            return super().getconn(since)
+            return await super().getconn(since)
         except BaseException:
             self._release()
             raise
 
-    def putconn(self, connection: psycopg.Connection[Any], /) -> None:
+    def putconn(self, connection: Any, /) -> None:
         super().putconn(connection)
         self._release()
+
+    @abstractmethod
+    async def _acquire(self) -> None:
+        """Wait for one's turn. Raises PoolExhausted when patience ends."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give one's turn to the next in the queue."""
+
+
+class Pool(_Pool):
+    """For threads."""
+
+    def __init__(self, location: Location, shortage: Shortage, size_max: int) -> None:
+        super().__init__(BLOCKING, psycopg.Connection, location, shortage, size_max)
+        self._lock = threading.Lock()
+        self._queue: deque[threading.Event] = deque()
+        self._timer: threading.Timer | None = None
 
     def grow(self, size_max: int) -> None:
         for _ in range(size_max - self.size_max):
@@ -323,7 +317,7 @@ class Pool(Reserve):
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _acquire(self) -> None:
+    async def _acquire(self) -> None:
         with self._lock:
             if self._free > 0 or self.closed:
                 self._free -= 1
@@ -369,10 +363,8 @@ class Pool(Reserve):
             self._plan()
 
 
-class AsyncPool(AsyncReserve):
-    """The same for asyncio."""
-
-    connects = psycopg.AsyncConnection
+class AsyncPool(_Pool):
+    """For one event loop."""
 
     def __init__(
         self,
@@ -381,27 +373,10 @@ class AsyncPool(AsyncReserve):
         size_max: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(location, shortage, location.pool_timeout)
-        self.size_max = size_max
+        super().__init__(AWAITING, psycopg.AsyncConnection, location, shortage, size_max)
         self._loop = loop
-        self._free = size_max
         self._queue: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-
-    async def getconn(self, since: float | None = None) -> psycopg.AsyncConnection[Any]:
-        since = since or self._monotonic()
-        await self._acquire()
-        try:
-            if self.closed:
-                raise self._gone()
-            return await super().getconn(since)
-        except BaseException:
-            self._release()
-            raise
-
-    def putconn(self, connection: psycopg.AsyncConnection[Any], /) -> None:
-        super().putconn(connection)
-        self._release()
 
     def grow(self, size_max: int) -> None:
         """From any thread."""
@@ -480,8 +455,8 @@ def blocking_sources(own: Location, workers: Location, size: int, shortage: Shor
     """For threads; `workers` is the location with the statement timeout that workers ask for."""
     return Sources(
         Pool(own, shortage, size),
-        Reserve(workers, shortage),
-        Reserve(own, shortage, own.pool_timeout),
+        Reserve(BLOCKING, wire.Connection, workers, shortage),
+        Reserve(BLOCKING, wire.Connection, own, shortage, own.pool_timeout),
     )
 
 
@@ -491,6 +466,6 @@ def awaiting_sources(
     """For one event loop."""
     return Sources(
         AsyncPool(own, shortage, size, loop),
-        AsyncReserve(workers, shortage),
-        AsyncReserve(own, shortage, own.pool_timeout),
+        Reserve(AWAITING, wire.AsyncConnection, workers, shortage),
+        Reserve(AWAITING, wire.AsyncConnection, own, shortage, own.pool_timeout),
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commandbus.engines.postgres.conduct import Steps, conduct
-from commandbus.engines.postgres.connections import AsyncLine, Line
-from commandbus.engines.postgres.pools import AsyncSource, Source
+from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.pools import Source
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
 from commandbus.engines.postgres.statements import Listening, Shared
 from commandbus.store.op import Log, Op, Rows, Wake
+from commandbus.store.waiting import finish
 
 if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
@@ -20,9 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PostgresSession:
-    """For threads."""
-
+class _Session(ABC):
     def __init__(
         self,
         engine: PostgresEngine,
@@ -33,88 +34,28 @@ class PostgresSession:
     ) -> None:
         self._engine, self._own = engine, own
         self._source, self._shared = source, shared
-        self._lane = SharedLane(self._run_alone)
 
-    def run(self, op: Op[T], *, read: bool = False) -> T:
+    async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
         line = Line(self._source(op), self._engine, own=self._own)
         try:
-            result = self._perform(conduct(op, wakes, read=read), line)
+            result = await self._perform(conduct(op, wakes, read=read), line)
         finally:
             if line.in_use:
                 line.release()
         self._engine.told(wakes, read)
         return result
 
-    def _perform(self, steps: Steps[T], line: Line) -> T:
+    async def _perform(self, steps: Steps[T], line: Line) -> T:
         try:
             statement = next(steps)
             while True:
                 try:
                     if isinstance(statement, Listening):
-                        self._engine.store.sleepers.listening.wait(LISTEN_SECONDS)
+                        await self._listen(self._engine.store.sleepers.listening)
                         rows: Rows = ()
                     elif isinstance(statement, Shared) and not line.in_use:
-                        rows = self._lane.run(statement)
-                    else:
-                        rows = line.execute(statement)
-                except Exception as error:  # the op decides; unhandled, it comes straight back
-                    statement = steps.throw(error)
-                else:
-                    statement = steps.send(rows)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        finally:
-            steps.close()
-
-    def _run_alone(self, statement: Shared) -> Rows:
-        line = Line(self._shared(), self._engine)
-        try:
-            return line.execute(statement)
-        finally:
-            line.release()
-
-
-class AsyncPostgresSession:
-    """For asyncio."""
-
-    def __init__(
-        self,
-        engine: PostgresEngine,
-        source: Callable[[Op[Any] | None], AsyncSource],
-        shared: Callable[[], AsyncSource],
-        *,
-        own: bool = False,
-    ) -> None:
-        self._engine, self._own = engine, own
-        self._source, self._shared = source, shared
-        self._lanes: dict[asyncio.AbstractEventLoop, AsyncSharedLane] = {}
-
-    async def run(self, op: Op[T], *, read: bool = False) -> T:
-        if not self._engine.is_awaiting:
-            # The bus was opened for threads, and this is an `async def` handler of one of its workers.
-            return await asyncio.to_thread(self._engine.session.run, op, read=read)
-        wakes: list[Wake | Log] = []
-        line = AsyncLine(self._source(op), self._engine, own=self._own)
-        try:
-            result = await self._perform(conduct(op, wakes, read=read), line)
-        finally:
-            if line.in_use:
-                await line.release()
-        self._engine.told(wakes, read)
-        return result
-
-    async def _perform(self, steps: Steps[T], line: AsyncLine) -> T:
-        try:
-            statement = next(steps)
-            while True:
-                try:
-                    if isinstance(statement, Listening):
-                        listening = self._engine.store.sleepers.listening
-                        await asyncio.to_thread(listening.wait, LISTEN_SECONDS)
-                        rows: Rows = ()
-                    elif isinstance(statement, Shared) and not line.in_use:
-                        rows = await self._lane().run(statement)
+                        rows = await self._share(statement)
                     else:
                         rows = await line.execute(statement)
                 except Exception as error:  # the op decides; unhandled, it comes straight back
@@ -126,6 +67,58 @@ class AsyncPostgresSession:
         finally:
             steps.close()
 
+    async def _run_alone(self, statement: Shared) -> Rows:
+        line = Line(self._shared(), self._engine)
+        try:
+            return await line.execute(statement)
+        finally:
+            line.release()
+
+    @abstractmethod
+    def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, object]:
+        """Wait until the process listens."""
+
+    @abstractmethod
+    def _share(self, statement: Shared) -> Coroutine[Any, Any, Rows]:
+        """Execute a statement together with those of other senders."""
+
+
+class PostgresSession(_Session):
+    """For threads."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lane = SharedLane(lambda statement: finish(self._run_alone(statement)))
+
+    def run(self, op: Op[T], *, read: bool = False) -> T:
+        return finish(self._run(op, read))
+
+    async def _listen(self, listening: threading.Event) -> None:
+        listening.wait(LISTEN_SECONDS)
+
+    async def _share(self, statement: Shared) -> Rows:
+        return self._lane.run(statement)
+
+
+class AsyncPostgresSession(_Session):
+    """For asyncio."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lanes: dict[asyncio.AbstractEventLoop, AsyncSharedLane] = {}
+
+    def run(self, op: Op[T], *, read: bool = False) -> Coroutine[Any, Any, T]:
+        if self._engine.is_awaiting:
+            return self._run(op, read)
+        # The bus was opened for threads, and this is an `async def` handler of one of its workers.
+        return asyncio.to_thread(self._engine.session.run, op, read=read)
+
+    def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, bool]:
+        return asyncio.to_thread(listening.wait, LISTEN_SECONDS)
+
+    def _share(self, statement: Shared) -> Coroutine[Any, Any, Rows]:
+        return self._lane().run(statement)
+
     def _lane(self) -> AsyncSharedLane:
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop)
@@ -134,10 +127,3 @@ class AsyncPostgresSession:
             lane = AsyncSharedLane(self._run_alone)
             self._lanes = {**running, loop: lane}
         return lane
-
-    async def _run_alone(self, statement: Shared) -> Rows:
-        line = AsyncLine(self._shared(), self._engine)
-        try:
-            return await line.execute(statement)
-        finally:
-            await line.release()

@@ -20,10 +20,11 @@ from psycopg.types.numeric import IntDumper
 
 from commandbus.engines.postgres.callers import AsyncCallerSession, CallerSession
 from commandbus.engines.postgres.conduct import BEGIN, COMMIT, ROLLBACK
-from commandbus.engines.postgres.connections import AsyncLine, Line
+from commandbus.engines.postgres.connections import Line
 from commandbus.engines.postgres.statements import Ending, Script
 from commandbus.store.op import Op, Rows, scalar
 from commandbus.store.session import TransactionEnded
+from commandbus.store.waiting import finish, finishing
 
 if TYPE_CHECKING:
     from commandbus.engines.postgres.engine import PostgresEngine
@@ -81,13 +82,14 @@ class _AsyncCursor(psycopg.AsyncCursor[Any]):
 
 
 class _Transaction:
-    """What is the same in both runtimes: `line` has just begun it."""
+    """`line` has just begun it."""
 
     _cursors: tuple[type[Any], type[Any]]
     """Those that the handler gets, and those of the bus."""
 
-    def __init__(self, connection: Any, line: Line | AsyncLine, mark: str, begun: Rows) -> None:
-        self._mark = mark
+    def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+        self._line, self._engine, self._mark = line, engine, mark
+        self._connection = connection = line.connection
         ((self._began, *_),) = begun
         self._open = True
         self._committing = False
@@ -95,12 +97,45 @@ class _Transaction:
         self._prepare_threshold = connection.prepare_threshold
         connection.cursor_factory = self._cursors[0]
 
-    def _is_idle(self, connection: Any) -> bool:
-        return bool(connection.pgconn.transaction_status == TransactionStatus.IDLE)
+    @classmethod
+    async def _begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
+        mark = secrets.token_hex(8)
+        try:
+            return cls(line, engine, mark, await line.execute(_begin(seconds, mark)))
+        except BaseException:
+            line.release()
+            raise
 
-    def _restore(self, connection: Any, state: Rows, left: bool) -> bool:
-        """Make the connection as it was, or close it; whether the handler ended the transaction."""
-        self._open = False
+    async def _check(self, op: Op[Any]) -> None:
+        """Raises TransactionEnded when the handler ended the transaction."""
+        if self._is_idle() or scalar(await self._line.execute(_LOOK)) != self._began:
+            op.close()
+            raise TransactionEnded
+
+    async def _commit(self) -> None:
+        self._committing = True
+        self._end(await self._line.execute(_COMMIT))
+        self._engine.told([], read=False)
+
+    async def _rollback(self) -> None:
+        if not self._open:
+            return
+        left = self._is_idle()
+        state: Rows = ()
+        try:
+            state = await self._line.execute(_ROLLBACK)
+        finally:
+            ended = self._end(state, left)
+        if ended:
+            raise TransactionEnded
+
+    def _is_idle(self) -> bool:
+        return bool(self._connection.pgconn.transaction_status == TransactionStatus.IDLE)
+
+    def _end(self, state: Rows, left: bool = False) -> bool:
+        """Make the connection as it was, or close it, and give it back; whether the handler ended the
+        transaction. Nothing is awaited: a canceled handler must not leave its connection behind."""
+        connection, self._open = self._connection, False
         mark, tainted = next(iter(state), (None, None))
         ended = not self._committing and (left or mark == self._mark)
         if ended or tainted != "f":
@@ -108,6 +143,7 @@ class _Transaction:
         else:
             connection.cursor_factory, connection.row_factory = self._cursors[1], tuple_row
             connection.prepare_threshold = self._prepare_threshold
+        self._line.release()
         return ended
 
 
@@ -115,96 +151,39 @@ class BlockingTransaction(_Transaction):
     """For `def` handlers."""
 
     _cursors = (_Cursor, RawCursor)
+    commit = finishing(_Transaction._commit)
+    rollback = finishing(_Transaction._rollback)
 
     def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
-        self._line, self._engine = line, engine
-        self.connection: psycopg.Connection[Any] = line.connection
-        super().__init__(self.connection, line, mark, begun)
+        super().__init__(line, engine, mark, begun)
+        self.connection: psycopg.Connection[Any] = self._connection
         self.session = CallerSession(self.connection)
 
     @classmethod
     def begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
-        mark = secrets.token_hex(8)
-        try:
-            return cls(line, engine, mark, line.execute(_begin(seconds, mark)))
-        except BaseException:
-            line.release()
-            raise
+        return finish(cls._begin(line, engine, seconds))
 
     def record(self, op: Op[T]) -> T:
-        if self._is_idle(self.connection) or scalar(self._line.execute(_LOOK)) != self._began:
-            op.close()
-            raise TransactionEnded
+        finish(self._check(op))
         return self.session.run_last(op)
-
-    def commit(self) -> None:
-        self._committing = True
-        self._end(self._line.execute(_COMMIT))
-        self._engine.told([], read=False)
-
-    def rollback(self) -> None:
-        if not self._open:
-            return
-        left = self._is_idle(self.connection)
-        state: Rows = ()
-        try:
-            state = self._line.execute(_ROLLBACK)
-        finally:
-            ended = self._end(state, left)
-        if ended:
-            raise TransactionEnded
-
-    def _end(self, state: Rows, left: bool = False) -> bool:
-        ended = self._restore(self.connection, state, left)
-        self._line.release()
-        return ended
 
 
 class AwaitingTransaction(_Transaction):
     """For `async def` handlers."""
 
     _cursors = (_AsyncCursor, AsyncRawCursor)
+    commit = _Transaction._commit
+    rollback = _Transaction._rollback
 
-    def __init__(self, line: AsyncLine, engine: PostgresEngine, mark: str, begun: Rows) -> None:
-        self._line, self._engine = line, engine
-        self.connection: psycopg.AsyncConnection[Any] = line.connection
-        super().__init__(self.connection, line, mark, begun)
+    def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+        super().__init__(line, engine, mark, begun)
+        self.connection: psycopg.AsyncConnection[Any] = self._connection
         self.session = AsyncCallerSession(self.connection)
 
     @classmethod
-    async def begin(cls, line: AsyncLine, engine: PostgresEngine, seconds: float) -> Self:
-        mark = secrets.token_hex(8)
-        try:
-            return cls(line, engine, mark, await line.execute(_begin(seconds, mark)))
-        except BaseException:
-            await line.release()
-            raise
+    async def begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
+        return await cls._begin(line, engine, seconds)
 
     async def record(self, op: Op[T]) -> T:
-        if self._is_idle(self.connection) or scalar(await self._line.execute(_LOOK)) != self._began:
-            op.close()
-            raise TransactionEnded
+        await self._check(op)
         return await self.session.run_last(op)
-
-    async def commit(self) -> None:
-        self._committing = True
-        await self._end(await self._line.execute(_COMMIT))
-        self._engine.told([], read=False)
-
-    async def rollback(self) -> None:
-        if not self._open:
-            return
-        left = self._is_idle(self.connection)
-        state: Rows = ()
-        try:
-            state = await self._line.execute(_ROLLBACK)
-        finally:
-            ended = await self._end(state, left)
-        if ended:
-            raise TransactionEnded
-
-    async def _end(self, state: Rows, left: bool = False) -> bool:
-        # A canceled handler must not leave its connection behind.
-        ended = self._restore(self.connection, state, left)
-        await self._line.release()
-        return ended

@@ -7,17 +7,16 @@ prepared, as text, without one.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 import psycopg
 from psycopg import errors
-from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from commandbus.engines.postgres.drivers import Driver
 from commandbus.engines.postgres.statements import ORIGIN
 from commandbus.store.op import Rows
 
@@ -28,8 +27,10 @@ _numbers = count()
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-class Connection(psycopg.Connection[Any]):
-    """For threads. `names` are the statements that were prepared on it here."""
+class _Prepares:
+    """`names` are the statements that were prepared here on a connection."""
+
+    prepare_threshold: int | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,53 +41,36 @@ class Connection(psycopg.Connection[Any]):
         """Whether statements are prepared at all, and one more can be."""
         return self.prepare_threshold is not None and len(self.names) < NAMES_MAX
 
-    def ask(self, sql: str, params: Sequence[Any], origin: str) -> Rows:
-        """Execute a statement whose answer is whole numbers."""
-        pgconn = self.pgconn
-        if sql not in self.names:
-            name = _new_name()
-            pgconn.send_prepare(name, sql.encode())
-            _checked(self, self.wait(execute(pgconn)))
-            self.names[sql] = name
-        pgconn.send_query_prepared(self.names[sql], _as_texts(params, origin))
-        return _rows(_checked(self, self.wait(execute(pgconn))))
+
+class Connection(_Prepares, psycopg.Connection[Any]):
+    """For threads."""
 
 
-class AsyncConnection(psycopg.AsyncConnection[Any]):
+class AsyncConnection(_Prepares, psycopg.AsyncConnection[Any]):
     """For asyncio."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.names: dict[str, bytes] = {}
 
-    @property
-    def takes_more(self) -> bool:
-        return self.prepare_threshold is not None and len(self.names) < NAMES_MAX
-
-    async def ask(self, sql: str, params: Sequence[Any], origin: str) -> Rows:
-        pgconn = self.pgconn
-        if sql not in self.names:
-            name = _new_name()
-            pgconn.send_prepare(name, sql.encode())
-            _checked(self, await self.wait(execute(pgconn)))
-            self.names[sql] = name
-        pgconn.send_query_prepared(self.names[sql], _as_texts(params, origin))
-        if pgconn.flush():  # it is long, and the server has to take some of it first
-            return _rows(_checked(self, await self.wait(execute(pgconn))))
-        return _rows(_checked(self, await _answer(pgconn)))
+async def ask(
+    driver: Driver,
+    connection: Connection | AsyncConnection,
+    sql: str,
+    params: Sequence[Any],
+    origin: str,
+) -> Rows:
+    """Execute a statement whose answer is whole numbers."""
+    pgconn = connection.pgconn
+    if sql not in connection.names:
+        name = _new_name()
+        pgconn.send_prepare(name, sql.encode())
+        _checked(connection, await driver.answer(connection))
+        connection.names[sql] = name
+    pgconn.send_query_prepared(connection.names[sql], _as_texts(params, origin))
+    return _rows(_checked(connection, await driver.answer(connection)))
 
 
-def end(connection: psycopg.Connection[Any], sql: str) -> Rows:
+async def end(driver: Driver, connection: Any, sql: str) -> Rows:
     """Execute an Ending."""
-    with connection.lock:
-        connection.pgconn.send_query(sql.encode())
-        return _ended(connection.pgconn, connection.wait(execute(connection.pgconn)))
-
-
-async def end_async(connection: psycopg.AsyncConnection[Any], sql: str) -> Rows:
-    async with connection.lock:
-        connection.pgconn.send_query(sql.encode())
-        return _ended(connection.pgconn, await connection.wait(execute(connection.pgconn)))
+    return _ended(connection.pgconn, await driver.query(connection, sql.encode()))
 
 
 def _ended(pgconn: PGconn, results: list[PGresult]) -> Rows:
@@ -117,30 +101,6 @@ def _as_texts(params: Sequence[Any], origin: str) -> list[bytes | None]:
         None if value is None else (origin if value is ORIGIN else str(value)).encode()
         for value in params
     ]
-
-
-async def _answer(pgconn: PGconn) -> list[PGresult]:
-    """Wait for an answer with nothing but a future: the driver sets a timer for each wait, too."""
-    loop, socket = asyncio.get_running_loop(), pgconn.socket
-    results: list[PGresult] = []
-    while True:
-        while pgconn.is_busy():
-            arrived: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(socket, _set, arrived)
-            try:
-                await arrived
-            finally:
-                loop.remove_reader(socket)
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None:
-            return results
-        results.append(result)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _checked(connection: Connection | AsyncConnection, results: list[PGresult]) -> PGresult:

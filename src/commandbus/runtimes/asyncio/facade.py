@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from commandbus.operations.flows import FlowRun
+from commandbus.operations.flows import drive
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host, may_repeat, shown_as
+from commandbus.runtimes.base import Host, repeat, shown_as
 from commandbus.store.op import Op, Undone
 from commandbus.store.session import AsyncSession
 
@@ -25,14 +26,11 @@ def awaiting(
 
     @shown_as(build)
     async def run(bus: Host[AsyncSession], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        tries = 0
-        while True:
-            try:
-                return await bus.session.run(build(bus.scope, *args, **kwargs), read=read)
-            except Undone:
-                tries += 1
-                if not may_repeat(tries, (*args, *kwargs.values())):
-                    raise
+        try:
+            return await bus.session.run(build(bus.scope, *args, **kwargs), read=read)
+        except Undone as undone:
+            op = partial(build, bus.scope, *args, **kwargs)
+            return await repeat(undone, op, partial(bus.session.run, read=read))
 
     return run
 
@@ -44,16 +42,12 @@ def awaiting_own(
 
     @shown_as(build)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        tries = 0
-        while True:
-            try:
-                result: T = await self.session.run(build(self, *args, **kwargs), read=read)
-            except Undone:
-                tries += 1
-                if not may_repeat(tries, (*args, *kwargs.values())):
-                    raise
-            else:
-                return result
+        try:
+            result: T = await self.session.run(build(self, *args, **kwargs), read=read)
+        except Undone as undone:
+            op = partial(build, self, *args, **kwargs)
+            return await repeat(undone, op, partial(self.session.run, read=read))
+        return result
 
     return run
 
@@ -82,25 +76,21 @@ def awaiting_own_flow(
     return run
 
 
-async def _drive(steps: Flow[T], bus: Host[AsyncSession]) -> T:
+async def _drive(flow: Flow[T], bus: Host[AsyncSession]) -> T:
     loop, commits = asyncio.get_running_loop(), asyncio.Event()
 
     def tell() -> None:
         loop.call_soon_threadsafe(commits.set)
 
-    forget, progress = bus.hub.on_commit(tell), FlowRun(steps)
+    async def pause(seconds: float) -> float:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await commits.wait()
+        commits.clear()
+        return time.monotonic()
+
+    forget = bus.hub.on_commit(tell)
     try:
-        while not progress.done:
-            with progress.answering():
-                if progress.pause is None:
-                    progress.answer = await bus.session.run(progress.op, read=progress.read)
-                else:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(progress.pause):
-                            await commits.wait()
-                    commits.clear()
-                    progress.answer = time.monotonic()
+        return await drive(flow, lambda op, read: bus.session.run(op, read=read), pause)
     finally:
         forget()
-        progress.close()
-    return progress.value

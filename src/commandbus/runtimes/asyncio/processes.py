@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from commandbus.domain.moment import Duration
 from commandbus.domain.process.declaration import Process
 from commandbus.errors import CommandBusError
 from commandbus.operations import processes
-from commandbus.operations.flows import FlowRun
+from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus, HandlerBus
@@ -115,28 +116,21 @@ class ProcessReplyRouter(Background, RouterBase):
         return session
 
     async def _work(self, number: int) -> None:
-        progress, bell = FlowRun(self._loops[number].run()), self._bells[number]
-        try:
-            while not progress.done:
-                with progress.answering():
-                    if progress.pause is None:
-                        op, read = progress.op, progress.read
-                        progress.answer = await self._session.run(op, read=read)
-                    else:
-                        await _ring(bell, progress.pause)
-                        progress.answer = time.monotonic()
-        finally:
-            progress.close()
+        await drive(
+            self._loops[number].run(),
+            lambda op, read: self._session.run(op, read=read),
+            partial(_ring, self._bells[number]),
+        )
 
     def _tell(self, number: int) -> None:
         self._asyncio_loop.call_soon_threadsafe(self._bells[number].set)
 
 
-async def _ring(bell: asyncio.Event, seconds: float) -> None:
+async def _ring(bell: asyncio.Event, seconds: float) -> float:
     """Wait for the bell, at most so long; zero seconds wait for nothing."""
-    if seconds <= 0:
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await bell.wait()
-    bell.clear()
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await bell.wait()
+        bell.clear()
+    return time.monotonic()

@@ -40,8 +40,6 @@ from commandbus.worker.effects import (
     Withdraw,
 )
 from commandbus.worker.events import (
-    ClaimFailed,
-    Claims,
     Event,
     Finished,
     Resized,
@@ -299,15 +297,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         task.add_done_callback(self._effects.discard)
 
     async def _claim(self, effect: Claim) -> None:
-        began = time.monotonic()
-        try:
-            op = self._engine.store.claim(self._claim_request(effect))
-            reply = await self._engine.reserved_async_session.run(op)
-        except Exception as error:  # every effect answers; the core backs off
-            self._post(ClaimFailed(error))
-        else:
-            self._keep(reply, began)
-            self._post(Claims(reply, effect.limit, time.monotonic() - began))
+        self._post(await self._claimed_by(effect, self._engine.reserved_async_session.run))
 
     async def _settle(self, batch: list[Settlement]) -> None:
         try:

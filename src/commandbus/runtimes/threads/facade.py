@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from commandbus.operations.flows import FlowRun
+from commandbus.operations.flows import drive
 from commandbus.operations.scope import Flow, Scope
-from commandbus.runtimes.base import Host, may_repeat, shown_as
+from commandbus.runtimes.base import Host, repeat, shown_as
 from commandbus.store.op import Op, Undone
 from commandbus.store.session import Session
+from commandbus.store.waiting import done, finish
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,14 +26,10 @@ def blocking(
 
     @shown_as(build)
     def call(host: Host[Session], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        tries = 0
-        while True:
-            try:
-                return host.session.run(build(host.scope, *args, **kwargs), read=read)
-            except Undone:
-                tries += 1
-                if not may_repeat(tries, (*args, *kwargs.values())):
-                    raise
+        try:
+            return host.session.run(build(host.scope, *args, **kwargs), read=read)
+        except Undone as undone:
+            return _repeat(undone, partial(build, host.scope, *args, **kwargs), host, read)
 
     return call
 
@@ -43,16 +41,11 @@ def blocking_own(
 
     @shown_as(build)
     def call(own: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        tries = 0
-        while True:
-            try:
-                answer: T = own.session.run(build(own, *args, **kwargs), read=read)
-            except Undone:
-                tries += 1
-                if not may_repeat(tries, (*args, *kwargs.values())):
-                    raise
-            else:
-                return answer
+        try:
+            answer: T = own.session.run(build(own, *args, **kwargs), read=read)
+        except Undone as undone:
+            return _repeat(undone, partial(build, own, *args, **kwargs), own, read)
+        return answer
 
     return call
 
@@ -81,23 +74,20 @@ def blocking_own_flow(
     return call
 
 
-def _drive(steps: Flow[T], host: Host[Session]) -> T:
-    news = threading.Event()
-    stop = host.hub.on_commit(news.set)
-    flow = FlowRun(steps)
+def _repeat(undone: Undone, build: partial[Op[T]], host: Host[Session], read: bool) -> T:
+    return finish(repeat(undone, build, lambda op: done(host.session.run(op, read=read))))
+
+
+def _drive(flow: Flow[T], host: Host[Session]) -> T:
+    commits = threading.Event()
+    forget = host.hub.on_commit(commits.set)
+
+    async def pause(seconds: float) -> float:
+        commits.wait(seconds)
+        commits.clear()
+        return time.monotonic()
+
     try:
-        while not flow.done:
-            with flow.answering():
-                flow.answer = _perform(flow, host, news)
+        return finish(drive(flow, lambda op, read: done(host.session.run(op, read=read)), pause))
     finally:
-        stop()
-        flow.close()
-    return flow.value
-
-
-def _perform(flow: FlowRun[Any], host: Host[Session], news: threading.Event) -> Any:
-    if flow.pause is None:
-        return host.session.run(flow.op, read=flow.read)
-    news.wait(flow.pause)
-    news.clear()
-    return time.monotonic()
+        forget()

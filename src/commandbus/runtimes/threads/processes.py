@@ -14,7 +14,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
 from commandbus.domain.process.declaration import Process
 from commandbus.operations import processes
-from commandbus.operations.flows import FlowRun
+from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
@@ -22,8 +22,8 @@ from commandbus.runtimes.threads.background import Background
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncHandlerBus
 from commandbus.runtimes.threads.facade import blocking, blocking_flow, blocking_own
 from commandbus.runtimes.threads.waiting import take
-from commandbus.services.process_router import RouterLoop
 from commandbus.store.session import Session
+from commandbus.store.waiting import done, finish
 
 
 class SyncProcessManager(ManagerBase[S]):
@@ -126,23 +126,16 @@ class SyncProcessReplyRouter(Background, RouterBase):
     def _serve(self, number: int) -> None:
         self._serving.add(threading.get_ident())
         try:
-            self._drive(self._loops[number], number)
+            finish(
+                drive(
+                    self._loops[number].run(),
+                    lambda op, read: done(self._session.run(op, read=read)),
+                    self._bells[number].wait,
+                )
+            )
         except Exception as error:  # one loop's end is the end of all; run() raises it
             self._failure = self._failure or error
             self._ask_to_stop()
-
-    def _drive(self, loop: RouterLoop, number: int) -> None:
-        flow, bell = FlowRun(loop.run()), self._bells[number]
-        try:
-            while not flow.done:
-                with flow.answering():
-                    if flow.pause is None:
-                        flow.answer = self._session.run(flow.op, read=flow.read)
-                    else:
-                        bell.wait(flow.pause)
-                        flow.answer = time.monotonic()
-        finally:
-            flow.close()
 
     def _tell(self, number: int) -> None:
         self._bells[number].ring()
@@ -159,8 +152,9 @@ class _Bell:
         if self._rings.empty():
             self._rings.put(None)
 
-    def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> float:
         """Until it rings, at most so long; zero seconds wait for nothing."""
         if seconds > 0:
             with suppress(queue.Empty):
                 take(self._rings, seconds)
+        return time.monotonic()

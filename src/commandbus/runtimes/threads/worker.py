@@ -28,6 +28,7 @@ from commandbus.runtimes.threads.slots import Slot, Slots
 from commandbus.runtimes.threads.waiting import take
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.waiting import done, finish
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.effects import (
@@ -41,8 +42,6 @@ from commandbus.worker.effects import (
     Withdraw,
 )
 from commandbus.worker.events import (
-    ClaimFailed,
-    Claims,
     Event,
     Finished,
     Resized,
@@ -249,15 +248,8 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
                 assert_never(effect)
 
     def _claim(self, effect: Claim) -> None:
-        began = time.monotonic()
-        try:
-            request = self._claim_request(effect)
-            reply = self._engine.reserved_session.run(self._engine.store.claim(request))
-        except Exception as error:  # every effect answers; the core backs off
-            self._inbox.put(ClaimFailed(error))
-        else:
-            self._keep(reply, began)
-            self._inbox.put(Claims(reply, effect.limit, time.monotonic() - began))
+        session = self._engine.reserved_session
+        self._inbox.put(finish(self._claimed_by(effect, lambda op: done(session.run(op)))))
 
     def _settle(self, effect: Settle) -> None:
         try:
