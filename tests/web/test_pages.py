@@ -114,3 +114,35 @@ async def test_a_purge_needs_the_name_of_its_domain() -> None:
             form = {"form_token": token, "confirm": word, "reason": "a test"}
             assert (await client.post("/domains/mail/purge", data=form)).status_code == status
         assert not await bus.list_domains()
+
+
+async def test_an_error_keeps_the_form_and_what_was_entered() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus, registry=scene.registry) as client:
+        await scene.fill(bus)
+        parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", domain="orders"))[0]
+        place = f"/commands/orders/{parked.command_id}"
+        token = (await client.get(place)).text.split('name="form_token" value="')[1].split('"')[0]
+        for payload, told in (('{"order": ', "is not JSON"), ('{"order": "x"}', "order")):
+            form = {"form_token": token, "data": payload, "reason": "meant Cork"}
+            refused = await client.post(f"{place}/retry", data=form)
+            assert refused.status_code == 422
+            assert told in refused.text
+            assert payload.replace('"', "&#34;") in refused.text
+            assert 'value="meant Cork"' in refused.text
+            assert f'action="{place}/retry"' in refused.text
+        form = {"form_token": token, "delay": "soon", "reason": "later", "domain": "mail"}
+        refused = await client.post("/commands/reschedule", data=form)
+        assert refused.status_code == 422
+        assert "must be a duration" in refused.text
+        assert 'value="soon"' in refused.text
+        assert 'value="later"' in refused.text
+        assert (await client.get(f"{place}/retry")).text.count("Atlantis") > 0
+
+
+async def test_an_unknown_domain_is_not_found() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await bus.send("mail", "digest")
+        answer = await client.get("/domains/nope")
+        assert answer.status_code == 404
+        assert "There is no domain &#39;nope&#39;" in answer.text
+        assert (await client.get("/domains/mail")).status_code == 200

@@ -9,9 +9,11 @@ from uuid import UUID
 import msgspec
 from starlette.requests import Request
 
+from commandbus.domain.command import CommandRecord
+from commandbus.domain.payload import Unreadable
 from commandbus.domain.process.values import ProcessRecord
-from commandbus.interfaces.actions.model import Action, Kind, Param, Subject
-from commandbus.interfaces.actions.table import ACTIONS, SCHEDULE, actions_of
+from commandbus.interfaces.actions.model import Action, Kind, Many, Param, Subject
+from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, actions_of
 from commandbus.interfaces.cli.text import as_json
 from commandbus.interfaces.web.actions import MANY, Desk
 from commandbus.interfaces.web.bodies import entered
@@ -46,6 +48,8 @@ class ActionPages:
             if action.subject is SCHEDULE and keys and action.exists == "must":
                 record = self._desk.shown_schedule(await self._desk.raw_schedule(keys["name"]))
                 values = {p.name: _written(p, getattr(record.schedule, p.name)) for p in action.params}
+            elif action.subject is COMMAND and keys:
+                values = command_values((await self._desk.command(**keys)).command)
             return "action.html", self.form(action, keys, values)
 
         return page
@@ -69,30 +73,45 @@ class ActionPages:
 
     def _preview(self, action: Action) -> Page:
         """How many commands an action would be for, before it is carried out."""
-        many = action.many
-        assert many is not None
 
         async def page(request: Request, who: Account) -> Content:
             query = dict(request.query_params)
             query["command_ids"] = "\n".join(request.query_params.getlist("command_ids"))
-            chosen = entered(many.conditions, query)
-            began = {p.name: p.initial for p in action.params if p.initial}
-            given = entered((*many.params, *action.params), began | query) | chosen
-            report = await self._desk.act_on_many(action, given, who, preview=True)
-            return "many.html", {
-                "action": action,
-                "many": many,
-                "report": report,
-                "chosen": {p.label: query[p.name] for p in many.conditions[1:] if p.name in chosen},
-                "hidden": {p.name: query[p.name] for p in many.conditions[1:] if p.name in chosen},
-                "ids": chosen.get("command_ids", []),
-                "examples": self._desk.listed(getattr(report, "examples", [])),
-                "fields": [p for p in (*many.params, *action.params) if not p.one_only],
-                "values": began | query,
-                "limit": given.get("limit", MANY),
-            }
+            return "many.html", await self.preview(action, query, who)
 
         return page
+
+    async def preview(
+        self, action: Action, query: dict[str, str], who: Account, problem: str = ""
+    ) -> dict[str, Any]:
+        """The commands that a query means, and a form with its parameters. After a `problem` the query
+        is what was entered; parameters that cannot be read do not matter for the preview."""
+        many = action.many
+        assert many is not None
+        chosen = entered(many.conditions, query)
+        began = {p.name: p.initial for p in action.params if p.initial}
+        others = (*many.params, *action.params)
+        given = entered(others, began if problem else began | query) | chosen | everything(many, query)
+        report = await self._desk.act_on_many(action, given, who, preview=True)
+        return {
+            "action": action,
+            "many": many,
+            "report": report,
+            "chosen": {p.label: query[p.name] for p in many.conditions[1:] if p.name in chosen},
+            "hidden": {p.name: query[p.name] for p in many.conditions[1:] if p.name in chosen}
+            | dict.fromkeys(everything(many, query), "on"),
+            "ids": chosen.get("command_ids", []),
+            "examples": self._desk.listed(getattr(report, "examples", [])),
+            "fields": [p for p in others if not p.one_only],
+            "values": began | query,
+            "limit": given.get("limit", MANY),
+            "problem": problem,
+        }
+
+
+def everything(many: Many, query: dict[str, str]) -> dict[str, Any]:
+    """Whether all parked commands are meant, without any condition."""
+    return {"everything": True} if many.everything and query.get("everything") == "on" else {}
 
 
 def offered(subject: Subject, states: set[str]) -> list[Action]:
@@ -102,6 +121,13 @@ def offered(subject: Subject, states: set[str]) -> list[Action]:
         for action in actions_of(subject)
         if action.offered and action.exists != "created" and action.fits(states)
     ]
+
+
+def command_values(command: CommandRecord) -> dict[str, Any]:
+    """What the forms of a command begin with; a payload that cannot be read is not repeated."""
+    is_unreadable = isinstance(command.data, Unreadable)
+    data = "" if is_unreadable else as_json(command.data)
+    return {"data": data, "priority": command.priority}
 
 
 def states_of(process: ProcessRecord) -> set[str]:

@@ -56,8 +56,9 @@ class Desk(Reads):
         if not preview and not given.get("reason"):
             raise InvalidArgumentError("Say why, in reason: it is kept in the audit of every command.")
         given = {"limit": MANY} | {name: value for name, value in given.items() if value is not None}
+        more = {name: given.pop(name) for name in ("everything", "progress") if name in given}
         given = await self._unmasked(action, given)
-        call = call_of_many(action, given, preview=preview, is_secret=self.redaction.is_secret)
+        call = call_of_many(action, given, preview=preview, is_secret=self.redaction.is_secret, **more)
         return await self._run(call, who)
 
     async def _run(self, call: Any, who: Account) -> Any:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from commandbus.errors import CommandBusError, InvalidOperationError
+from commandbus.errors import CommandBusError
 from commandbus.interfaces.actions.answers import Sent
 from commandbus.interfaces.actions.carrying import params_of_many
 from commandbus.interfaces.actions.model import Action
@@ -26,7 +26,7 @@ from commandbus.interfaces.web.gate import admit, body_of
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.pages import MENU, Pages
 from commandbus.interfaces.web.payloads import fields_of
-from commandbus.interfaces.web.problems import HANDLED
+from commandbus.interfaces.web.problems import HANDLED, status_of
 from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.views import segment
 
@@ -81,10 +81,10 @@ class Forms:
                 given = keys | entered((*asked, *action.params), form)
                 answer, told = await self._desk.act(action, given, who)
             except CommandBusError as error:
-                if not action.own_page or isinstance(error, InvalidOperationError | LookupError):
+                if isinstance(error, LookupError):
                     raise
                 content = self._pages.actions.form(action, keys, form, str(error))
-                return self._pages.render(request, "action.html", content, who, 422)
+                return self._pages.render(request, "action.html", content, who, status_of(error))
             place = action.back or action.subject.shown.format(
                 **{name: segment(value) for name, value in given.items()}
             )
@@ -103,8 +103,12 @@ class Forms:
         assert many is not None
 
         async def act(request: Request, form: Form, who: Account) -> Response:
-            given = entered(params_of_many(many, action), form)
-            report = await self._desk.act_on_many(action, given, who)
+            try:
+                given = entered(params_of_many(many, action), form)
+                report = await self._desk.act_on_many(action, given, who)
+            except CommandBusError as error:
+                content = await self._pages.actions.preview(action, form, who, str(error))
+                return self._pages.render(request, "many.html", content, who, status_of(error))
             past = action.done if isinstance(action.done, str) else many.done
             told = f"{plural(report.done, 'command')} {past}."
             if report.refused:

@@ -19,11 +19,17 @@ from commandbus.domain.payload import Unreadable
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions import table
-from commandbus.interfaces.cli.text import as_json
 from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.action_pages import ActionPages, Content, Page, offered, states_of
+from commandbus.interfaces.web.action_pages import (
+    ActionPages,
+    Content,
+    Page,
+    command_values,
+    offered,
+    states_of,
+)
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.drawings import draw_process
@@ -39,6 +45,8 @@ from commandbus.settings import VERSION
 NOTICE = "commandbus_notice"
 PARKED_SECONDS = 60.0
 """How old the number beside the menu may be when a page is asked for; a live page shows it anew."""
+
+PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
 
 MENU = (
     ("/", "Overview", "overview"),
@@ -118,6 +126,7 @@ class Pages:
             notice=notice,
             parked_count=self.desk.figures.parked,
             here=request.url.path.removeprefix(request.scope.get("root_path", "")) or "/",
+            **_preferences(request),
             **content,
         )
         response = Response(page, status, media_type="text/html")
@@ -142,7 +151,7 @@ class Pages:
         page = self._environment.get_template("problem.html").render(
             link=link, title=self._title, version=VERSION, status=status, message=text_of(error),
             inside=status not in (401, 403), menu=self._menu(), notice="", here="", token="",
-            may_act=False, who=None, parked_count=0, may_sign_out=False,
+            may_act=False, who=None, parked_count=0, may_sign_out=False, **_preferences(request),
         )  # fmt: skip
         return Response(page, status, headers_of(error), media_type="text/html")
 
@@ -154,7 +163,7 @@ class Pages:
         page = self._environment.get_template("sign_in.html").render(
             link=Links(request.scope.get("root_path", "")), title=self._title, version=VERSION,
             kind=self._authenticator.kind, token=token, name=name[:100], place=place[:2_000],
-            problem=text_of(error) if was_tried else "",
+            problem=text_of(error) if was_tried else "", **_preferences(request),
         )  # fmt: skip
         response = Response(page, status_of(error), headers_of(error), media_type="text/html")
         _set_cookie(request, response, COOKIE, cookie)
@@ -214,6 +223,7 @@ class Pages:
             "problem": "",
             "first": "after" not in request.query_params,
             "of_many": [a for a in table.ACTIONS if a.many and not a.many.everything],
+            "of_chosen": [a for a in table.ACTIONS if a.many],
             "page": v.SearchPage([], None, exhausted=True),
         }
         query = _query(request, v.CommandsQuery)
@@ -234,11 +244,7 @@ class Pages:
             "command": command,
             "unreadable": unreadable,
             "offered": offered(table.COMMAND, states),
-            "values": {
-                "data": "" if unreadable else as_json(command.data),
-                "priority": command.priority,
-                "assignee": detail.case.assignee,
-            },
+            "values": command_values(command) | {"assignee": detail.case.assignee},
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
@@ -410,6 +416,12 @@ def _set_cookie(
     path = Links(request.scope.get("root_path", ""))("/")
     response.set_cookie(name, value, max_age=seconds, path=path, httponly=True, samesite="strict",
                         secure=request.url.scheme == "https")  # fmt: skip
+
+
+def _preferences(request: Request) -> dict[str, str]:
+    """What the browser keeps about how pages look, where it is one of the choices."""
+    kept = {name: request.cookies.get(f"commandbus_{name}", "") for name in PREFERENCES}
+    return {name: value if value in PREFERENCES[name] else "" for name, value in kept.items()}
 
 
 def _totals(overview: v.Overview, points: list[Point]) -> dict[str, Any]:

@@ -92,10 +92,23 @@ class Reads:
         return domain_view(await bus.stats(name, cap=COUNT_MAX), workers, rate)
 
     async def domain(self, name: str) -> v.DomainDetail:
+        """Raises NotFoundError for a domain without a command, a worker and a limit."""
         bus = await self.stores.reading()
-        stats = await bus.stats(name, cap=COUNT_MAX)
         workers = await bus.list_workers()
+        if not await self._is_known(name, workers):
+            raise NotFoundError(
+                f"There is no domain {name!r}: no command was sent to it, and no worker serves it."
+            )
+        stats = await bus.stats(name, cap=COUNT_MAX)
         return v.DomainDetail(domain_view(stats, workers, self.figures.rate(name)), stats)
+
+    async def _is_known(self, name: str, workers: Sequence[WorkerInfo]) -> bool:
+        bus = await self.stores.reading()
+        return (
+            name in await bus.list_domains()
+            or any(name in worker.domains for worker in workers)
+            or bool(await bus.list_limits(name))
+        )
 
     async def history(self, query: v.HistoryQuery) -> v.History:
         return v.History(await self.figures.points(query.span, query.domain))

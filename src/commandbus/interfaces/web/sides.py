@@ -20,7 +20,14 @@ from commandbus.observe.exposition import write_sent
 from commandbus.observe.store import write_store
 from commandbus.observe.text import CONTENT_TYPE, Exposition
 
-STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+SCRIPT = "text/javascript"
+STATIC = {
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "charts.js": SCRIPT,
+    "desk.js": SCRIPT,
+    "live.js": SCRIPT,
+}
 
 
 class Sides:

@@ -1,6 +1,8 @@
-// Keeps a page up to date: on a hint from the server the page is asked for again, and the parts that are
-// marked data-live take on their new content. Focus, scroll, opened details and whatever somebody is
-// typing stay. Nothing is asked for while the page is hidden or paused.
+// Keeps a page up to date. On a hint from the server the page is fetched again, and the parts that are
+// marked data-live are changed node by node until they equal their new content. Elements are matched by
+// data-key or id, so focus, text selection, ticked boxes, typed text and opened details stay where they
+// are. A list that is marked data-feed never shifts: a bar above it counts new rows, and a click inserts
+// them. Nothing is fetched while the page is hidden or paused.
 
 "use strict";
 
@@ -9,12 +11,19 @@
   const button = document.getElementById("live");
   const word = button && button.querySelector(".word");
   const QUIET_MS = 700;
+  const LABELS = {
+    live: "Live updates are on; pause them",
+    paused: "Live updates are paused; resume them",
+    lost: "The server does not answer; pause live updates",
+  };
+  const isField = (node) => node instanceof Element && node.matches("input, textarea, select");
   let source = null;
   let paused = false;
   let asking = false;
   let again = false;
   let last = 0;
   let timer = 0;
+  let polling = 0;
 
   const isLive = () => body.dataset.livePage === "yes" && document.querySelector("main [data-live]") !== null;
 
@@ -24,49 +33,144 @@
     button.classList.toggle("off", state === "paused");
     button.classList.toggle("lost", state === "lost");
     word.textContent = state;
-    button.setAttribute("aria-label", state === "paused" ? "Paused; go on" : "Live; pause");
+    button.setAttribute("aria-label", LABELS[state]);
   }
 
-  // Somebody is at work inside: a field with the focus or with words of theirs, or a choice that was made.
-  function isBusy(part) {
+  // A field with the focus, or with input that the server does not have yet.
+  function isEdited(field) {
+    if (field === document.activeElement) return true;
+    if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
+    if (field instanceof HTMLSelectElement) {
+      const options = [...field.options];
+      return options.some((o) => o.defaultSelected) && options.some((o) => o.selected !== o.defaultSelected);
+    }
+    return field.value !== field.defaultValue;
+  }
+
+  function isBusy(node) {
+    if (!(node instanceof Element)) return false;
+    return [node, ...node.querySelectorAll("input, textarea, select")].some((n) => isField(n) && isEdited(n));
+  }
+
+  function isSelected(node) {
+    const selection = document.getSelection();
+    return selection !== null && !selection.isCollapsed && selection.containsNode(node, true);
+  }
+
+  // A bar that a script added, which no page of the server has.
+  const isOurs = (node) => node instanceof Element && node.matches(".news");
+
+  const keyOf = (node) => (node instanceof Element ? node.dataset.key || node.id : "");
+
+  const isAlike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+
+  function setAttributes(old, fresh) {
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+  }
+
+  function morph(old, fresh) {
+    if (old.isEqualNode(fresh)) return;
+    if (!(old instanceof Element)) {
+      if (!isSelected(old)) old.data = fresh.data;
+      return;
+    }
+    if (old.matches("[data-feed]") && old.children.length) {
+      feed(old, fresh);
+      return;
+    }
+    setAttributes(old, fresh);
+    setChildren(old, fresh);
+  }
+
+  function matching(old, next, place) {
+    const key = keyOf(next);
+    if (key) return [...old.children].find((child) => keyOf(child) === key) || null;
+    for (let node = place; node; node = node.nextSibling) {
+      if (isAlike(node, next)) return node;
+    }
+    return null;
+  }
+
+  function setChildren(old, fresh) {
+    let place = old.firstChild;
+    for (const next of [...fresh.childNodes]) {
+      while (place && isOurs(place)) place = place.nextSibling;
+      const match = matching(old, next, place);
+      if (match === null) {
+        old.insertBefore(document.importNode(next, true), place);
+        continue;
+      }
+      if (match === place) place = place.nextSibling;
+      else old.insertBefore(match, place);
+      morph(match, next);
+    }
+    while (place) {
+      const after = place.nextSibling;
+      if (!isBusy(place) && !isOurs(place)) place.remove();
+      place = after;
+    }
+  }
+
+  // Rows that are shown change in place; older ones are added below; new ones wait for a click.
+  function feed(rows, fresh) {
+    const shown = new Map([...rows.children].map((row) => [keyOf(row), row]));
+    const found = [...fresh.children];
+    const known = found.filter((row) => shown.has(keyOf(row)));
+    const end = found.indexOf(known.at(-1));
+    const news = found.filter((row, at) => at < end && !shown.has(keyOf(row)));
+    const newest = known.length ? news : found;
+    const keys = new Set(found.map(keyOf));
+    const lowest = known.length ? [...rows.children].indexOf(shown.get(keyOf(known.at(-1)))) : -1;
+    [...rows.children].forEach((row, at) => {
+      row.classList.toggle("gone", !keys.has(keyOf(row)) && at < lowest);
+    });
+    for (const row of known) {
+      const old = shown.get(keyOf(row));
+      morph(old, row);
+    }
+    if (known.length) rows.append(...found.slice(end + 1).map((row) => document.importNode(row, true)));
+    announce(rows, fresh, newest.length, known.length === 0);
+  }
+
+  function announce(rows, fresh, count, isMore) {
+    const list = rows.closest(".scroll") || rows.parentElement;
+    let bar = list.previousElementSibling;
+    if (!bar || !bar.matches(".news")) {
+      if (!count) return;
+      bar = document.createElement("button");
+      bar.type = "button";
+      bar.className = "news";
+      bar.dataset.key = "news";
+      list.before(bar);
+    }
+    bar.hidden = !count;
+    bar.textContent = `${count.toLocaleString("en")}${isMore ? "+" : ""} new · show`;
+    bar.onclick = () => {
+      bar.remove();
+      setChildren(rows, fresh);
+      for (const row of rows.querySelectorAll(".gone")) row.classList.remove("gone");
+      const first = rows.querySelector("a");
+      if (first) first.focus({ preventScroll: true });
+      list.scrollIntoView({ block: "nearest" });
+    };
+  }
+
+  function update(page) {
+    document.dispatchEvent(new CustomEvent("fresh", { detail: page }));
     const active = document.activeElement;
-    if (active && part.contains(active) && active.matches("input, textarea, select")) return true;
-    const fields = [...part.querySelectorAll("input, textarea")];
-    return fields.some((field) => field.checked || field.value !== field.defaultValue);
-  }
-
-  // A way to find an element again after its surroundings were replaced.
-  function pathOf(part, element) {
-    const path = [];
-    for (let node = element; node !== part; node = node.parentElement) {
-      path.unshift(Array.prototype.indexOf.call(node.parentElement.children, node));
+    for (const part of document.querySelectorAll("[data-live][id]")) {
+      const fresh = page.getElementById(part.id);
+      if (fresh) morph(part, fresh);
     }
-    return path;
-  }
-
-  function follow(part, path) {
-    return path.reduce((node, index) => node && node.children[index], part);
-  }
-
-  function replace(part, fresh) {
-    if (part.innerHTML === fresh.innerHTML || isBusy(part)) return;
-    const active = document.activeElement;
-    const focused = active && active !== part && part.contains(active) ? pathOf(part, active) : null;
-    const folded = [...part.querySelectorAll("details")].map((d) => [pathOf(part, d), d.open, d.textContent]);
-    const scrolled = [...part.querySelectorAll(".scroll, pre")]
-      .filter((e) => e.scrollLeft || e.scrollTop)
-      .map((e) => [pathOf(part, e), e.scrollLeft, e.scrollTop]);
-    part.replaceChildren(...fresh.childNodes);
-    for (const [path, open, text] of folded) {
-      const found = follow(part, path);
-      if (found instanceof HTMLDetailsElement && (open || found.textContent === text)) found.open = open;
-    }
-    for (const [path, left, top] of scrolled) {
-      const found = follow(part, path);
-      if (found) [found.scrollLeft, found.scrollTop] = [left, top];
-    }
-    const found = focused && follow(part, focused);
-    if (found instanceof HTMLElement) found.focus({ preventScroll: true });
+    if (active && active !== document.activeElement && active.isConnected) active.focus({ preventScroll: true });
+    document.title = page.title;
+    body.dataset.poll = page.body.dataset.poll || "";
+    document.dispatchEvent(new CustomEvent("updated"));
   }
 
   async function refresh() {
@@ -80,16 +184,13 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       if (!answer.ok) throw new Error(String(answer.status));
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const part of document.querySelectorAll("[data-live][id]")) {
-        const fresh = page.getElementById(part.id);
-        if (fresh) replace(part, fresh);
-      }
+      update(new DOMParser().parseFromString(await answer.text(), "text/html"));
       if (!paused) show("live");
     } catch {
       show("lost");
     } finally {
       asking = false;
+      poll();
       if (again) {
         again = false;
         hinted();
@@ -103,18 +204,27 @@
     timer = setTimeout(refresh, Math.max(0, QUIET_MS - (Date.now() - last)));
   }
 
+  // A page about something that moves without hints says how often to look, in milliseconds.
+  function poll() {
+    clearTimeout(polling);
+    const every = Number(body.dataset.poll);
+    if (every) polling = setTimeout(refresh, every);
+  }
+
   function listen() {
     if (source || paused || document.hidden || !isLive()) return;
     source = new EventSource(body.dataset.stream);
     source.addEventListener("hint", hinted);
     source.addEventListener("open", () => show("live"));
     source.addEventListener("error", () => show("lost"));
+    poll();
   }
 
   function rest() {
     if (source) source.close();
     source = null;
     clearTimeout(timer);
+    clearTimeout(polling);
   }
 
   document.addEventListener("visibilitychange", () => {
@@ -135,46 +245,6 @@
       }
     });
   }
-
-  // Keys: / goes to the filter; g and a letter to a page; j and k move along the rows.
-  const PAGES = { o: 0, d: 1, c: 2, t: 3, b: 4, p: 5, s: 6, w: 7, k: 8, a: 9, y: 10 };
-  let going = false;
-
-  function move(step) {
-    const rows = [...document.querySelectorAll(".list tbody tr a.strong, .list tbody tr td a")].filter(
-      (a, i, all) => all.findIndex((b) => b.closest("tr") === a.closest("tr")) === i,
-    );
-    if (rows.length === 0) return;
-    const here = rows.findIndex((a) => a.closest("tr").contains(document.activeElement));
-    const next = here === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, here + step));
-    rows[next].focus();
-  }
-
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target instanceof Element && event.target.matches("input, textarea, select")) {
-      if (event.key === "Escape") event.target.blur();
-      return;
-    }
-    if (going) {
-      going = false;
-      const link = document.querySelectorAll(".top nav a")[PAGES[event.key]];
-      if (link) link.click();
-      return;
-    }
-    const filter = document.getElementById("filter");
-    if (event.key === "/" && filter) {
-      event.preventDefault();
-      filter.focus();
-      filter.select();
-    } else if (event.key === "g") going = true;
-    else if (event.key === "j") move(1);
-    else if (event.key === "k") move(-1);
-  });
-
-  // On a phone the pages are in a row that scrolls; the present one is to be seen.
-  const present = document.querySelector(".top nav [aria-current]");
-  if (present) present.scrollIntoView({ block: "nearest", inline: "center" });
 
   show("live");
   listen();

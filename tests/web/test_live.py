@@ -1,0 +1,91 @@
+"""Live pages in a real browser: what a person holds stays in place while commands arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commandbus import CommandBus, SendRequest
+from tests.web import scene
+from tests.web.browser import CHROMIUM, browser
+from tests.web.server import Served, served
+
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM, reason="!!! no chromium on the path: live pages were NOT tried in a browser"
+)
+
+
+async def fill(bus: CommandBus) -> None:
+    await bus.send_many(SendRequest("orders", "ship", {"order": n}) for n in range(12))
+    await scene.present(bus)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("live")
+    store = f"sqlite:///{folder}/bus.db?synchronous=off"
+    with served(store, fill, registry=scene.registry) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(place: Served) -> Iterator[Any]:
+    problems: list[str] = []
+    with browser() as opened:
+        found = opened.new_context(timezone_id="Asia/Tokyo").new_page()
+        found.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+        found.on("pageerror", lambda error: problems.append(str(error)))
+        found.goto(place.link)
+        yield found
+    assert problems == []
+
+
+def test_new_commands_wait_in_a_bar_and_move_no_row_focus_or_selection(
+    page: Any, place: Served
+) -> None:
+    page.goto(f"{place.url}/commands")
+    for _ in range(3):
+        page.keyboard.press("j")
+    focused = page.evaluate("document.activeElement.href")
+    rows = page.locator("#commands tbody tr")
+    third = rows.nth(2).get_attribute("data-key")
+    rows.nth(1).locator("input[type=checkbox]").check()
+    page.evaluate(
+        "document.getSelection().selectAllChildren(document.querySelectorAll('#commands .mono')[4])"
+    )
+    selected = page.evaluate("String(document.getSelection())")
+    page.evaluate("document.querySelectorAll('#commands tbody tr a.strong')[2].focus()")
+    page.evaluate(
+        "document.getSelection().selectAllChildren(document.querySelectorAll('#commands .mono')[4])"
+    )
+    place.run(place.bus.send_many(SendRequest("orders", "ship", {"order": n}) for n in range(3)))
+    page.wait_for_selector(".news >> text=3 new")
+    assert rows.count() == 12
+    assert rows.nth(2).get_attribute("data-key") == third
+    assert page.evaluate("document.activeElement.href") == focused
+    assert page.evaluate("String(document.getSelection())") == selected != ""
+    assert rows.nth(1).locator("input[type=checkbox]").is_checked()
+    canceled = place.run(place.bus.cancel(third, reason="a test", domain="orders"))
+    assert canceled == "CANCELED"
+    page.wait_for_selector(f"[data-key='{third}'] .status.canceled")
+    page.click(".news")
+    assert rows.count() == 15
+    assert rows.nth(5).get_attribute("data-key") == third
+    assert rows.nth(4).locator("input[type=checkbox]").is_checked()
+    assert page.locator(".news").count() == 0
+
+
+def test_times_follow_the_zone_of_the_browser_and_the_theme_stays(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/commands")
+    stamp = page.get_attribute("#commands time", "datetime")
+    assert "Asia/Tokyo" in page.get_attribute("#commands time", "title")
+    page.select_option("[data-prefer=times]", "utc")
+    assert page.inner_text("#commands time >> nth=0") == stamp[:19].replace("T", " ") + " UTC"
+    page.select_option("[data-prefer=theme]", "dark")
+    page.reload()
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 19, 22)"
+    page.select_option("[data-prefer=times]", "ago")
+    page.select_option("[data-prefer=theme]", "auto")
