@@ -251,7 +251,7 @@ def a_suspect_on_its_last_chance_waits_until_it_is_the_only_one(patch: pytest.Mo
 @bug
 def no_claim_follows_when_a_suspect_has_left(patch: pytest.MonkeyPatch) -> None:
     def make_room(core: Any, settlements: Any, *, durable: bool) -> None:
-        core._suspects.ended(settlements, durable=durable)
+        core.suspects.ended(settlements, durable=durable)
 
     patch.setattr(WorkerCore, "_make_room", make_room)
 

@@ -17,6 +17,7 @@ import pytest
 
 from commandbus.domain.outcome import Succeeded
 from commandbus.domain.process_identity import ProcessIdentity
+from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.settings import WorkerSettings
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
@@ -85,6 +86,18 @@ def leave(folder: Path, process: ProcessIdentity = GONE, supervisor: int = 0) ->
     path = folder / "w-dead.recorder"
     path.write_bytes(image)
     return path
+
+
+class _Scope:
+    """A store in which a dead worker holds nothing."""
+
+    @property
+    def store(self) -> Any:
+        return self
+
+    def held_by(self, worker: str) -> Iterator[Any]:
+        yield from ()
+        return []
 
 
 def dead_in(folder: Path) -> list[str]:
@@ -237,8 +250,61 @@ class TestDeath:
         assert recordings.dead() == []
         now[0] += SUPERVISOR_SECONDS
         assert [one.leave() for one in recordings.dead()] == [None]
-        (found,) = Recordings(folder).dead(of=os.getpid())
+        (found,) = Recordings(folder).dead(of=os.getpid(), ended={GONE.pid})
         found.leave()
+
+    def test_a_supervisor_leaves_a_child_whose_end_it_has_not_seen(self, folder: Path) -> None:
+        leave(folder, supervisor=os.getpid())
+        assert Recordings(folder).dead(of=os.getpid(), ended={1}) == []
+
+    def test_the_death_of_a_worker_is_read_by_its_name(self, folder: Path) -> None:
+        leave(folder)
+        recordings = Recordings(folder)
+        death = recordings.death_of("w-dead")
+        assert death is not None
+        assert (death.worker, death.running, death.complete) == ("w-dead", {(7, 5)}, True)
+        assert recordings.has_dead()
+        (held,) = recordings.dead()  # by the process that acts on it, too
+        assert recordings.death_of("w-dead") == death
+        assert recordings.has_dead()
+        held.remove()
+        assert recordings.death_of("w-dead") is None
+        assert not recordings.has_dead()
+
+    def test_nothing_is_known_of_workers_that_live_or_have_no_recorder(self, folder: Path) -> None:
+        leave(folder, this_process())
+        with recorder_in(folder):
+            recordings = Recordings(folder)
+            assert [recordings.death_of(name) for name in ("w-dead", "w-1", "w-2")] == [None] * 3
+            assert not recordings.has_dead()
+
+    def test_a_dead_worker_is_looked_at_again_for_claims_that_were_committed_late(
+        self, folder: Path
+    ) -> None:
+        path, now = leave(folder), [0.0]
+        counted: list[int] = []
+        recovery = CrashRecovery(Recordings(folder), counted.append, lambda: now[0])
+        looks = []
+        while path.exists():
+            if recovery.look():
+                looks.append(now[0])
+                next(recovery.work(_Scope()), None)  # type: ignore[arg-type]
+                recovery.confirm()
+            now[0] += 0.25
+        assert looks == [0.0, 0.5, 2.5, 10.5, 40.5]
+        assert not recovery.look()
+
+    def test_a_worker_that_ends_leaves_to_others_what_it_has_not_given_back(self, folder: Path) -> None:
+        path = leave(folder)
+        recovery = CrashRecovery(Recordings(folder), print)
+        assert recovery.look()
+        recovery.close()
+        assert path.exists()
+        assert recovery.look()
+        next(recovery.work(_Scope()), None)  # type: ignore[arg-type]
+        recovery.confirm()
+        recovery.close()
+        assert not path.exists()
 
     def test_recorders_of_this_process_are_not_opened(self, folder: Path) -> None:
         with recorder_in(folder) as recorder:

@@ -239,3 +239,23 @@ def test_a_stopping_worker_gives_back_the_suspects_that_have_not_begun() -> None
     it.settled(0.3)
     assert it.back == [1]
     assert it.core.done(0.4)
+
+
+def test_after_a_death_a_new_worker_leaves_last_chances_until_it_has_finished_something() -> None:
+    it = Watched(concurrency=4)
+    it.core.suspects.wary = True
+    it.find(claimed(1, 0), now=0.1)
+    assert it.limit.room == 4
+    assert admitted(it.limit, (ONCE, 0), (LAST, 10 * LAST_APART), (0, 0)) == [0, 2]
+    it.finish(1, 0.2)
+    it.find(claimed(2, 0), now=0.3)
+    assert it.limit == SuspectLimit(4)
+
+
+def test_a_new_worker_takes_a_last_chance_at_once_if_there_is_nothing_else() -> None:
+    it = Watched(concurrency=4)
+    it.core.suspects.wary = True
+    it.find(claimed(1, 0), now=0.1)
+    before = len(it.claims)
+    it.find(now=0.2)
+    assert (len(it.claims), it.limit) == (before + 1, SuspectLimit(4))

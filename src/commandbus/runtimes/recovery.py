@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,19 +72,29 @@ def recordings_of(url: str, recorder: str | None) -> Recordings | None:
     return Recordings(folder_for(recorder, engine.identity))
 
 
-def recover_dead(url: str, recordings: Recordings, supervisor: int, causes: Mapping[int, str]) -> None:
-    """Give back what dead processes held: `causes` are those that are known, by process."""
-    found = recordings.dead(of=supervisor)
-    if not found:
-        return
+def recover_dead(
+    url: str,
+    recordings: Recordings,
+    supervisor: int,
+    causes: Mapping[int, str],
+    stopping: threading.Event,
+) -> None:
+    """Give back what dead processes held: `causes` are those that are known, by process. Looks for
+    claims that were committed later, until the supervisor stops."""
+    found = recordings.dead(of=supervisor, ended=causes)
     try:
-        with SyncCommandBus(url) as bus:
-            while found:
-                dead = found[0]
-                death = dead.recording.death(causes.get(dead.recording.header.process.pid))
-                report = bus.session.run(recover(bus.scope, death))
-                found.pop(0).remove()
-                log_recovery(dead, report)
+        wait: float | None = 0.0
+        while found and wait is not None:
+            last = stopping.wait(wait)
+            with SyncCommandBus(url) as bus:
+                for dead in found:
+                    death = dead.recording.death(causes.get(dead.recording.header.process.pid))
+                    log_recovery(dead, bus.session.run(recover(bus.scope, death)))
+                    dead.looks += 1
+            wait = None if last else found[0].look_in
     finally:
         for dead in found:
-            dead.leave()
+            if dead.looks:
+                dead.remove()
+            else:
+                dead.leave()

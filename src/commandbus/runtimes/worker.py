@@ -93,6 +93,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         if bus.settings.tracing is not None:
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
+        self._recovery: CrashRecovery | None = None
         self._router = RouterThread(bus, self.registry)
         self._set_up()
 
@@ -252,7 +253,11 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             execution.recorder = open_recorder(setting, engine.identity, self.name, self.supervisor)
         if execution.recorder is None:
             return []
-        return [CrashRecovery(Recordings(execution.recorder.path.parent), self._on_recovered)]
+        recordings = Recordings(execution.recorder.path.parent)
+        engine.store.consult(recordings.death_of)
+        self._core.suspects.wary = recordings.has_dead()
+        self._recovery = CrashRecovery(recordings, self._on_recovered)
+        return [self._recovery]
 
     def _on_recovered(self, count: int) -> None:
         def add() -> None:
@@ -268,6 +273,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._router.stop(budget.left() / 2)
         self._children.close()
         self._services.stop(budget.left())
+        if self._recovery is not None:
+            self._recovery.close()
         attempt(self._say_farewell, budget.left())
         self._keeper.stop(budget.left())
         recorder = self._execution.recorder

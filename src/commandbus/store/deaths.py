@@ -8,18 +8,21 @@ store need not wait for the leases to end, nor count a crash for each command:
 - not begun: it goes back as if it had never been delivered.
 
 The leases are the fence: they end in the same transaction, so a worker that lives after all is refused.
+
+A lease may end before the recorder was acted on, as short ones do. A rescue of expired leases therefore
+asks a witness about the worker, and counts by the same rules if the recorder can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.outcome import Crashed, Outcome, Released, decide_stopped
 from commandbus.store.records import Settlement
-from commandbus.store.settling import Member
+from commandbus.store.settling import Member, Writes, plan, plan_lost
 
 NOT_BEGUN = "its worker died before it began"
 NOT_RECORDED = "its worker died before its outcome was recorded"
@@ -43,6 +46,15 @@ class WorkerDeath(msgspec.Struct, frozen=True):
     finished: frozenset[Run] = frozenset()
     complete: bool = True
     """Whether all that had begun is named here; if not, everything counts a crash."""
+
+
+Witness = Callable[[str], WorkerDeath | None]
+"""What is known of the death of a worker, by its name; None if it may live, or nothing is known."""
+
+
+def unknown_death(worker: str) -> WorkerDeath | None:
+    """The witness of a process that reads no recorders."""
+    return None
 
 
 class DeathReport(msgspec.Struct, frozen=True):
@@ -72,6 +84,24 @@ def _outcome(death: WorkerDeath, run: Run, releases: int) -> Outcome:
     if run in death.finished:
         return decide_stopped(releases, NOT_RECORDED)
     return Released(NOT_BEGUN)
+
+
+def plan_rescued(
+    writes: Writes,
+    member: Member,
+    lease_id: int,
+    worker: str,
+    claimed_at: int,
+    death: WorkerDeath | None,
+) -> None:
+    """What the end of a lease writes for a command that was still under it. Where nothing is known of
+    its worker, it counts a crash."""
+    if death is None:
+        plan_lost(writes, member, lease_id, worker, claimed_at)
+        return
+    outcome = _outcome(death, (lease_id, member.seq), member.releases)
+    settlement = Settlement(member.seq, lease_id, member.attempt, outcome)
+    plan(writes, settlement, member, worker, claimed_at)
 
 
 def report_on(settlements: Iterable[Settlement], lost: Iterable[int]) -> DeathReport:

@@ -18,7 +18,7 @@ from commandbus.domain.ids import IdPart
 from commandbus.domain.mapping import QueueMapping
 from commandbus.store.batching import BatchStore
 from commandbus.store.capabilities import Capabilities
-from commandbus.store.deaths import HeldCommand
+from commandbus.store.deaths import HeldCommand, Witness
 from commandbus.store.documents import DocumentStore
 from commandbus.store.limiting import LimitStore
 from commandbus.store.op import Op
@@ -90,6 +90,11 @@ class CommandStore(Protocol):
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
         """Everything under leases of one worker, which is known to be dead. The leases are locked and
         valid for the rest of the transaction, also those that have ended and were not taken back."""
+        ...
+
+    def consult(self, witness: Witness) -> None:
+        """From now on, claims of this process ask the witness about the worker of each lease that has
+        ended. What had not begun when that worker died counts no crash."""
         ...
 
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:

@@ -21,6 +21,8 @@ from commandbus.domain.outcome import CRASHES_MAX
 APART_SECONDS = 0.3
 LAST_APART_SECONDS = 0.8
 APART, LAST_APART = int(APART_SECONDS * SECOND), int(LAST_APART_SECONDS * SECOND)
+NEVER = 2**62
+"""Microseconds that no command waits."""
 LAST_CHANCE = CRASHES_MAX - 1
 """A command with so many crashes is parked with the next one."""
 

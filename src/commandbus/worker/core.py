@@ -82,7 +82,7 @@ class WorkerCore:
         self._lost_members = 0
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
-        self._suspects = Suspects()
+        self.suspects = Suspects()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
         self._taken, self._claiming = 0, False
@@ -217,7 +217,7 @@ class WorkerCore:
             self._progress_at = now
             self._handler_seconds = pace.HOARD_SECONDS
             self._held_up = True
-            self._held_up_until = now if self._suspects else now + pace.HELD_UP_SECONDS
+            self._held_up_until = now if self.suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
             self._give_back(self.chains.give_up(), HELD_UP)
         if self.unsettled and not self.settling and now >= self._next_settle():
@@ -244,7 +244,7 @@ class WorkerCore:
             self._hurried = False
             if sweep and not hurried:
                 self._sweep_at = now + pace.SWEEP_INTERVAL
-            suspects = self._suspects.limit(self.concurrency)
+            suspects = self.suspects.limit(self.concurrency)
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
@@ -270,7 +270,7 @@ class WorkerCore:
 
     @property
     def _hoard_seconds(self) -> float:
-        return pace.SUSPECTS_HOARD_SECONDS if self._suspects else pace.HOARD_SECONDS
+        return pace.SUSPECTS_HOARD_SECONDS if self.suspects else pace.HOARD_SECONDS
 
     @property
     def _startable(self) -> int:
@@ -301,7 +301,7 @@ class WorkerCore:
         return max(0, left)
 
     def _prefetch(self) -> int:
-        if self._held_up or self._suspects:
+        if self._held_up or self.suspects:
             return 0
         seconds = self._handler_seconds if self._measured >= pace.MEASURED_MIN else None
         return prefetch(self._settings, self.concurrency, seconds, self._urgent)
@@ -328,7 +328,9 @@ class WorkerCore:
             self._look(self._due_meanwhile, "timer")
             if now < self._left_until:
                 self._look(self._left_until, "lease")
-            if self._suspects:  # others that had to stay in the queue may be claimed then
+            if self.suspects.wary:
+                self.suspects.wary, self._may_wait = False, True
+            if self.suspects:  # others that had to stay in the queue may be claimed then
                 self._look(now + APART_SECONDS, "lease")
             return
         if reply.next_due_in is not None:
@@ -342,14 +344,14 @@ class WorkerCore:
             return
         if not self.held:
             self._progress_at = now
-        self._suspects.arrived(reply.claimed)
+        self.suspects.arrived(reply.claimed)
         self.held += len(reply.claimed)
         self._taken += len(reply.claimed)
         effects.append(Start(self.chains.lead(reply.claimed)))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self.ending.at = now + self._settings.shutdown_timeout
-        if self.backlog or self._suspects:
+        if self.backlog or self.suspects:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _woken(self, event: Woken, now: float) -> None:
@@ -395,6 +397,7 @@ class WorkerCore:
             effects.append(Start(following))
         self._give_back(self.chains.held_up(), OVERTAKEN)
         if count:
+            self.suspects.wary = False
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
             self.metrics.process_seconds += seconds
@@ -404,7 +407,7 @@ class WorkerCore:
 
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
         """Claim again when a suspect has left: others may have had to stay in the queue."""
-        if self._suspects.ended(settlements, durable=durable):
+        if self.suspects.ended(settlements, durable=durable):
             self._woken_meanwhile = self._may_wait = True
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
@@ -415,7 +418,7 @@ class WorkerCore:
         lost = sum(self._leases.pop(lease_id) for lease_id in gone)
         self._lost_members += lost
         self.metrics.leases_lost += lost
-        self._suspects.gone(gone)
+        self.suspects.gone(gone)
         self.held -= len(self.chains.give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)

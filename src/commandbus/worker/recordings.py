@@ -13,7 +13,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -47,6 +47,11 @@ UNFINISHED_SECONDS = 60.0
 """A file that did not get its name in so long was left by a process that died."""
 SUPERVISOR_SECONDS = 2.0
 """How long the supervisor of a dead process has to act, which knows how the process ended."""
+
+
+LOOKS_SECONDS = 0.5, 2.0, 8.0, 30.0
+"""After which times the leases of a dead worker are looked for again: a claim that the server was
+carrying out when the process died may be committed later, at most when its statement timeout ends."""
 
 
 class DamagedRecorderError(ValueError):
@@ -107,15 +112,25 @@ def _header(data: bytes) -> Header:
 
 
 class DeadWorker:
-    """A recorder whose process is dead, locked so that no other process acts on it."""
+    """A recorder whose process is dead, locked so that no other process acts on it.
+
+    It is acted on several times: the server may commit a claim of the dead process after its death was
+    noticed."""
 
     def __init__(self, path: Path, fd: int, recording: Recording) -> None:
         self.recording = recording
+        self.looks = 0
         self._path = path
         self._fd = fd
+        held_here()[path] = self
+
+    @property
+    def look_in(self) -> float | None:
+        """In how many seconds to act on it again; None when that is not needed."""
+        return LOOKS_SECONDS[self.looks - 1] if self.looks <= len(LOOKS_SECONDS) else None
 
     def remove(self) -> None:
-        """It was acted on."""
+        """It needs no other look."""
         with suppress(OSError):
             self._path.unlink()
         self.leave()
@@ -124,7 +139,16 @@ class DeadWorker:
 
     def leave(self) -> None:
         """Let others act on it."""
+        held_here().pop(self._path, None)
         os.close(self._fd)
+
+
+def held_here() -> dict[Path, DeadWorker]:
+    """Those that this process has locked. It must not open them again, as its own recorders."""
+    return _held.setdefault(os.getpid(), {})
+
+
+_held: dict[int, dict[Path, DeadWorker]] = {}
 
 
 class Recordings:
@@ -135,13 +159,14 @@ class Recordings:
         self._monotonic = monotonic
         self._seen: dict[Path, float] = {}
 
-    def dead(self, *, of: int = 0) -> list[DeadWorker]:
-        """Those of dead processes, locked. Children of a supervisor that lives are left to it for a
-        moment; it asks with `of`, its own id."""
+    def dead(self, *, of: int = 0, ended: Container[int] = ()) -> list[DeadWorker]:
+        """Those of dead processes, locked, without those that this process acts on already. Children of
+        a supervisor that lives are left to it for a moment; it asks with `of`, its own id, and names
+        the children whose end it has seen."""
         found: list[DeadWorker] = []
         for path in self._paths():
             try:
-                dead = self._look_at(path, of)
+                dead = self._look_at(path, of, ended)
             except DamagedRecorderError as error:
                 logger.warning("the flight recorder %s is removed: %s", path, error)
                 continue
@@ -151,6 +176,40 @@ class Recordings:
             if dead is not None:
                 found.append(dead)
         return found
+
+    def has_dead(self) -> bool:
+        """Whether a process died a moment ago: its file stays until the last look."""
+        if any(path.parent == self._folder for path in held_here()):
+            return True
+        return any(self._is_of_dead(path) for path in self._paths())
+
+    def _is_of_dead(self, path: Path) -> bool:
+        with suppress(OSError, DamagedRecorderError):
+            fd = _open(path)
+            try:
+                return _is_dead(fd, _header(os.pread(fd, HEADER_BYTES, 0)))
+            finally:
+                os.close(fd)
+        return False
+
+    def death_of(self, worker: str) -> WorkerDeath | None:
+        """What the recorder of a worker says, if its process is dead. Reads the file only: another
+        process may be acting on it."""
+        path = self._folder / f"{worker}{SUFFIX}"
+        if (held := held_here().get(path)) is not None:
+            return held.recording.death()
+        if path not in self._paths():
+            return None
+        try:
+            fd = _open(path)
+            try:
+                recording = read_recording(_content(fd))
+                return recording.death() if _is_dead(fd, recording.header) else None
+            finally:
+                os.close(fd)
+        except (OSError, DamagedRecorderError) as error:
+            logger.debug("the flight recorder %s says nothing: %s", path, error)
+            return None
 
     def overdue(self, pid: int, now: float) -> float:
         """By how many seconds a command of a living process is over its time; 0 for none."""
@@ -175,14 +234,15 @@ class Recordings:
         except OSError:  # no worker of this store has a recorder here, or the folder is not ours
             return
         for path in found:
-            if path.name.endswith(SUFFIX) and path not in owned_here():
+            here = path in owned_here() or path in held_here()
+            if path.name.endswith(SUFFIX) and not here:
                 yield path
 
-    def _look_at(self, path: Path, asking: int) -> DeadWorker | None:
+    def _look_at(self, path: Path, asking: int, ended: Container[int]) -> DeadWorker | None:
         fd = _open(path)
         try:
             # Before it is locked, so that the supervisor finds it free.
-            if self._is_left_to_others(path, fd, asking):
+            if self._is_left_to_others(path, fd, asking, ended):
                 return None
             with suppress(BlockingIOError, PermissionError):  # its owner lives, or another acts on it
                 lock(fd)
@@ -210,7 +270,7 @@ class Recordings:
             return None
         return DeadWorker(path, fd, recording)
 
-    def _is_left_to_others(self, path: Path, fd: int, asking: int) -> bool:
+    def _is_left_to_others(self, path: Path, fd: int, asking: int, ended: Container[int]) -> bool:
         """Whether its process is seen alive, or has a supervisor that knows how it ended and has had no
         time to act."""
         try:
@@ -221,8 +281,10 @@ class Recordings:
             self._seen.pop(path, None)
             return True
         supervisor = header.supervisor
-        if not supervisor or supervisor == asking or not _exists(supervisor):
+        if not supervisor or not _exists(supervisor):
             return False
+        if supervisor == asking:  # it does not know yet how this one ended
+            return header.process.pid not in ended
         now = self._monotonic()
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
 
@@ -235,6 +297,20 @@ def _open(path: Path) -> int:
         os.close(fd)
         raise OSError(f"{path} is not a plain file of this user")
     return fd
+
+
+def _is_dead(fd: int, header: Header) -> bool:
+    """The list of processes says it, or, of a process that is not in the same list, the lock."""
+    seen = is_seen_alive(header.process)
+    if seen is not None:
+        return not seen
+    if not header.process.is_near(this_process()):
+        return False
+    try:
+        lock(fd)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _content(fd: int) -> bytes:

@@ -3,6 +3,10 @@
 Each suspect that is held counts another crash if the process dies now, so no more are held at a time
 than there are slots. Others stay in the queue, for this worker's next claim or for another worker. One
 on its last chance counts until its outcome is durable.
+
+Processes that die again and again, such as those of a machine that is out of memory, die soon after
+their start, and suspects stand first in the queue. After a death, a worker that has not finished
+anything yet therefore takes suspects on their last chance only if it finds nothing else.
 """
 
 from __future__ import annotations
@@ -10,21 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commandbus.store.records import Claimed, Settlement
-from commandbus.store.suspects import LAST_CHANCE, SuspectLimit
+from commandbus.store.suspects import LAST_CHANCE, NEVER, SuspectLimit
 
 
 class Suspects:
     def __init__(self) -> None:
         self._aboard: dict[int, tuple[int, bool]] = {}
         """By sequence: the lease, and whether it is on its last chance."""
+        self.wary = False
+        """Processes have died lately, and this worker has not finished a command yet."""
 
     def __len__(self) -> int:
         return len(self._aboard)
 
     def limit(self, concurrency: int) -> SuspectLimit:
         """What a claim may take."""
+        room = max(0, concurrency - len(self))
+        if self.wary:
+            return SuspectLimit(room, alone=False, last_chance=True, apart=0, last_apart=NEVER)
         last_chance = any(last_chance for _, last_chance in self._aboard.values())
-        return SuspectLimit(max(0, concurrency - len(self)), not self._aboard, last_chance)
+        return SuspectLimit(room, not self._aboard, last_chance)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
         for one in claimed:

@@ -30,7 +30,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
-from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, Witness, plan_rescued, unknown_death
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import (
     Capacity,
@@ -46,7 +46,7 @@ from commandbus.store.records import (
 from commandbus.store.replies import replies_to_expired
 from commandbus.store.rescuing import StuckLeases
 from commandbus.store.resolving import Standing, plan_expired
-from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan, plan_lost
+from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan
 from commandbus.store.suspects import Admission
 from commandbus.store.trail import Kept
 
@@ -60,6 +60,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         super().__init__(State(), clock)
         self._turn = 0
         self._stuck = StuckLeases()
+        self._witness: Witness = unknown_death
 
     @property
     def journal(self) -> Journal:
@@ -316,8 +317,9 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                 continue
             self.journal.entry(leases, lease_id)
             lease, writes = leases.pop(lease_id), Writes()
+            death = self._witness(lease.worker)
             for member in lease.members.values():
-                plan_lost(writes, member, lease_id, lease.worker, lease.claimed_at)
+                plan_rescued(writes, member, lease_id, lease.worker, lease.claimed_at, death)
             try:
                 yield from self._write(writes, now)
                 rescued += len(lease.members)
@@ -393,6 +395,9 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                 self.journal.fields(lease, "until")
                 lease.until = max(lease.until, now + int(seconds * SECOND))
         return gone
+
+    def consult(self, witness: Witness) -> None:
+        self._witness = witness
 
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
         yield from ()

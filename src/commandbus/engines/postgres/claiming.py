@@ -30,12 +30,12 @@ from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
 from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, plan_rescued
 from commandbus.store.op import Op, Row, Rows, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_to_expired
 from commandbus.store.resolving import EXPIRED, Standing, plan_expired
-from commandbus.store.settling import AuditRow, Writes, plan_lost
+from commandbus.store.settling import AuditRow, Writes
 from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
@@ -372,13 +372,14 @@ class Claimer(Part):
         priorities = {seq: priority for seq, priority, _, _ in rows}
         members = [member for seq, (member, _, _) in held.items() if seq in priorities]
         members = yield from self._settler.still_held(members)
-        writes = Writes()
+        writes, death = Writes(), self._context.witness(worker)
         for member in members:
             _, lease_id, claimed_at = held[member.seq]
-            plan_lost(writes, member, lease_id, worker, claimed_at)
+            plan_rescued(writes, member, lease_id, worker, claimed_at, death)
         if members:
             keyed = {member.seq for member in members if member.keyed}
-            known = Known(priorities, keyed, {seq: batch_id for seq, _, batch_id, _ in rows})
+            batches = {seq: batch_id for seq, _, batch_id, _ in rows}
+            known = Known(priorities, keyed, batches, {m.seq: m.attempt for m in members})
             yield from self._settler.write(domain, worker, writes, known)
         self._context.leases.forget([lease_id for lease_id, *_ in leases])
         return len(members)

@@ -11,6 +11,7 @@ from commandbus.engines.postgres.leases import Leases
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.sleepers import Sleepers
 from commandbus.engines.postgres.statements import queries
+from commandbus.store.deaths import Witness, unknown_death
 from commandbus.store.rescuing import StuckLeases
 from commandbus.store.wakeup import WakeHub
 
@@ -36,9 +37,13 @@ class Context:
         self.leases = Leases()
         self.bounds = Bounds()
         self.stuck = StuckLeases()
+        self.witness: Witness = unknown_death
         self.gated: frozenset[str] = frozenset()
         """Domains that have gates, as far as this process knows."""
         self.sleepers = Sleepers()
+
+    def consult(self, witness: Witness) -> None:
+        self.witness = witness
 
     def limit(self, limited: bool) -> None:
         """Whether the role of this bus has no rights on tables, and sends by functions that have."""

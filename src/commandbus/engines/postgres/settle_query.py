@@ -109,6 +109,8 @@ class Known(msgspec.Struct):
     priorities: dict[int, int] = {}
     keyed: set[int] = set()
     batches: dict[int, UUID | None] = {}
+    deliveries: dict[int, int] = {}
+    """The attempt that each was on, where the write gives that attempt back."""
 
 
 class Prepared(msgspec.Struct):

@@ -74,6 +74,7 @@ class PostgresStore:
     ) -> None:
         self.context = Context(location, hub, process, monotonic=monotonic)
         self.sleepers, self.limit = self.context.sleepers, self.context.limit
+        self.consult = self.context.consult
         self._batches = Batches(self.context)
         self.transport = self._transport()
         self._offer_transport(self.transport)

@@ -24,7 +24,7 @@ from commandbus.engines.sqlite.rows import (
     outcome_params,
 )
 from commandbus.errors import CommandNotFoundError
-from commandbus.store.deaths import KEPT_SECONDS, HeldCommand
+from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, Witness, unknown_death
 from commandbus.store.op import Op, Statement, Wake, scalar
 from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.resolving import plan_cancel, plan_resolution, plan_revoked
@@ -42,6 +42,11 @@ _TABLES_BY_SEQ = (
 
 
 class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
+    _witness: Witness = staticmethod(unknown_death)
+
+    def consult(self, witness: Witness) -> None:
+        self._witness = witness
+
     def held_by(self, worker: str) -> Op[list[HeldCommand]]:
         until = self._clock() + int(KEPT_SECONDS * SECOND)
         leases = yield Statement(SQL.keep_leases_of, (until, worker))

@@ -39,6 +39,7 @@ from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
+from commandbus.store.deaths import plan_rescued
 from commandbus.store.op import Op, Statement, Wake, scalar
 from commandbus.store.records import (
     Capacity,
@@ -61,7 +62,6 @@ from commandbus.store.settling import (
     chains_of,
     hand_over,
     plan,
-    plan_lost,
     soonest,
 )
 from commandbus.store.sql_files import load
@@ -429,8 +429,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         domains: dict[int, str] = {}
         keyed: list[int] = []
         for lease_id, domain, worker, claimed_at, packed in expired:
+            death = self._witness(worker)
             for member in as_members(packed).values():
-                plan_lost(writes, member, lease_id, worker, claimed_at)
+                plan_rescued(writes, member, lease_id, worker, claimed_at, death)
                 domains[member.seq] = domain
                 if member.keyed:
                     keyed.append(member.seq)

@@ -74,6 +74,7 @@ class Supervisor:
         self._recordings: list[Recordings | None] | None = None
         """Looked up when they are needed first: it takes the driver of the store to name them."""
         self._recoveries: list[threading.Thread] = []
+        self._stopping = threading.Event()
         self._probes = ChildProbes(care, processes)
         self._children: list[_Child] = []
         self._signals = 0
@@ -117,6 +118,7 @@ class Supervisor:
         until = time.monotonic() + RECOVERY_SECONDS
         for child in self._children:
             self._look_after(child)
+        self._stopping.set()
         for recovery in self._recoveries:
             recovery.join(max(0.0, until - time.monotonic()))
         clean = (Exit.OK, -signal.SIGTERM)
@@ -196,7 +198,7 @@ class Supervisor:
         try:
             recordings = recordings_of(self._url, self._recorder)
             if recordings is not None:
-                recover_dead(self._url, recordings, os.getpid(), causes)
+                recover_dead(self._url, recordings, os.getpid(), causes, self._stopping)
         except Exception as error:  # this process goes on, whatever is wrong with the store
             output.warn(f"commands of a dead process are not given back yet: {error}")
 

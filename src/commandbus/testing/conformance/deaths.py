@@ -149,6 +149,19 @@ class DeathsSuite:
         again = claim(bus, worker="next")
         assert [(one.command_id, one.attempt) for one in again] == [(ids[0], 2), (ids[1], 1)]
 
+    def test_a_rescue_by_the_end_of_a_lease_asks_what_had_begun(self, bus: Harness) -> None:
+        ids = [bus.send() for _ in range(3)]
+        claimed = claim(bus)
+        death = WorkerDeath(WORKER, CAUSE, runs(claimed[:1]), runs(claimed[1:2]))
+        bus.store.consult({WORKER: death}.get)
+        bus.advance(LEASE_SECONDS + 1)
+        again = claim(bus, worker="next")
+        found = [(one.command_id, one.attempt, one.crashes, one.releases) for one in again]
+        assert found == [(ids[0], 2, 1, 0), (ids[1], 1, 0, 1), (ids[2], 1, 0, 0)]
+        details = [bus.trail(one)[-2].details for one in ids]
+        assert details[0]["error"]["message"] == f"{CAUSE} (crash 1 of {CRASHES_MAX})."
+        assert [one["reason"] for one in details[1:]] == [NOT_RECORDED, NOT_BEGUN]
+
     def test_leases_of_one_command_each_are_recovered_together(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(3)]
         claimed = claim(bus, apart=True)

@@ -146,13 +146,13 @@ class PgmqSettler(Settler):
             if proof != UNPROVED:
                 read_count = prepared.shrinks[proof].held.seats[seq].attempt
                 fates.append(Fate(proof, seq, *place, read_count, fate))
-            elif attempts or fate != RETURN:
-                fates.append(Fate(proof, seq, *place, attempts, fate))
+            elif (read_count := prepared.known.deliveries.get(seq, attempts)) or fate != RETURN:
+                fates.append(Fate(proof, seq, *place, read_count, fate))
         return fates
 
     def write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
         yield from super().write(domain, worker, writes, known)
-        if any(row.attempts == 0 for row in writes.requeues):
+        if any(not (row.attempts or known.deliveries.get(row.seq)) for row in writes.requeues):
             yield from self._messages.take_over([domain])
 
     def still_held(self, members: list[Member]) -> Op[list[Member]]:
