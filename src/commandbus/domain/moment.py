@@ -29,7 +29,7 @@ def system_clock() -> int:
 def as_datetime(microseconds: int) -> datetime:
     """The moment; one that no datetime can hold is the first or the last that it can."""
     try:
-        return EPOCH + timedelta(microseconds=microseconds)
+        return EPOCH + timedelta(0, 0, microseconds)
     except OverflowError:
         return EPOCH + timedelta(microseconds=FIRST if microseconds < 0 else LAST)
 

@@ -24,9 +24,12 @@ POOL_BACKOFF = (1.0, 2.0, 4.0)
 """Seconds to wait when no connection was free, the last one again and again."""
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     result: str | None = None
     """The handler's result as JSON text."""
+
+
+WITHOUT_RESULT = Succeeded()
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -113,7 +113,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
         return self.suspects.beside([one.crashes for one in claimed if one.crashes])
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A command under lease, still encoded. Times are microseconds of the store's clock."""
 
     seq: int
@@ -174,7 +174,7 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What a run amounted to, and the token that proves the right to record it."""
 
     seq: int

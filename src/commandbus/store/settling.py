@@ -28,7 +28,7 @@ from commandbus.domain.outcome import (
 from commandbus.store.records import Settlement
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A command under a lease."""
 
     seq: int
@@ -41,7 +41,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     """See `Claimed.chain`."""
 
 
-class OutcomeRow(msgspec.Struct, frozen=True):
+class OutcomeRow(msgspec.Struct, frozen=True, gc=False):
     seq: int
     status: CommandStatus
     attempts: int

@@ -12,8 +12,10 @@ interval as the last net.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from math import inf
+from operator import attrgetter
 from typing import assert_never
 
 from commandbus.errors import NotOpen
@@ -55,6 +57,8 @@ from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
 from commandbus.worker.suspects import Suspects
+
+_lease_id = attrgetter("lease_id")
 
 
 class WorkerCore:
@@ -312,8 +316,7 @@ class WorkerCore:
         self._claim_failures = 0
         metrics.claimed(event.took)
         metrics.rescued += reply.rescued
-        taken = sum(not claimed.follows for claimed in reply.claimed)
-        self.backlog = taken >= event.limit
+        self.backlog = sum(one.chain in (0, one.seq) for one in reply.claimed) >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
             self._share = share(reply.claimed)
@@ -337,8 +340,8 @@ class WorkerCore:
             self._sweep_at = min(self._sweep_at, now + max(pace.SWEEP_INTERVAL_MIN, reply.next_due_in))
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
-        for claimed in reply.claimed:
-            self._leases[claimed.lease_id] = self._leases.get(claimed.lease_id, 0) + 1
+        for lease_id, count in Counter(map(_lease_id, reply.claimed)).items():
+            self._leases[lease_id] = self._leases.get(lease_id, 0) + count
         if self.stopping:
             self.unsettled += [release(claimed, STOPPING) for claimed in reply.claimed]
             return
@@ -482,12 +485,12 @@ class WorkerCore:
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         emptied: list[int] = []
         self._make_room(settled, durable=True)
-        for settlement in settled:
-            left = self._leases.get(settlement.lease_id, 0) - 1
+        for lease_id, count in Counter(map(_lease_id, settled)).items():
+            left = self._leases.get(lease_id, 0) - count
             if left > 0:
-                self._leases[settlement.lease_id] = left
-            elif self._leases.pop(settlement.lease_id, None) is not None:
-                emptied.append(settlement.lease_id)
+                self._leases[lease_id] = left
+            elif self._leases.pop(lease_id, None) is not None:
+                emptied.append(lease_id)
         if emptied:
             effects.append(Forget(emptied))
 

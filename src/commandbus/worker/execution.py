@@ -23,6 +23,7 @@ from commandbus.domain.gates import Gates
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import (
+    WITHOUT_RESULT,
     Canceled,
     Outcome,
     Parked,
@@ -66,14 +67,13 @@ _at_work: ContextVar[Execution | None] = ContextVar("commandbus_at_work", defaul
 """The worker whose handler runs: set once in each slot, of whose context every run gets a copy."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A handler, its arguments, and what will be needed to judge how it ends."""
 
     claimed: Claimed
     handler: Handler
     command: Command[Any]
     context: HandlerContext | SyncHandlerContext
-    max_attempts: int
     timeout: float | None
     """How long this run may take: what the handler declares, or what is left of its total."""
     in_child: bool = False
@@ -268,18 +268,15 @@ class Execution:
                 return self._settlement(claimed, Released(denial(target), wait, breaker=target))
         command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
-        context = self._context(claimed, handler)
+        limit = self._limit(claimed, handler)
+        context: HandlerContext | SyncHandlerContext
+        if handler.is_async:
+            context = HandlerContext(claimed, limit, self._async_desk)
+        else:
+            context = SyncHandlerContext(claimed, limit, self._desk)
         if isolated:
             context._timeout = timeout
-        return Call(
-            claimed,
-            handler,
-            command,
-            context,
-            self._limit(claimed, handler),
-            timeout,
-            isolated,
-        )
+        return Call(claimed, handler, command, context, timeout, isolated)
 
     def _dress(self, handler: Handler) -> Handler:
         """The handler as it is called: middleware around its function, a transaction around both."""
@@ -300,11 +297,6 @@ class Execution:
             self._dressed[id(handler)] = dressed
         return dressed
 
-    def _context(self, claimed: Claimed, handler: Handler) -> HandlerContext | SyncHandlerContext:
-        if handler.is_async:
-            return HandlerContext(claimed, self._limit(claimed, handler), self._async_desk)
-        return SyncHandlerContext(claimed, self._limit(claimed, handler), self._desk)
-
     def received(self, claimed: Claimed) -> Command[Any]:
         """The command for manual processing, decoded for its handler if there is one and it can."""
         handler = self._registry.get(claimed.domain, claimed.command_type)
@@ -321,14 +313,29 @@ class Execution:
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""
-        if isinstance(result, Concluded):
-            return result.settlement
+        claimed, handler = call.claimed, call.handler
         if call.context.completion is not None:
             return call.context.completion.settlement
+        plain = handler.contract is None and handler.breaker is None and claimed.reply_to is None
+        if plain and result is None:
+            # Without the calls below: most runs end like this.
+            return Settlement(
+                claimed.seq,
+                claimed.lease_id,
+                claimed.attempt,
+                WITHOUT_RESULT,
+                ran,
+                (),
+                claimed.batch_id,
+                False,
+                claimed,
+            )
+        if isinstance(result, Concluded):
+            return result.settlement
         try:
-            return self._succeeded(call.claimed, call.handler, result, ran)
+            return self._succeeded(claimed, handler, result, ran)
         except Exception as error:  # nothing that a handler returns may end its slot
-            return self._broken(call.claimed, error)
+            return self._broken(claimed, error)
 
     def _succeeded(self, claimed: Claimed, handler: Handler, result: Any, ran: int) -> Settlement:
         if handler.breaker is not None:

@@ -141,21 +141,29 @@ class FlightRecorder:
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
         """The store has their outcomes."""
+        places, free, written = self._places, self._free, self._map
         for settlement in settlements:
-            self._forget((settlement.seq, settlement.lease_id))
+            key = (settlement.seq, settlement.lease_id)
+            place = places.pop(key, None)
+            if place is None:
+                self._forget_unrecorded(key)
+            else:
+                written[place + STATE] = FREE
+                free.append(place)
 
     def leases_gone(self, lease_ids: Sequence[int]) -> None:
         """Whatever was held under these leases is not this worker's any more."""
         gone = set(lease_ids)
         for key in [key for key in [*self._places, *self._unrecorded] if key[1] in gone]:
-            self._forget(key)
+            place = self._places.pop(key, None)
+            if place is None:
+                self._forget_unrecorded(key)
+            else:
+                self._map[place + STATE] = FREE
+                self._free.append(place)
 
-    def _forget(self, key: tuple[int, int]) -> None:
-        place = self._places.pop(key, None)
-        if place is not None:
-            self._map[place + STATE] = FREE
-            self._free.append(place)
-        elif self._unrecorded:
+    def _forget_unrecorded(self, key: tuple[int, int]) -> None:
+        if self._unrecorded:
             self._unrecorded.discard(key)
             if not self._unrecorded:
                 self._map[UNRECORDED] = 0

@@ -24,22 +24,39 @@ class Turns:
 
 
 class Isolated(Generic[T]):
-    """Await it to run a coroutine function's call in a copy of the present context."""
+    """The call of a coroutine function in a copy of the present context. `begin` runs it up to its
+    first wait; unless it has returned by then, the rest is to be awaited."""
 
-    __slots__ = ("_arguments", "_function", "_turns")
+    __slots__ = ("_coroutine", "_raised", "_run", "_turns", "_waited_for", "result")
 
-    def __init__(
-        self, turns: Turns, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
-    ) -> None:
+    result: T
+
+    def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._function = function
-        self._arguments = arguments
+        self._raised: BaseException | None = None
+
+    def begin(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> bool:
+        """Whether it has returned; `result` is then there. What it raises, it raises when awaited."""
+        run = self._run = copy_context().run
+        try:
+            coroutine = self._coroutine = run(function, *arguments)
+            try:
+                self._waited_for = run(coroutine.send, None)
+            except StopIteration as done:
+                self.result = done.value
+                return True
+        except BaseException as error:
+            self._raised = error
+        return False
 
     def __await__(self) -> Generator[Any, Any, T]:
-        run = copy_context().run
-        coroutine = run(self._function, *self._arguments)
+        if self._raised is not None:
+            try:
+                raise self._raised
+            finally:
+                self._raised = None  # its traceback leads here
+        run, coroutine, waited_for = self._run, self._coroutine, self._waited_for
         try:
-            waited_for = run(coroutine.send, None)
             while True:
                 try:
                     answer = yield waited_for
@@ -52,3 +69,9 @@ class Isolated(Generic[T]):
             return done.value  # type: ignore[no-any-return]
         finally:
             coroutine.close()
+
+
+async def isolated(turns: Turns, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    """All of such a call."""
+    run: Isolated[T] = Isolated(turns)
+    return run.result if run.begin(function, *arguments) else await run

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from functools import partial
@@ -17,7 +17,7 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
-from commandbus.runtimes.asyncio.isolation import Isolated, Turns
+from commandbus.runtimes.asyncio.isolation import Isolated, Turns, isolated
 from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import Crew
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
@@ -348,9 +348,18 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             claimed = self._ready.popleft()
             turns = self._turns.count
             begun = self._execution.begin(claimed)
+            settlement: Settlement | None
             if isinstance(begun, Call):
                 self._calls[slot] = begun
-                settlement = await self._execute(begun, slot)
+                handler, began = begun.handler, time.perf_counter()
+                if handler.is_async and begun.timeout is None:
+                    run: Isolated[Any] = Isolated(self._turns)
+                    if run.begin(handler.function, begun.command, begun.context):
+                        settlement = self._execution.succeeded(begun, run.result, _since(began))
+                    else:
+                        settlement = await self._execute(begun, slot, began, run)
+                else:
+                    settlement = await self._execute(begun, slot, began, self._invoke(begun))
                 if begun.context.completion is not None and settlement is not None:
                     settlement = await self._confirm(begun, settlement)
                 self._execution.ended(claimed)
@@ -373,9 +382,11 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 await asyncio.sleep(0)
                 fair_until = time.perf_counter() + FAIR_SECONDS
 
-    async def _execute(self, call: Call, slot: asyncio.Task[None]) -> Settlement | None:
-        """Run a handler; None when nothing may be recorded about it."""
-        handler, began = call.handler, time.perf_counter()
+    async def _execute(
+        self, call: Call, slot: asyncio.Task[None], began: float, run: Awaitable[Any]
+    ) -> Settlement | None:
+        """Await what a handler has to wait for; None when nothing may be recorded about it."""
+        handler = call.handler
         limit: asyncio.Timeout | None = None
         timeout = call.timeout
         if call.in_child:
@@ -384,12 +395,12 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             timeout = self.settings.stuck_after
         try:
             if timeout is None:
-                result = await self._invoke(call)
+                result = await run
             elif handler.is_async:
-                result = await bounded(self._invoke(call), timeout)
+                result = await bounded(run, timeout)
             else:
                 async with asyncio.timeout(timeout) as limit:
-                    result = await self._invoke(call)
+                    result = await run
         except asyncio.CancelledError as error:
             if slot not in self._calls:
                 return None
@@ -426,7 +437,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
         if call.handler.is_async:
-            return Isolated(self._turns, function, call.command, call.context)
+            return isolated(self._turns, function, call.command, call.context)
         run = copy_context().run
         return self._crew.call(partial(run, function, call.command, call.context))
 
