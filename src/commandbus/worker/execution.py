@@ -23,7 +23,6 @@ from commandbus.domain.gates import Gates
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import (
-    WITHOUT_RESULT,
     Canceled,
     Outcome,
     Parked,
@@ -55,7 +54,7 @@ from commandbus.worker.isolation.verdicts import ChildEnded, End
 from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async, check_layers
 from commandbus.worker.recorder import FlightRecorder
-from commandbus.worker.settlements import settlement_of
+from commandbus.worker.settlements import completed, settlement_of
 from commandbus.worker.tracing import Tracing
 from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
 
@@ -319,17 +318,7 @@ class Execution:
         plain = handler.contract is None and handler.breaker is None and claimed.reply_to is None
         if plain and result is None:
             # Without the calls below: most runs end like this.
-            return Settlement(
-                claimed.seq,
-                claimed.lease_id,
-                claimed.attempt,
-                WITHOUT_RESULT,
-                ran,
-                (),
-                claimed.batch_id,
-                False,
-                claimed,
-            )
+            return completed(claimed, ran)
         if isinstance(result, Concluded):
             return result.settlement
         try:

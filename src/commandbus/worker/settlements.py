@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.outcome import (
+    WITHOUT_RESULT,
     Canceled,
     Crashed,
     Outcome,
@@ -31,6 +32,21 @@ def settlement_of(claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlemen
         sends,
         claimed.batch_id,
         claimed=claimed,
+    )
+
+
+def completed(claimed: Claimed, ran: int) -> Settlement:
+    """The same for a run without a result and a reply, which is what most runs are."""
+    return Settlement(
+        claimed.seq,
+        claimed.lease_id,
+        claimed.attempt,
+        WITHOUT_RESULT,
+        ran,
+        (),
+        claimed.batch_id,
+        False,
+        claimed,
     )
 
 
