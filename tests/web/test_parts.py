@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,14 +18,15 @@ from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.app import create_dashboard
-from commandbus.interfaces.web.figures import SECOND, Figures, thinned
+from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.payloads import Payloads, fields_of
 from commandbus.interfaces.web.redaction import MASK, Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
-from commandbus.operations.history import Sample, record_history
+from commandbus.interfaces.web.windows import SECOND, Window, points_of, window_of
+from commandbus.operations.history import DomainHistory, Sample, record_history
 from commandbus.records import QueueStats, WorkerInfo
 from commandbus.testing import FakeClock
 
@@ -93,22 +95,27 @@ def test_masks_hide_and_are_lifted() -> None:
     assert redaction.restore({"Password": "new"}, data) == {"Password": "new"}
 
 
+WINDOW = Window(int(NOW.timestamp()), 10, 5)
+
+
 def test_a_chart_has_axes_values_and_a_table() -> None:
-    times = [NOW + timedelta(seconds=s) for s in range(0, 50, 10)]
-    drawn = charts.line_chart(
-        "a <b>", times, [charts.Series("ended & done", "completed", [0, 5, None, 12, None])]
-    )
+    mark = charts.Mark(NOW + timedelta(seconds=20), "a <deploy>")
+    line = charts.Series("ended & done", "completed", [0, 5, None, 12, None])
+    drawn = charts.line_chart("a <b>", WINDOW, [line], marks=[mark, charts.Mark(NOW, "at the edge")])
     tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
-    titles = [node.text or "" for node in tree.iter("title")]
-    assert len(titles) == 5
-    assert "ended & done: 12" in titles[3]
+    told = json.loads(tree.get("data-chart", ""))
+    assert told["values"] == [["0", "5", "–", "12", "–"]]
+    assert told["names"] == ["ended & done"]
+    assert [text for _, text in told["marks"]] == ["a <deploy>", "at the edge"]
     assert len(list(tree.iter("polyline"))) == 2, "what is not known is a gap"
     assert len(set(list(tree.iter("polyline"))[1].get("points", "").split())) == 1, "a dot"
     ticks = [node.text for node in tree.iter("text")]
     assert ticks[:4] == ["0", "5", "10", "15"]
+    assert ticks[4:] == ["12:00:15", "12:00:30", "12:00:45"]
     assert "a &lt;b&gt;" in drawn
-    assert str(drawn).count("<tr>") == 6
-    assert "collecting" in charts.line_chart("empty", [], [])
+    assert str(drawn).count("<tr>") == 4, "a head, and what is known"
+    nothing = charts.Series("s", "completed", [None] * 5)
+    assert "collecting" in charts.line_chart("empty", WINDOW, [nothing])
 
 
 @pytest.mark.parametrize(
@@ -124,38 +131,82 @@ def test_a_chart_has_axes_values_and_a_table() -> None:
     ],
 )
 def test_an_axis_has_round_marks(form: charts.Format, highest: float, ticks: list[str]) -> None:
-    times = [NOW, NOW + timedelta(seconds=30)]
-    drawn = charts.line_chart("t", times, [charts.Series("s", "completed", [0, highest])], form)
+    line = charts.Series("s", "completed", [0, highest])
+    drawn = charts.line_chart("t", Window(int(NOW.timestamp()), 10, 2), [line], form)
     tree = ET.fromstring(str(drawn).partition("</svg>")[0] + "</svg>")
     marks = [node.text for node in tree.iter("text") if node.get("text-anchor") == "end"]
-    assert marks[:-1] == ticks, "the last one is a time"
+    assert marks == ticks
 
 
-async def test_ten_minutes_show_what_workers_kept_beside_what_was_seen_here() -> None:
+async def test_every_range_shows_a_burst_that_no_dashboard_saw() -> None:
+    """A domain that is new did all its work between two minutes; the dashboard is opened later."""
     clock = FakeClock(datetime.now(UTC) - timedelta(minutes=6))
     async with CommandBus("memory://", clock=clock) as bus:
-        for _ in range(6):
+        for minute in range(6):
             await bus.send("orders", "ship")
-            await bus.engine.async_session.run(record_history(bus.scope))
+            taken = await bus.take_samples()
+            if minute >= 2:
+                at = taken[0].samples[0].at
+                taken.append(DomainHistory("load", [Sample(at, 0, 0, 0, 0, 600, 0, 0, None)]))
+            await bus.session.run(record_history(bus.scope, taken))
             clock.advance(60)
-        figures = Figures(Stores(bus))
-        for _ in range(5):
-            clock.advance(1)
-            figures.forget()
-            points = await figures.points("10m")
-            assert [point.waiting for point in points[:5]] == [2, 3, 4, 5, 6]
-        assert len(points) == 10, "between six minutes and five looks"
+        await bus.send("load", "x")
+        for span in ("10m", "1h"):
+            figures, window = Figures(Stores(bus)), window_of(datetime.now(UTC), span)
+            for _ in range(2):
+                figures.forget()
+                points = await figures.points(window)
+            known = [point for point in points if point]
+            assert max(point.waiting for point in known) >= 6
+            ended = sum(point.done for point in known) * window.width
+            assert ended == pytest.approx(600, rel=0.02), span
+            assert max(point.done for point in known) >= {"10m": 9.9, "1h": 4.9}[span]
+            alone = [point for point in await figures.points(window, "load") if point]
+            assert sum(point.done for point in alone) * window.width == pytest.approx(600, rel=0.02)
 
 
-def test_a_chart_gets_no_more_points_than_it_can_show() -> None:
-    def row(second: int) -> dict[str, Sample]:
-        return {"orders": Sample(second * SECOND, second, 0, 0, 0, 0, 0, 0, None)}
+def sample(second: float, completed: int, ready: int = 0) -> Sample:
+    return Sample(int(second * SECOND), ready, 0, 0, 0, completed, 0, 0, None)
 
-    minutes, looks = [row(s) for s in range(0, 300, 60)], [row(s) for s in range(300, 600)]
-    kept = thinned([*minutes, *looks])
-    assert len(kept) <= 120
-    assert kept[:5] == minutes
-    assert kept[-1] == looks[-1]
+
+def test_a_rate_does_not_depend_on_how_often_it_was_looked_at() -> None:
+    window = Window(0, 10, 6)
+    now = datetime.fromtimestamp(60, UTC)
+    seen = {"orders": [sample(second, second // 5) for second in range(61)]}
+    kept = {"orders": [sample(0, 0), sample(60, 12)]}
+    for series in (seen, kept):
+        rates = [point and round(point.done, 3) for point in points_of(window, series, now)]
+        assert rates == [0.2] * 6
+    deep = {"orders": [sample(0, 0, 5), sample(14, 0, 90), sample(16, 0, 1)]}
+    assert [p and p.waiting for p in points_of(window, deep, now)][:3] == [5, 90, 1]
+    late = {"orders": [sample(-600, 0), sample(45, 0, 3)]}
+    assert [p and p.waiting for p in points_of(window, late, now)] == [None, None, None, None, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("span", "begin", "end", "expected"),
+    [
+        ("10m", None, None, (600, 10)),
+        ("1h", None, None, (3_600, 60)),
+        ("24h", None, None, (86_400, 600)),
+        ("7d", None, None, (604_800, 3_600)),
+        ("", -3_600, -3_300, (300, 10)),
+        ("", -30 * 86_400, -29 * 86_400, (86_400, 3_600)),
+    ],
+)
+def test_the_axis_is_the_range_that_was_chosen(
+    span: str, begin: int | None, end: int | None, expected: tuple[int, int]
+) -> None:
+    ends = [None if one is None else NOW + timedelta(seconds=one) for one in (begin, end)]
+    window = window_of(NOW, span, *ends)
+    assert (window.end - window.begin, window.width) == expected
+    assert window.end == int(NOW.timestamp()) + (end or 0)
+
+
+@pytest.mark.parametrize("length", [-60, 30, 400 * 86_400])
+def test_a_range_that_cannot_be_drawn_is_refused(length: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="at least a minute"):
+        window_of(NOW, "", NOW - timedelta(seconds=length), NOW)
 
 
 @pytest.mark.parametrize(

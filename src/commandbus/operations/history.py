@@ -38,6 +38,11 @@ class Grain(StrEnum):
     def kept(self) -> timedelta:
         return timedelta(days=2) if self is Grain.MINUTE else timedelta(days=366)
 
+    @property
+    def page_length(self) -> timedelta:
+        """The time that one document holds."""
+        return timedelta(hours=1) if self is Grain.MINUTE else timedelta(days=1)
+
     def page(self, moment: datetime) -> str:
         """The name of the document that a moment belongs to: an hour of minutes, a day of hours."""
         return moment.strftime("%Y%m%d%H" if self is Grain.MINUTE else "%Y%m%d")
@@ -109,10 +114,10 @@ def get_history(
     found: list[DomainHistory] = []
     for name in domains:
         samples: list[Sample] = []
-        for document in (yield from scope.store.list_documents(_kind(grain, name), limit=500)):
-            if document.key >= grain.page(as_datetime(begin)):
-                for page in readable([document], lambda d: _samples.decode(d.body)):
-                    samples += [s for s in page if s.at >= begin]
+        before = grain.page(as_datetime(begin) - grain.page_length)
+        documents = yield from scope.store.list_documents(_kind(grain, name), after=before, limit=500)
+        for page in readable(documents, lambda d: _samples.decode(d.body)):
+            samples += [s for s in page if s.at >= begin]
         found.append(DomainHistory(name, samples))
     return found
 

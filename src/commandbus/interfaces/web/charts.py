@@ -1,20 +1,22 @@
-"""Charts as SVG, drawn here: axes, values on hover, and a table for those who cannot see them.
-
-Everything that becomes text goes through escaping; nothing needs a script or a style of its own.
-"""
+"""Charts as SVG: axes, lines, marks, the values for a script that shows them under the pointer, and a
+table for screen readers. Everything that becomes text is escaped; without a script a chart is complete
+but for the values under the pointer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from math import ceil, floor, log10
 
 import msgspec
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-WIDTH, HEIGHT = 460, 170
-LEFT, RIGHT, TOP, BOTTOM = 54, 8, 10, 24
-POINTS_MAX = 120
+from commandbus.interfaces.web.windows import Window
+
+WIDTH, HEIGHT = 560, 180
+LEFT, RIGHT, TOP, BOTTOM = 54, 8, 12, 24
+TIMES_MAX = 6
+TABLE_ROWS = 12
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -56,36 +58,43 @@ def seconds(value: float) -> str:
     return f"{value / 60:.3g} min" if value < 7_200 else f"{value / 3600:.3g} h"
 
 
-def line_chart(
-    title: str, times: Sequence[datetime], series: Sequence[Series], form: Format = plain
-) -> Markup:
-    """A chart of lines over time."""
-    step = max(1, ceil(len(times) / POINTS_MAX))
-    picked = list(range(0, len(times), step))
-    if picked and picked[-1] != len(times) - 1:
-        picked.append(len(times) - 1)
-    times = [times[i] for i in picked]
-    series = [Series(s.name, s.kind, [s.values[i] for i in picked]) for s in series]
-    if len(times) < 2:
-        return _empty(title)
-    highest = max((v for s in series for v in s.values if v is not None), default=0.0)
-    top, ticks = _scale(highest, form)
-    span = (times[-1] - times[0]).total_seconds() or 1.0
+class Mark(msgspec.Struct, frozen=True):
+    """Something that happened to the fleet, as a line across the chart."""
 
-    def x(moment: datetime) -> float:
-        return LEFT + (moment - times[0]).total_seconds() / span * (WIDTH - LEFT - RIGHT)
+    at: datetime
+    text: str
+
+
+def line_chart(
+    title: str,
+    window: Window,
+    series: Sequence[Series],
+    form: Format = plain,
+    marks: Sequence[Mark] = (),
+) -> Markup:
+    """A chart of lines over a window of time; each series has a value for each bucket."""
+    known = [value for line in series for value in line.values if value is not None]
+    if not known:
+        return _empty(title)
+    top, ticks = _scale(max(known), form)
+
+    def x(seconds: float) -> float:
+        share = (seconds - window.begin) / (window.end - window.begin)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
 
-    parts = [*_grid(ticks, y, form), *_clock(times, x, span)]
+    places = [x(window.begin + (index + 0.5) * window.width) for index in range(window.count)]
+    shown = [mark for mark in marks if window.begin <= mark.at.timestamp() <= window.end]
+    parts = [*_grid(ticks, y, form), *_clock(window, x), *_marks(shown, x)]
     for line in series:
-        parts += _line(line, times, x, y)
-    parts += _hovers(times, series, x, form)
+        parts += _line(line, places, y)
     drawing = Markup(
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="chart">{}</svg>'
-    ).format(WIDTH, HEIGHT, title, Markup("").join(parts))
-    return drawing + _table(title, times, series, form)
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="chart" tabindex="0" '
+        'data-chart="{}">{}</svg>'
+    ).format(WIDTH, HEIGHT, title, _values(window, series, form, shown), Markup("").join(parts))
+    return drawing + _table(title, window, series, form)
 
 
 def sparkline(values: Sequence[float], title: str) -> Markup:
@@ -156,34 +165,43 @@ def _grid(ticks: Sequence[float], y: Callable[[float], float], form: Format) -> 
     ]
 
 
-def _clock(times: Sequence[datetime], x: Callable[[datetime], float], span: float) -> list[Markup]:
-    shown = "%H:%M:%S" if span < 300 else "%H:%M" if span < 2 * 86_400 else "%d %b"
-    first, last = times[0], times[-1]
-    middle = first + (last - first) / 2
-    places = [(first, "start"), (middle, "middle"), (last, "end")]
-    if span < 3:  # the same second would be told twice
-        del places[1]
+def _clock(window: Window, x: Callable[[float], float]) -> list[Markup]:
+    """Round times below the axis. A script shows them in the time zone of the browser."""
+    span = window.end - window.begin
+    step = next((one for one in CLOCK_STEPS if span / one <= TIMES_MAX), ceil(span / DAY / 5) * DAY)
+    shown = "%d %b" if step >= DAY else "%H:%M:%S" if step < 60 else "%H:%M"
+    first = ceil(window.begin / step) * step
     return [
-        Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            x(moment), HEIGHT - 7, anchor, moment.strftime(shown)
-        )
-        for moment, anchor in places
+        Markup(
+            '<text class="tick" x="{:.1f}" y="{}" text-anchor="middle" data-time="{}" data-step="{}">'
+            "{}</text>"
+        ).format(x(at), HEIGHT - 7, at, step, datetime.fromtimestamp(at, UTC).strftime(shown))
+        for at in range(first, window.end + 1, step)
+        if LEFT + 12 <= x(at) <= WIDTH - RIGHT - 12
     ]
 
 
-def _line(
-    line: Series,
-    times: Sequence[datetime],
-    x: Callable[[datetime], float],
-    y: Callable[[float], float],
-) -> list[Markup]:
+def _marks(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Markup]:
+    drawn = Markup(
+        '<g class="mark"><title>{title}</title><line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{low}"/>'
+        '<polygon points="{left:.1f},{tip} {right:.1f},{tip} {x:.1f},{top}"/></g>'
+    )
+    found: list[Markup] = []
+    for mark in marks:
+        at, told = x(mark.at.timestamp()), f"{mark.at.strftime('%H:%M:%S UTC')} {mark.text}"
+        sides = {"left": at - 4, "right": at + 4, "top": TOP, "low": HEIGHT - BOTTOM, "tip": TOP - 7}
+        found.append(drawn.format(title=told, x=at, **sides))
+    return found
+
+
+def _line(line: Series, places: Sequence[float], y: Callable[[float], float]) -> list[Markup]:
     """Gaps, where nothing is known, are left open; a value between two of them is a dot."""
     pieces: list[list[str]] = [[]]
-    for moment, value in zip(times, line.values, strict=True):
+    for place, value in zip(places, line.values, strict=True):
         if value is None:
             pieces.append([])
         else:
-            pieces[-1].append(f"{x(moment):.1f},{y(value):.1f}")
+            pieces[-1].append(f"{place:.1f},{y(value):.1f}")
     drawn = Markup('<polyline class="{} {}" points="{}"/>')
     return [
         drawn.format("line dot", line.kind, " ".join(piece * 2))
@@ -194,42 +212,35 @@ def _line(
     ]
 
 
-def _hovers(
-    times: Sequence[datetime], series: Sequence[Series], x: Callable[[datetime], float], form: Format
-) -> list[Markup]:
-    """A strip per moment whose title the browser shows."""
-    width = (WIDTH - LEFT - RIGHT) / max(1, len(times) - 1)
-    strips: list[Markup] = []
-    for index, moment in enumerate(times):
-        told = [moment.strftime("%d %b %H:%M:%S UTC")]
-        told += [
-            f"{line.name}: {form(value)}"
-            for line in series
-            if (value := line.values[index]) is not None
-        ]
-        strips.append(
-            Markup(
-                '<rect class="hover" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
-                "<title>{}</title></rect>"
-            ).format(x(moment) - width / 2, TOP, width, HEIGHT - TOP - BOTTOM, "\n".join(told))
-        )
-    return strips
+def _values(window: Window, series: Sequence[Series], form: Format, marks: Sequence[Mark]) -> str:
+    """What a script shows under the pointer, as JSON: every value as it is written."""
+    told = {
+        "begin": window.begin,
+        "width": window.width,
+        "plot": [LEFT, WIDTH - RIGHT, WIDTH],
+        "names": [line.name for line in series],
+        "kinds": [line.kind for line in series],
+        "values": [["–" if value is None else form(value) for value in line.values] for line in series],
+        "marks": [[mark.at.timestamp(), mark.text] for mark in marks],
+    }
+    return msgspec.json.encode(told).decode()
 
 
-def _table(title: str, times: Sequence[datetime], series: Sequence[Series], form: Format) -> Markup:
+def _table(title: str, window: Window, series: Sequence[Series], form: Format) -> Markup:
     """The newest values as a table, for screen readers."""
     head = Markup("").join(Markup("<th scope=col>{}</th>").format(line.name) for line in series)
+    known = [i for i in range(window.count) if any(line.values[i] is not None for line in series)]
     rows = Markup("").join(
         Markup("<tr><th scope=row>{}</th>{}</tr>").format(
-            times[i].strftime("%H:%M:%S"),
+            window.at(i).strftime("%H:%M:%S"),
             Markup("").join(
                 Markup("<td>{}</td>").format("–" if (v := line.values[i]) is None else form(v))
                 for line in series
             ),
         )
-        for i in range(max(0, len(times) - 12), len(times))
+        for i in known[-TABLE_ROWS:]
     )
     return Markup(
         '<table class="unseen"><caption>{}</caption><thead><tr><th scope=col>time</th>{}</tr></thead>'
         "<tbody>{}</tbody></table>"
-    ).format(escape(title), head, rows)
+    ).format(title, head, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -16,9 +17,12 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.payload import Unreadable
+from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions import table
+from commandbus.interfaces.actions.model import Kind, Param
+from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
@@ -33,19 +37,21 @@ from commandbus.interfaces.web.action_pages import (
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.drawings import draw_process
-from commandbus.interfaces.web.figures import SPANS, Point
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
 from commandbus.interfaces.web.views import Links, environment
+from commandbus.interfaces.web.windows import SPANS, Point, Window, window_of
 from commandbus.settings import VERSION
 
 NOTICE = "commandbus_notice"
 PARKED_SECONDS = 60.0
 """How old the number beside the menu may be when a page is asked for; a live page shows it anew."""
 
+DEPLOY = timedelta(minutes=1)
+MOMENT = Param("moment", "A moment.", Kind.MOMENT)
 PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
 
 MENU = (
@@ -177,9 +183,10 @@ class Pages:
         return response
 
     async def overview(self, request: Request, who: Account) -> Content:
-        span = _span(request)
+        window = _window(request)
         overview = await self.desk.overview()
-        points = await self.desk.figures.points(span)
+        points = await self.desk.figures.points(window)
+        workers = (await self.desk.workers()).workers
         drawn = [
             (
                 view,
@@ -190,9 +197,9 @@ class Pages:
         return "overview.html", {
             "overview": overview,
             "totals": _totals(overview, points),
-            "charts": draw(points),
+            "charts": draw(window, points, marks_of(workers)),
             "domains": drawn,
-            "span": span,
+            "window": window,
             "spans": list(SPANS),
         }
 
@@ -202,17 +209,19 @@ class Pages:
         return "domains.html", {"domains": shown.domains, "left_out": shown.left_out, "acts": named}
 
     async def domain(self, request: Request, who: Account) -> Content:
-        name, span = request.path_params["domain"], _span(request)
+        name, window = request.path_params["domain"], _window(request)
         detail = await self.desk.domain(name)
-        points = await self.desk.figures.points(span, name)
+        points = await self.desk.figures.points(window, name)
+        workers = (await self.desk.workers()).workers
+        serving = [worker for worker in workers if name in worker.domains]
         return "domain.html", {
             "view": detail.view,
             "stats": detail.stats,
             "limits": (await self.desk.limits(name)).limits,
             "offered": offered(table.DOMAIN, {"paused" if detail.view.paused else "open"}),
             "of_limits": {action.name: action for action in table.actions_of(table.LIMIT)},
-            "charts": draw(points),
-            "span": span,
+            "charts": draw(window, points, marks_of(serving)),
+            "window": window,
             "spans": list(SPANS),
         }
 
@@ -355,46 +364,59 @@ class Pages:
         }
 
 
-def draw(points: list[Point]) -> dict[str, Any]:
-    """The charts of a page."""
-    times = [point.at for point in points]
-    line = charts.Series
-    return {
-        "Throughput per second": charts.line_chart(
-            "Throughput per second",
-            times,
-            [
-                line("ended", "completed", [point.done for point in points]),
-                line("failed or parked", "failed", [point.failed for point in points]),
-            ],
+def draw(
+    window: Window, points: list[Point | None], marks: Sequence[charts.Mark] = ()
+) -> list[tuple[str, list[charts.Series], Any]]:
+    """The charts of a page: name, lines for the legend, drawing."""
+
+    def line(name: str, kind: str, field: str) -> charts.Series:
+        return charts.Series(name, kind, [getattr(point, field) if point else None for point in points])
+
+    drawn = {
+        "Throughput per second": (
+            charts.plain,
+            [line("completed", "completed", "done"), line("failed or parked", "failed", "failed")],
         ),
-        "Waiting and running": charts.line_chart(
-            "Waiting and running",
-            times,
-            [
-                line("waiting", "pending", [point.waiting for point in points]),
-                line("running", "running", [point.running for point in points]),
-                line("parked", "parked", [point.parked for point in points]),
-            ],
+        "Waiting and running": (
             charts.count,
-        ),
-        "Oldest waiting": charts.line_chart(
-            "Oldest waiting",
-            times,
-            [line("oldest", "parked", [point.oldest for point in points])],
-            charts.seconds,
-        ),
-        "Latency": charts.line_chart(
-            "Latency",
-            times,
             [
-                line("run, median", "running", [point.run_p50 for point in points]),
-                line("run, 95 %", "pending", [point.run_p95 for point in points]),
-                line("wait, 95 %", "parked", [point.wait_p95 for point in points]),
+                line("waiting", "pending", "waiting"),
+                line("running", "running", "running"),
+                line("parked", "parked", "parked"),
             ],
+        ),
+        "Oldest waiting": (charts.seconds, [line("oldest", "parked", "oldest")]),
+        "Latency": (
             charts.seconds,
+            [
+                line("run, median", "running", "run_p50"),
+                line("run, 95 %", "pending", "run_p95"),
+                line("wait, 95 %", "parked", "wait_p95"),
+            ],
         ),
     }
+    return [
+        (name, lines, charts.line_chart(name, window, lines, form, marks))
+        for name, (form, lines) in drawn.items()
+    ]
+
+
+def marks_of(workers: Sequence[WorkerInfo]) -> list[charts.Mark]:
+    """When workers that are there were started, as by a deploy: those within a minute together."""
+    found: list[list[WorkerInfo]] = []
+    for worker in sorted(workers, key=lambda one: one.started_at):
+        if found and worker.started_at - found[-1][0].started_at < DEPLOY:
+            found[-1].append(worker)
+        else:
+            found.append([worker])
+    return [
+        charts.Mark(
+            group[0].started_at,
+            f"{plural(len(group), 'worker')} started, version "
+            + ", ".join(sorted({worker.version for worker in group})),
+        )
+        for group in found
+    ]
 
 
 def batch_bar(batch: BatchRecord) -> Any:
@@ -424,7 +446,7 @@ def _preferences(request: Request) -> dict[str, str]:
     return {name: value if value in PREFERENCES[name] else "" for name, value in kept.items()}
 
 
-def _totals(overview: v.Overview, points: list[Point]) -> dict[str, Any]:
+def _totals(overview: v.Overview, points: list[Point | None]) -> dict[str, Any]:
     domains = overview.domains
     ages = [view.oldest_ready_age for view in domains if view.oldest_ready_age is not None]
     return {
@@ -436,13 +458,15 @@ def _totals(overview: v.Overview, points: list[Point]) -> dict[str, Any]:
         "parked": sum(view.parked for view in domains),
         "completed": sum(view.completed for view in domains),
         "failed": sum(view.failed for view in domains),
-        "latency": points[-1].run_p95 if points else None,
+        "latency": next((point.run_p95 for point in reversed(points) if point), None),
     }
 
 
-def _span(request: Request) -> str:
-    span = request.query_params.get("span", "")
-    return span if span in SPANS else "10m"
+def _window(request: Request) -> Window:
+    """The range of the charts: `span`, or `from` and `to`. Raises InvalidArgumentError."""
+    query = request.query_params
+    moments = [MOMENT.parse(query[name], name) if query.get(name) else None for name in ("from", "to")]
+    return window_of(datetime.now(UTC), query.get("span", ""), *moments)
 
 
 def _query(request: Request, kind: Any) -> Any:

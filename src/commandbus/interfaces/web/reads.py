@@ -7,6 +7,7 @@ import asyncio
 import platform
 import time
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +35,7 @@ from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.stores import Stores
+from commandbus.interfaces.web.windows import window_of
 from commandbus.operations.history import COUNT_MAX, Sample
 from commandbus.operations.lookup import Kind
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
@@ -111,7 +113,8 @@ class Reads:
         )
 
     async def history(self, query: v.HistoryQuery) -> v.History:
-        return v.History(await self.figures.points(query.span, query.domain))
+        points = await self.figures.points(window_of(datetime.now(UTC), query.span), query.domain)
+        return v.History([point for point in points if point is not None])
 
     async def commands(self, query: v.CommandsQuery) -> v.SearchPage:
         bus = await self.stores.reading()

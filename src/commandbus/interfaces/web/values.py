@@ -17,7 +17,7 @@ from commandbus.domain.limits import Limit
 from commandbus.domain.presence import Why, WorkerInfo
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.schedule import ScheduleRecord
-from commandbus.interfaces.web.figures import Point
+from commandbus.interfaces.web.windows import Point
 from commandbus.operations.cases import Case
 from commandbus.operations.redrive import FailureGroup
 from commandbus.store.administration import Finding

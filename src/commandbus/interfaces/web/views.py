@@ -65,6 +65,7 @@ def environment() -> jinja2.Environment:
         "moment": moment,
         "number": number,
         "place": place,
+        "range_end": range_end,
         "short": short,
         "status": status,
         "word": lambda value: STATUS.get(str(value), ("", str(value)))[1],
@@ -88,6 +89,14 @@ def segment(value: object) -> str:
 
 def moment(value: datetime | None) -> str:
     return "" if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def range_end(value: datetime) -> Markup:
+    """A moment of a chart's range, which a script shows in the time zone of the browser."""
+    told = value.astimezone(UTC).strftime("%d %b %H:%M:%S")
+    return Markup('<span data-time="{}" data-step="range">{}</span>').format(
+        int(value.timestamp()), told
+    )
 
 
 def age(value: datetime | None) -> str:

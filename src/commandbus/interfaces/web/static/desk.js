@@ -48,6 +48,7 @@
     choice.addEventListener("change", () => {
       prefer(name, choice.value);
       telling(document);
+      document.dispatchEvent(new CustomEvent("preferred"));
     });
   }
 
@@ -132,8 +133,6 @@
       count();
     });
     document.addEventListener("updated", count);
-    const all = form.querySelector(".choose-all");
-    if (all) all.hidden = false;
     count();
   }
 

@@ -57,8 +57,8 @@
     return selection !== null && !selection.isCollapsed && selection.containsNode(node, true);
   }
 
-  // A bar that a script added, which no page of the server has.
-  const isOurs = (node) => node instanceof Element && node.matches(".news");
+  // What scripts added, and no page of the server has.
+  const isOurs = (node) => node instanceof Element && node.matches(".news, .ours");
 
   const keyOf = (node) => (node instanceof Element ? node.dataset.key || node.id : "");
 
