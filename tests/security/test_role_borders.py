@@ -21,13 +21,13 @@ pytestmark = pytest.mark.postgres
 NAMES = {role: f"border_{role}" for role in (*ROLES, "stranger")}
 ACTIONS = ("select", "insert", "update", "delete", "truncate", "references", "trigger")
 CHANGED_BY_WORKERS = {
-    "queue", "scheduled", "lease", "unique_key", "progress", "sleeper", "tally", "document",
+    "queue", "scheduled", "lease", "unique_key", "progress", "sleeper", "session", "tally", "document",
     "batch_count", "process", "process_step", "recorded_step", "held", "slot", "touch", "bucket",
 }  # fmt: skip
 ADDED_BY_WORKERS = {"command", "outcome", "audit", "domain", "place"}
 READ_BY_WORKERS = {"limit_rule", "migration"}
 KEPT_FROM_ADMINS = {"migration", "ledger_mark"}
-VIEWERS_FUNCTIONS = {"now_us", "place_of", "as_jsonb"}
+VIEWERS_FUNCTIONS = {"now_us", "place_of", "as_jsonb", "ended_sessions"}
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,16 @@ def test_no_object_of_a_caller_takes_part_in_a_function_with_the_owners_rights(
                 f"create operator {evil}.= (leftarg = {kind}, rightarg = {kind},"
                 f" function = {evil}.equal)".encode()
             )
-        for table in ("queue", "command", "mutex", "domain", "unique_key", "outcome", "sleeper"):
+        for table in (
+            "queue",
+            "command",
+            "mutex",
+            "domain",
+            "unique_key",
+            "outcome",
+            "sleeper",
+            "session",
+        ):
             connection.execute(f"create temporary table {table} (domain text, seq bigint)".encode())
         connection.execute(f"set search_path = pg_temp, {evil}, pg_catalog, commandbus".encode())
         for call in CALLS[role]:

@@ -131,7 +131,7 @@ async def work(
 async def present(bus: CommandBus) -> None:
     """A worker that reported itself, as a fleet would show."""
     from commandbus.domain.presence import WorkerInfo
-    from commandbus.operations.insight import report_worker
+    from commandbus.operations.presence import report_worker
 
     now = datetime.now(UTC)
     for number, runtime in enumerate(("asyncio", "asyncio", "threads")):

@@ -22,7 +22,7 @@ from commandbus import (
 from commandbus.domain.presence import WorkerInfo
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
-from commandbus.operations.insight import report_worker
+from commandbus.operations.presence import report_worker
 from tests.web import scene
 
 CORPUS = [

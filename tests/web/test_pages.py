@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from commandbus import CommandBus, TroubleshootingQueue
-from commandbus.operations.insight import report_worker
+from commandbus.operations.presence import report_worker
 from commandbus.records import WorkerInfo
 from tests.web import saga, scene
 from tests.web.visitor import visitor

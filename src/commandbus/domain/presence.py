@@ -6,6 +6,8 @@ from datetime import datetime
 
 import msgspec
 
+from commandbus.domain.process_identity import ProcessIdentity
+
 
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A worker or process router that reported itself lately."""
@@ -29,6 +31,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     child_restarts: int = 0
     child_kills: dict[str, int] = {}
     """By cause: timeout, memory, cancel, stop, lease."""
+    session: str = ""
+    """By which a server knows that its process lives; empty while there is none."""
+    process: ProcessIdentity | None = None
+    """Its process, as other processes of the machine see it."""
 
 
 class WorkerRestart(msgspec.Struct, frozen=True):

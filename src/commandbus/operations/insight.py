@@ -1,19 +1,15 @@
-"""Answers for people: who is at work, and why a command is not."""
+"""Answers for people: why a command is not running."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-
-import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.breaker import BreakerState
 from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
-from commandbus.domain.moment import SECOND, as_datetime
-from commandbus.domain.page import Page
+from commandbus.domain.moment import as_datetime
 from commandbus.domain.presence import Reason, Why, WorkerInfo
 from commandbus.domain.process.values import ENDED as PROCESS_ENDED
 from commandbus.domain.process.values import (
@@ -26,60 +22,13 @@ from commandbus.domain.process.values import (
 from commandbus.errors import CommandNotFoundError
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.commands import only_one, place_of
-from commandbus.operations.pages import list_named
+from commandbus.operations.presence import list_workers
 from commandbus.operations.processes import ProcessRef, StartProcessResult, get_process
 from commandbus.operations.scope import Scope
-from commandbus.store.documents import Document, readable
 from commandbus.store.limiting import HeldAt
-from commandbus.store.op import Op, autocommit
+from commandbus.store.op import Op
 
-KIND = "worker"
-HEARTBEAT = 120.0
-"""Seconds between two reports of a worker."""
-FORGOTTEN_AFTER = 2.5 * HEARTBEAT
 AHEAD_MAX = 10_000
-
-_decoder = msgspec.json.Decoder(WorkerInfo)
-
-
-def report_worker(scope: Scope, info: WorkerInfo, version: int) -> Op[int]:
-    """Say that a worker lives; `version` is what the last report returned, 0 for the first."""
-    now = yield from scope.store.now()
-    info = msgspec.structs.replace(info, seen_at=as_datetime(now))
-    until = now + int(FORGOTTEN_AFTER * SECOND)
-    body = msgspec.json.encode(info).decode()
-    if (yield from scope.store.put_document(Document(KIND, info.name, version, "live", until, body))):
-        return version + 1
-    present = yield from scope.store.get_document(KIND, info.name)
-    return present.version if present else 0
-
-
-@autocommit
-def forget_worker(scope: Scope, name: str) -> Op[None]:
-    """A worker has ended in order."""
-    yield from scope.store.delete_document(KIND, name)
-
-
-def forget_dead_workers(scope: Scope) -> Op[int]:
-    """Drop workers that have not reported themselves for long; returns how many."""
-    dead = yield from scope.store.due_documents(KIND)
-    for document in dead:
-        yield from scope.store.delete_document(KIND, document.key)
-    return len(dead)
-
-
-def list_workers(
-    scope: Scope, *, after: str | None = None, limit: int | None = None
-) -> Op[Page[WorkerInfo]]:
-    """The workers and process routers that reported themselves lately, by name: all, or with `limit` a
-    page at a time."""
-    now = yield from scope.store.now()
-
-    def read(documents: Sequence[Document]) -> list[WorkerInfo]:
-        live = [d for d in documents if d.due_at is not None and d.due_at > now]
-        return readable(live, lambda document: _decoder.decode(document.body))
-
-    return (yield from list_named(scope, KIND, read, after, limit))
 
 
 def why(scope: Scope, command_id: CommandRef | ProcessRef, *, domain: str | None = None) -> Op[Why]:

@@ -13,9 +13,11 @@ import msgspec
 from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.domain.moment import Clock, system_clock
+from commandbus.domain.process_identity import ProcessIdentity
 from commandbus.settings import BusSettings
 from commandbus.store.op import Op
 from commandbus.store.port import Store
+from commandbus.store.process_list import is_seen_alive
 from commandbus.store.records import Capacity, Inserted, NewCommand
 from commandbus.store.sent import SentFigures
 
@@ -40,6 +42,8 @@ class Scope:
     """Nobody else may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
+    is_seen_alive: Callable[[ProcessIdentity], bool | None] = is_seen_alive
+    """Whether a process is in the list of processes; None where this machine cannot know."""
     clock: Clock = system_clock
     """The sender's clock, for expiries that are so many seconds away."""
     sent: SentFigures = field(default_factory=SentFigures)

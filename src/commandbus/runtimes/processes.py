@@ -21,7 +21,7 @@ from commandbus.domain.process.picture import mermaid, svg
 from commandbus.domain.process.values import ProcessRecord, ProcessStatus
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
-from commandbus.operations.insight import forget_worker
+from commandbus.operations.presence import forget_worker
 from commandbus.operations.processes import TIMERS
 from commandbus.services.presence import Presence
 from commandbus.services.process_router import (
@@ -33,6 +33,7 @@ from commandbus.services.process_router import (
 )
 from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
+from commandbus.store.process_list import this_process
 from commandbus.store.wakeup import Waiter
 
 CUT_SECONDS = 1.0
@@ -216,7 +217,7 @@ class RouterBase:
             f"{self.name}-{number}" if number else self.name,
             arm,
             self._metrics,
-            None if number else Presence(self._info()),
+            None if number else Presence(self._info(), self.settings.visibility_timeout),
         )
 
         def woken(source: str, _: float | None) -> None:
@@ -242,6 +243,7 @@ class RouterBase:
             seen_at=now,
             version=VERSION,
             processes=tuple(sorted(self.declarations)),
+            process=this_process(),
         )
 
     def _farewell(self) -> Op[None]:

@@ -14,7 +14,7 @@ from functools import partial
 
 from commandbus.errors import NotOpen
 from commandbus.operations.scope import Scope
-from commandbus.services.base import Confirming, Looking, Service
+from commandbus.services.base import Confirming, Looking, Nudged, Service
 from commandbus.store.session import Engine
 
 logger = logging.getLogger("commandbus.services")
@@ -49,6 +49,8 @@ class ServiceRunner:
         self._thread.join(timeout=seconds)
 
     def _nudge(self, service: Service) -> None:
+        if isinstance(service, Nudged):
+            service.nudged()
         with self._changed:
             self._due[service] = 0.0
             self._changed.notify()

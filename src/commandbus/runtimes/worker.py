@@ -16,7 +16,7 @@ from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import ConfigurationError
 from commandbus.operations.canceling import TOPIC as CANCELLATIONS
-from commandbus.operations.insight import forget_worker
+from commandbus.operations.presence import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
 from commandbus.runtimes.base import BusBase, tracing_module
@@ -30,13 +30,14 @@ from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.services.declarer import Declarer
-from commandbus.services.presence import TOPIC as PRESENCE
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import WorkerOptions, WorkerSettings, settings_of
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
+from commandbus.store.sessions import WORKERS
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
@@ -208,7 +209,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         """Everything that runs in threads or processes of its own, whatever the runtime."""
         check_not_preparing()
         isolated = [found.isolated for found in self.registry if found.isolated is not None]
-        report = partial(self._engine.hub.wake, PRESENCE, None, "children")
+        report = partial(self._engine.hub.wake, WORKERS, None, "children")
         self._children = Children(isolated, lambda: self._core.concurrency, self.metrics, report)
         self._children.start()
         self._execution.isolate(self._children)
@@ -229,6 +230,14 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._closer,
             Cancellations(self.domains, self._on_cancel_requests),
             self._restarts,
+            Reclaimer(
+                self.name,
+                self.domains,
+                self.settings.visibility_timeout,
+                load=lambda: (self.metrics.commands_received, self._core.held),
+                is_recorded=self._is_recorded,
+                rescued=self._on_recovered,
+            ),
             self.settings.visibility_timeout,
             self._bus.settings,
             self._refresh,
@@ -258,6 +267,10 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         self._core.suspects.wary = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)
         return [self._recovery]
+
+    def _is_recorded(self, worker: str) -> bool:
+        recorder = self._execution.recorder
+        return recorder is not None and recorder.is_beside(worker)
 
     def _on_recovered(self, count: int) -> None:
         def add() -> None:

@@ -36,6 +36,15 @@ class Looking(Protocol):
 
 
 @runtime_checkable
+class Nudged(Protocol):
+    """A service that does more when its topic was woken."""
+
+    def nudged(self) -> None:
+        """Its topic was woken; called by any thread, before `look` and `work`."""
+        ...
+
+
+@runtime_checkable
 class Confirming(Protocol):
     """A service that remembers something, which it must not do before it is committed."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from commandbus.domain.presence import WorkerInfo
 from commandbus.operations.cases import forget_cases
-from commandbus.operations.insight import HEARTBEAT, forget_dead_workers, report_worker
+from commandbus.operations.presence import forget_dead_workers, heartbeat, report_worker
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import forget_windows
 from commandbus.store.op import Op, autocommit
+from commandbus.store.sessions import WORKERS
 
 CHANGING = 10.0
 """Seconds until the next report while the figures of a worker change."""
@@ -17,17 +20,18 @@ SWEEP_EVERY = 10
 """Reports between two looks for workers that are gone."""
 
 
-TOPIC = "commandbus.workers"
-
-
 class Presence:
     name = "presence"
-    topic = TOPIC
+    topic = WORKERS
 
     def __init__(
-        self, info: WorkerInfo, refresh: Callable[[WorkerInfo], WorkerInfo] = lambda info: info
+        self,
+        info: WorkerInfo,
+        lease_seconds: float,
+        refresh: Callable[[WorkerInfo], WorkerInfo] = lambda info: info,
     ) -> None:
         self._info = info
+        self._lease_seconds = lease_seconds
         self._refresh = refresh
         """The figures of the worker as they are now."""
         self._version = 0
@@ -36,10 +40,13 @@ class Presence:
     @autocommit
     def work(self, scope: Scope) -> Op[float]:
         before, self._info = self._info, self._refresh(self._info)
-        self._version = yield from report_worker(scope, self._info, self._version)
+        changed = self._info != before
+        self._info = msgspec.structs.replace(self._info, session=scope.store.session)
+        again = heartbeat(scope, self._info, self._lease_seconds)
+        self._version = yield from report_worker(scope, self._info, self._version, again)
         if self._reports % SWEEP_EVERY == 0:
             yield from forget_dead_workers(scope)
             yield from forget_windows(scope)
             yield from forget_cases(scope)
         self._reports += 1
-        return HEARTBEAT if self._info == before else CHANGING
+        return min(CHANGING, again) if changed else again

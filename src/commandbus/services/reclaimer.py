@@ -1,31 +1,132 @@
-"""Notices the end of other workers' leases: an idle worker would learn of it only at its poll interval.
+"""Notices that other workers died, or that their leases ended: an idle worker would learn of it only at
+its poll interval.
 
-It looks once per lease length, so that it sees every lease before it ends, and then exactly when the
-first one ends; taking back is done by the claim that it wakes.
+Without sessions it looks once per lease length, so that it sees every lease before it ends, and then
+exactly when the first one ends; taking back is done by the claim that it wakes.
+
+With a session (see store/sessions.py) it looks twice a second while other workers hold leases, and
+takes back what a worker held whose session has ended. A worker that lives after all has a moment to
+connect again; if it takes longer, its commands are delivered again, and its own outcomes refused. While
+no other worker holds leases it does not look at all: a worker that takes commands announces it every
+few seconds, so that others begin to look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 
+from commandbus.operations.deaths import recover
 from commandbus.operations.scope import Scope
+from commandbus.store.deaths import DeathReport, WorkerDeath
 from commandbus.store.op import Op, Wake
+from commandbus.store.sessions import LEASES, QUIET_SECONDS
+
+logger = logging.getLogger("commandbus.services")
+
+LOOK_SECONDS = 0.5
+ANNOUNCE_SECONDS = 5.0
+"""How often a worker that takes commands announces it."""
+CALM_LOOKS = 5
+"""Looks without leases of others, each after twice the time, until there is none any more. They take
+longer than it takes a busy worker to announce itself again: one look may fall between two leases."""
+GRACE_SECONDS = 1.5
+"""How long a process has to connect again."""
+RECORDER_SECONDS = 5.0
+"""The same where the flight recorder of the worker lies on this machine: it says what had begun."""
 
 
 class Reclaimer:
     name = "reclaimer"
-    topic = "commandbus.leases"
+    topic = LEASES
+    look_seconds = LOOK_SECONDS
 
-    def __init__(self, worker: str, domains: Sequence[str], lease_seconds: float) -> None:
+    def __init__(
+        self,
+        worker: str,
+        domains: Sequence[str],
+        lease_seconds: float,
+        *,
+        load: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        is_recorded: Callable[[str], bool] = lambda worker: False,
+        rescued: Callable[[int], object] = lambda count: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._worker = worker
         self._domains = domains
         self._seconds = lease_seconds
+        self._load = load
+        """How many commands the worker has taken, and how many it holds."""
+        self._is_recorded = is_recorded
+        """Whether a flight recorder of that worker lies where this process looks."""
+        self._rescued = rescued
+        self._monotonic = monotonic
+        self._hints, self._calm = 0, 0
+        self._look_at = self._announce_at = float("-inf")
+        self._taken = 0
+        self._lost: dict[str, float] = {}
+        """Since when the session of a worker is known to have ended."""
+        self._report: tuple[str, DeathReport] | None = None
+
+    def nudged(self) -> None:
+        """Other workers may hold leases; may be called by any thread."""
+        self._hints += 1
+        self._calm = 0
+        self._look_at = float("-inf")
+
+    def look(self) -> bool:
+        now = self._monotonic()
+        return now >= self._look_at or self._is_to_announce(now)
+
+    def _is_to_announce(self, now: float) -> bool:
+        taken, held = self._load()
+        return now >= self._announce_at and (held > 0 or taken != self._taken)
 
     def work(self, scope: Scope) -> Op[float]:
-        ends_in = yield from scope.store.next_lease_end(self._worker)
-        if ends_in is None:
-            return self._seconds
-        if ends_in <= 0:
+        self._report = None
+        now, hints = self._monotonic(), self._hints
+        if scope.store.session and self._is_to_announce(now):
+            self._taken, self._announce_at = self._load()[0], now + ANNOUNCE_SECONDS
+            yield from scope.store.announce(LEASES)
+        if now < self._look_at:
+            return LOOK_SECONDS
+        found = yield from scope.store.foreign_leases(self._worker)
+        dead = self._dead(found.lost, now)
+        if dead is not None:
+            cause = f"The connection of its worker {dead} to the server was closed"
+            report = yield from recover(scope, WorkerDeath(dead, cause, complete=False))
+            self._report = dead, report
+            return 0.0
+        if found.ends_in is not None and found.ends_in <= 0:
             for domain in self._domains:
                 yield Wake(domain)
-        return min(self._seconds, max(0.25, ends_in))
+        if not scope.store.session:
+            seconds = self._seconds if found.ends_in is None else max(0.25, found.ends_in)
+            return min(self._seconds, seconds)
+        self._calm = 0 if found.ends_in is not None else self._calm + 1
+        if hints == self._hints:
+            calm = self._calm >= CALM_LOOKS
+            self._look_at = now + (QUIET_SECONDS if calm else LOOK_SECONDS * 2**self._calm)
+        return LOOK_SECONDS
+
+    def _dead(self, lost: Sequence[str], now: float) -> str | None:
+        """A worker whose process had the time to connect again, and did not. One that was tried comes
+        last the next time."""
+        self._lost = {worker: self._lost.get(worker, now) for worker in lost}
+        for worker, since in sorted(self._lost.items(), key=lambda item: item[1]):
+            grace = RECORDER_SECONDS if self._is_recorded(worker) else GRACE_SECONDS
+            if now - since >= grace:
+                self._lost[worker] = now - grace
+                return worker
+        return None
+
+    def confirm(self) -> None:
+        if self._report is None:
+            return
+        worker, report = self._report
+        self._report = None
+        self._rescued(report.crashed + report.released)
+        logger.warning(
+            "the connection of worker %s was closed: %d commands count a crash", worker, report.crashed
+        )

@@ -20,5 +20,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Commands can be held back: by groups, limits and required tags."""
     ageing: bool = True
     """Waiting can make a command more urgent."""
+    one_machine: bool = False
+    """All processes of the store are on one machine: its list of processes says which of them live."""
     handler_transactions: bool = False
     """A handler may be transactional: its effects and its outcome commit together."""

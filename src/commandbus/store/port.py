@@ -44,6 +44,7 @@ from commandbus.store.records import (
     WaitingEdit,
 )
 from commandbus.store.searching import LookedUp, Noun
+from commandbus.store.sessions import SessionStore
 
 
 class CommandStore(Protocol):
@@ -193,11 +194,6 @@ class ReadStore(Protocol):
         """How the newest commands that ended fared, by sequence."""
         ...
 
-    def next_lease_end(self, worker: str) -> Op[float | None]:
-        """Seconds until the first lease of another worker ends, 0 or less when it has; None when there
-        is none."""
-        ...
-
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         """How many ready commands of the domain come before this one, counted no further than the
         limit."""
@@ -263,6 +259,7 @@ class Store(
     ProcessStore,
     RecordedStore,
     LimitStore,
+    SessionStore,
     CheckStore,
     Protocol,
 ):

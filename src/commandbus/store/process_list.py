@@ -17,6 +17,8 @@ def is_seen_alive(process: ProcessIdentity) -> bool | None:
     if not process.is_listed_with(this_process()):
         return None
     state, started = state_of(process.pid)
+    if state == "X" and not (PROC / "1").exists():
+        return None  # processes of other users are hidden
     return started == process.started and state not in "ZX"
 
 

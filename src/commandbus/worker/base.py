@@ -31,6 +31,7 @@ from commandbus.errors import (
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake, autocommit
+from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
@@ -253,6 +254,7 @@ class WorkerBase:
             seen_at=now,
             version=VERSION,
             tags=self.settings.tags,
+            process=this_process(),
         )
 
     def _refresh(self, info: WorkerInfo) -> WorkerInfo:

@@ -168,6 +168,10 @@ class FlightRecorder:
             if not self._unrecorded:
                 self._map[UNRECORDED] = 0
 
+    def is_beside(self, worker: str) -> bool:
+        """Whether the recorder of that worker lies where this one does."""
+        return os.path.exists(self.path.parent / f"{worker}{SUFFIX}")  # noqa: PTH110 - any name will do
+
     def close(self) -> None:
         """The worker has ended in order. Threads that were left behind may write to the map for as
         long as they like: nobody reads it any more."""

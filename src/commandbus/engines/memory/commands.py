@@ -53,7 +53,11 @@ from commandbus.store.trail import Kept
 
 class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesses, MemoryGates):
     capabilities = Capabilities(
-        durable=False, many_processes=False, caller_transactions=False, needs_migration=False
+        durable=False,
+        many_processes=False,
+        caller_transactions=False,
+        needs_migration=False,
+        one_machine=True,
     )
 
     def __init__(self, clock: Clock) -> None:

@@ -40,10 +40,11 @@ from commandbus.store.searching import (
     pruned,
     value_at,
 )
+from commandbus.store.sessions import ForeignLeases, Sessionless
 from commandbus.store.trail import Facts, compose, shown
 
 
-class MemoryReads:
+class MemoryReads(Sessionless):
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
         self._clock = clock
@@ -294,11 +295,11 @@ class MemoryReads:
             operator_actions=operator_actions(tally),
         )
 
-    def next_lease_end(self, worker: str) -> Op[float | None]:
+    def foreign_leases(self, worker: str) -> Op[ForeignLeases]:
         yield from ()
         leases = self._state.leases.values()
         first = min((lease.until for lease in leases if lease.worker != worker), default=None)
-        return None if first is None else (first - self._clock()) / SECOND
+        return ForeignLeases(None if first is None else (first - self._clock()) / SECOND)
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         yield from ()

@@ -3,7 +3,10 @@
 The thread serves both runtimes, and a blocked event loop cannot stop it. It connects when the first
 worker of this process claims; says when its connection is lost, and after every reconnect, that all
 should look once, because nothing is heard in between; and does nothing else on its connection but a
-sign of life every two minutes.
+sign of life every ten minutes.
+
+The connection is also the session of its process (see store/sessions.py): it holds an advisory lock,
+which the server releases when the process is gone. TCP keep-alive tells either side when the other is.
 
 Every role that may connect to the database can notify any channel. So a payload is a hint of bounded
 size and nothing more, and no notification and no error ends the thread.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import select
 import socket
 import threading
@@ -22,7 +26,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import RawCursor, sql
+from psycopg import RawCursor, errors, sql
 from psycopg.pq.misc import PGnotify
 
 from commandbus.domain.moment import SECOND
@@ -33,6 +37,7 @@ from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
 from commandbus.engines.postgres.watch import Watch, shut_down
+from commandbus.store.sessions import LEASES, WORKERS
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
 logger = logging.getLogger("commandbus.postgres")
@@ -46,6 +51,9 @@ FAREWELL_SECONDS = 1.0
 """Nobody waits longer for a server that is told that its client goes."""
 DEAF_SECONDS = 10.0
 """A listener that has been without a connection for so long makes its workers DEGRADED."""
+HINT_SECONDS = 0.5
+"""So long after other processes announced something, they may hold leases."""
+KEY_BITS = 62
 PAYLOAD_MAX = 200
 DIGITS_MAX = 15
 """No payload of the bus is longer, and no due time that a worker waits for is further away."""
@@ -150,6 +158,7 @@ class Listener:
     def _lost(self, error: Exception) -> None:
         listened = self._sleepers.listening.is_set()
         self._sleepers.listening.clear()
+        self._sleepers.session = ""
         self._sleepers.forget()
         self._sleepers.missed = True
         self.failures += 1
@@ -159,6 +168,8 @@ class Listener:
         if listened and not self._stopping:
             # Whoever waits would hear nothing of a server that is away before its next poll.
             self._hub.wake_all("lost")
+            for topic in (WORKERS, LEASES):
+                self._hub.wake(topic, None, "lost")
 
     def _may_connect(self) -> bool:
         """Whether the work has its connections, after waiting for that for a moment."""
@@ -188,8 +199,11 @@ class Listener:
         self._execute(connection, sql.SQL("listen {}").format(channel))
         self._heard = set()
         self._listen_to_others(connection)
+        self._sleepers.session = self._hold_session(connection)
         self._deaf_since = None
         self._sleepers.listening.set()
+        if self._sleepers.session:
+            self._hub.wake(WORKERS, None, "session")
         if self._sleepers.missed:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
             # sleeps: all look once, and those who find nothing say anew that they sleep.
@@ -211,15 +225,32 @@ class Listener:
             connection.pgconn.consume_input()
             while (heard := connection.pgconn.notifies()) is not None:
                 self._notified(heard)
+        self._execute(connection, self._sql.end_session, [self._process])
         self._execute(connection, self._sql.forget_sleepers, [self._process])
 
-    def _execute(self, connection: psycopg.Connection[Any], query: Any, params: Any = ()) -> None:
+    def _hold_session(self, connection: psycopg.Connection[Any]) -> str:
+        """Let the server know this process by its connection; returns the name of the session. None
+        behind a pooler, whose connections outlive their clients, and whose backends are not those that
+        it names; nor with a role that serves no worker."""
+        ((backend,),) = self._execute(connection, "select pg_backend_pid()").fetchall()
+        if backend != connection.info.backend_pid:
+            return ""
+        key = secrets.randbits(KEY_BITS)
+        try:
+            held = self._execute(connection, self._sql.hold_session, [self._process, key]).fetchall()
+        except errors.InsufficientPrivilege:
+            return ""
+        return self._process if held else ""
+
+    def _execute(
+        self, connection: psycopg.Connection[Any], query: Any, params: Any = ()
+    ) -> psycopg.Cursor[Any]:
         """A connection that has lost its server must not keep us: neither from listening on another
         one nor from ending."""
         seconds = FAREWELL_SECONDS if self._stopping else ANSWER_SECONDS
         self._watch.begin(connection, Urgent(str(query), seconds=seconds))
         try:
-            connection.execute(query, params or None)
+            return connection.execute(query, params or None)
         finally:
             self._watch.end(connection)
 
@@ -237,6 +268,8 @@ class Listener:
         domain, origin, due_in = announced(payload)
         if origin != self._process:
             self._hub.wake(domain, due_in, "notify", everyone=origin.endswith("*"))
+            if domain != LEASES and not due_in:  # another process may be about to claim it
+                self._again.setdefault(LEASES, time.monotonic() + HINT_SECONDS)
 
     def _listen_to_others(self, connection: psycopg.Connection[Any]) -> None:
         if select.select([self._door], [], [], 0)[0] and not self._stopping:

@@ -79,7 +79,8 @@ class Operators(Part):
     def announce(self, topic: str) -> Op[None]:
         if self._context.notify:
             channel = channel_of(self._context.schema)
-            yield Statement("select pg_notify($1::text, $2::text)", (channel, f"{topic} "))
+            query = "select pg_notify($1::text, concat($2::text, ' ', $3::text))"
+            yield Statement(query, (channel, topic, ORIGIN))
         yield Wake(topic)
 
     def resolve(self, domain: str, command_id: UUID, action: OperatorAction) -> Op[None]:

@@ -32,6 +32,7 @@ from commandbus.store.records import (
     operator_actions,
 )
 from commandbus.store.searching import LookedUp, Noun, Prunable, pruned
+from commandbus.store.sessions import ForeignLeases
 from commandbus.store.trail import compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
@@ -180,9 +181,15 @@ class Reader(Part):
         (row,) = yield Read(self._sql.stats, (domain, cap))
         return Depth(*row)
 
-    def next_lease_end(self, worker: str) -> Op[float | None]:
-        ends_in = scalar((yield Read(self._sql.next_lease_end, (worker,))))
-        return None if ends_in is None else float(ends_in) / SECOND
+    def foreign_leases(self, worker: str) -> Op[ForeignLeases]:
+        ((ends_in, lost),) = yield Read(self._sql.foreign_leases, (worker,))
+        return ForeignLeases(None if ends_in is None else float(ends_in) / SECOND, tuple(lost))
+
+    def ended_sessions(self, sessions: Sequence[str]) -> Op[set[str]]:
+        if not sessions:
+            return set()
+        rows = yield Read(self._sql.ended_sessions, (texts(sessions),))
+        return {process for (process,) in rows}
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         return int(scalar((yield Read(self._sql.ahead, (domain, priority, seq, limit)))))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 
-ASLEEP_SECONDS = 300.0
+from commandbus.store.sessions import QUIET_SECONDS
+
+ASLEEP_SECONDS = 3 * QUIET_SECONDS
 """How long a statement of being asleep holds; the listener renews it."""
-RENEW_SECONDS = 120.0
+RENEW_SECONDS = QUIET_SECONDS
 BUSY_SECONDS = 0.2
 """Busy for so long without a pause: no longer asleep."""
 LISTEN_SECONDS = 2.0
@@ -26,6 +28,8 @@ class Sleepers:
 
     def __init__(self) -> None:
         self.listening = threading.Event()
+        self.session = ""
+        """By which the server knows that this process lives: its name, while it listens directly."""
         self.missed = False
         """Somebody wanted to fall asleep and could not, because this process does not listen."""
         self._asleep: set[str] = set()

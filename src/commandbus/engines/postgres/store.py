@@ -80,6 +80,10 @@ class PostgresStore:
         self._offer_transport(self.transport)
         self._offer_common(self._batches, Documents(self.context), Processes(self.context))
 
+    @property
+    def session(self) -> str:
+        return self.sleepers.session
+
     def _transport(self) -> Transport:
         return tables(self.context, self._batches)
 
@@ -122,7 +126,8 @@ class PostgresStore:
         self.look_up = reader.look_up
         self.search_audit = reader.search_audit
         self.recent_runs = reader.recent_runs
-        self.next_lease_end = reader.next_lease_end
+        self.foreign_leases = reader.foreign_leases
+        self.ended_sessions = reader.ended_sessions
         self.count_ahead = reader.count_ahead
         self.domains = reader.domains
         self.prune = reader.prune

@@ -36,6 +36,7 @@ from commandbus.store.records import (
     operator_actions,
 )
 from commandbus.store.searching import LookedUp, Noun, Prunable, escaped_like, pruned
+from commandbus.store.sessions import ForeignLeases, Sessionless
 from commandbus.store.settling import Member
 from commandbus.store.sql_files import load
 from commandbus.store.trail import Facts, compose, shown
@@ -51,7 +52,7 @@ FEW = 2_000
 Running = dict[int, tuple[str, int, Member]]
 
 
-class SqliteReads:
+class SqliteReads(Sessionless):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
@@ -194,9 +195,9 @@ class SqliteReads:
             operator_actions=operator_actions(tally),
         )
 
-    def next_lease_end(self, worker: str) -> Op[float | None]:
+    def foreign_leases(self, worker: str) -> Op[ForeignLeases]:
         until = scalar((yield Statement(SQL.next_lease_end, (worker,))))
-        return None if until is None else (until - self._clock()) / SECOND
+        return ForeignLeases(None if until is None else (until - self._clock()) / SECOND)
 
     def count_ahead(self, domain: str, priority: int, seq: int, limit: int) -> Op[int]:
         return int(scalar((yield Statement(SQL.ahead, (domain, priority, seq, limit)))))

@@ -77,7 +77,11 @@ _PROMOTE_MAX = 10_000
 
 class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcesses):
     capabilities = Capabilities(
-        durable=True, many_processes=True, caller_transactions=True, needs_migration=False
+        durable=True,
+        many_processes=True,
+        caller_transactions=True,
+        needs_migration=False,
+        one_machine=True,
     )
 
     def __init__(self, clock: Clock) -> None:

@@ -22,6 +22,7 @@ from commandbus.operations import (
     insight,
     limits,
     lookup,
+    presence,
     processes,
     queues,
     redrive,
@@ -114,7 +115,7 @@ class CommandBus(BusBase, _Sending):
     list_domains = awaiting(queues.list_domains, read=True)
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
-    list_workers = awaiting(insight.list_workers, read=True)
+    list_workers = awaiting(presence.list_workers, read=True)
     get_history = awaiting(history.get_history, read=True)
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)

@@ -22,6 +22,7 @@ from commandbus.operations import (
     insight,
     limits,
     lookup,
+    presence,
     processes,
     queues,
     redrive,
@@ -114,7 +115,7 @@ class SyncCommandBus(BusBase, _Sending):
     list_domains = blocking(queues.list_domains, read=True)
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
-    list_workers = blocking(insight.list_workers, read=True)
+    list_workers = blocking(presence.list_workers, read=True)
     get_history = blocking(history.get_history, read=True)
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)

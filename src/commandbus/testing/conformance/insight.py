@@ -9,11 +9,13 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.command import SendRequest
 from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.process_identity import ProcessIdentity
 from commandbus.errors import (
     BreakerOpen,
     CommandNotFoundError,
@@ -22,8 +24,10 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations.insight import FORGOTTEN_AFTER, report_worker
+from commandbus.operations.presence import MISSED_MAX, heartbeat, report_worker
 from commandbus.services.presence import Presence
+from commandbus.store.process_list import this_process
+from commandbus.store.sessions import QUIET_SECONDS
 from commandbus.testing.conformance.helpers import AT_ONCE, park, registry_of, require
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
@@ -230,15 +234,41 @@ class WorkersSuite:
         with bus.run_worker(registry_of(ship=lambda command, context: None)):
             (first,) = eventually(lambda: bus.call(bus.bus.list_workers))
             # Longer than a worker may be silent: only a new report lists it again.
-            bus.advance(FORGOTTEN_AFTER + 1)
+            bus.advance(MISSED_MAX * QUIET_SECONDS + 1)
             bus.engine.hub.wake(Presence.topic, None, "test")
             (second,) = eventually(lambda: bus.call(bus.bus.list_workers))
         assert second.seen_at > first.seen_at
         assert (second.name, second.started_at) == (first.name, first.started_at)
 
     def test_two_reports_come_within_the_time_that_a_worker_may_be_silent(self, bus: Harness) -> None:
-        pause = bus.run(Presence(bus.worker()._presence(bus.runtime)).work(bus.bus.scope))
-        assert 0 < 2 * pause < FORGOTTEN_AFTER
+        scope, info = bus.bus.scope, bus.worker()._presence(bus.runtime)
+        pause = bus.run(Presence(info, 30.0).work(scope))
+        assert pause == heartbeat(scope, info, 30.0)
+        bus.advance(2 * pause)
+        assert [one.name for one in bus.call(bus.bus.list_workers)] == [info.name]
+        bus.advance(pause)
+        assert not bus.call(bus.bus.list_workers)
+
+    def test_a_worker_whose_process_is_not_in_the_list_of_processes_is_gone(self, bus: Harness) -> None:
+        process = this_process()
+        if not process.started:
+            pytest.skip("this machine has no list of processes")
+        dead = msgspec.structs.replace(process, started=process.started + 1)
+        info = msgspec.structs.replace(bus.worker()._presence(bus.runtime), process=dead)
+        bus.run(report_worker(bus.bus.scope, info, 0))
+        assert not bus.call(bus.bus.list_workers)
+        assert codes(bus, bus.send()) == ["NO_WORKER"]
+
+    def test_a_worker_of_another_machine_is_there_until_its_reports_are_missing(
+        self, bus: Harness
+    ) -> None:
+        far = ProcessIdentity(1, 1, "another boot", "another namespace", "another host")
+        info = msgspec.structs.replace(bus.worker()._presence(bus.runtime), process=far)
+        again = heartbeat(bus.bus.scope, info, 30.0)
+        bus.run(report_worker(bus.bus.scope, info, 0, again))
+        assert len(bus.call(bus.bus.list_workers)) == 1
+        bus.advance(again * MISSED_MAX)
+        assert not bus.call(bus.bus.list_workers)
 
     def test_a_running_router_is_listed_and_answers_why_a_reply_waits(self, bus: Harness) -> None:
         with bus.run_router(BookTrip, concurrency=2) as router:

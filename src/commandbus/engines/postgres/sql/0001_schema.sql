@@ -156,6 +156,17 @@ create unlogged table commandbus.sleeper (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
         autovacuum_vacuum_cost_delay = 0);
 
+-- The connection by which others know that a process lives: the one that listens. It holds an advisory
+-- lock as long as it is open. Every role can hold any advisory lock, so only the backend that is named
+-- here counts, and the key is drawn again with every connection. It need not survive a crash, which ends
+-- all connections.
+create unlogged table commandbus.session (
+    process text primary key,
+    pid     integer not null,
+    key     bigint not null,
+    server  timestamptz not null
+) with (fillfactor = 50);
+
 -- Small named states that processes share; what they mean is decided above the store.
 create table commandbus.document (
     kind    text not null,
@@ -318,6 +329,23 @@ create function commandbus.new_id() returns uuid
         lpad(to_hex((commandbus.now_us() / 1000)), 12, '0')
         || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14, 3)
         || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::uuid;
+
+-- Which of these processes (a text of an array) are not known to live. `certain`: their connection was one
+-- with this server, since its last start, and is closed. Otherwise the server has forgotten them: it was
+-- replaced, or started again more than a minute ago, in which time a living process connects again.
+create function commandbus.ended_sessions(processes text)
+    returns table (process text, certain boolean)
+    language sql volatile
+as $$
+    select w.process, s.process is not null
+    from unnest($1::text[]) as w (process)
+    left join commandbus.session s
+        on s.process = w.process and s.server = pg_postmaster_start_time()
+    left join pg_catalog.pg_locks l on l.locktype = 'advisory' and l.granted and l.pid = s.pid
+        and l.classid = (s.key >> 32)::oid and l.objid = (s.key & 4294967295)::oid and l.objsubid = 1
+    where l.pid is null
+        and (s.process is not null or clock_timestamp() > pg_postmaster_start_time() + interval '1 minute')
+$$;
 
 -- Seconds as microseconds. What a bigint cannot hold, infinity included, is cut off where it is still
 -- out of every range that is allowed.

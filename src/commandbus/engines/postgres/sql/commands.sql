@@ -231,6 +231,27 @@ where pg_try_advisory_xact_lock(commandbus.wake_key($1::text))
 on conflict (domain, process) do update set until = excluded.until
 returning 1
 
+-- name: hold_session
+-- The connection that executes this speaks for its process from now on; no row when it cannot. Processes
+-- that ended without a word sleep no more, and are forgotten when no worker is known that was theirs.
+with ended as materialized (
+    select process from commandbus.ended_sessions(
+        array(select s.process from commandbus.session s where s.process <> $1::text)::text)),
+forgotten as (
+    delete from commandbus.session s using ended e where s.process = e.process and not exists (
+        select 1 from commandbus.document d
+        where d.kind = 'worker' and commandbus.as_jsonb(d.body) ->> 'session' = s.process)),
+awake as (delete from commandbus.sleeper s using ended e where s.process = e.process)
+insert into commandbus.session (process, pid, key, server)
+select $1::text, pg_backend_pid(), $2::bigint, pg_postmaster_start_time()
+where pg_try_advisory_lock($2::bigint)
+on conflict (process) do update
+set pid = excluded.pid, key = excluded.key, server = excluded.server
+returning pid
+
+-- name: end_session
+delete from commandbus.session where process = $1::text
+
 -- name: awaken
 -- No longer asleep: senders may spare themselves the notifications.
 delete from commandbus.sleeper

@@ -135,8 +135,20 @@ cross join (select count(*), min(q.available_at) as oldest from commandbus.place
     join commandbus.queue q on q.domain = commandbus.place_of(p.domain, p.requires)
     where p.domain = $1::text) t
 
--- name: next_lease_end
-select min(until) - commandbus.now_us() from commandbus.lease where worker <> $1::text
+-- name: foreign_leases
+-- When the first lease of another worker ends; and the workers with leases whose connection is closed.
+select min(l.until) - commandbus.now_us(), coalesce(array_agg(distinct l.worker) filter (
+    where l.worker = any (array(
+        select d.key from commandbus.document d
+        join commandbus.ended_sessions(array(
+            select distinct commandbus.as_jsonb(d.body) ->> 'session' from commandbus.document d
+            where d.kind = 'worker' and d.key in (select l.worker from commandbus.lease l))::text) e
+            on e.process = commandbus.as_jsonb(d.body) ->> 'session'
+        where d.kind = 'worker' and e.certain))), '{}')
+from commandbus.lease l where l.worker <> $1::text
+
+-- name: ended_sessions
+select process from commandbus.ended_sessions($1::text)
 
 -- name: ahead
 -- Along the index, and no further than anyone wants to know.

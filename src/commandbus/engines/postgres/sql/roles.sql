@@ -34,7 +34,7 @@ grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit
 grant select on commandbus.limit_rule to :worker;
 grant update (gated) on commandbus.domain to :worker;
 grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, commandbus.lease,
-    commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.tally,
+    commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.session, commandbus.tally,
     commandbus.document, commandbus.batch_count, commandbus.process, commandbus.process_step,
     commandbus.recorded_step, commandbus.held, commandbus.slot, commandbus.touch,
     commandbus.bucket to :worker;
@@ -80,7 +80,8 @@ create policy worker_adds on commandbus.audit for insert to :worker
 
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
-grant execute on function commandbus.now_us, commandbus.place_of, commandbus.as_jsonb to :viewer;
+grant execute on function commandbus.now_us, commandbus.place_of, commandbus.as_jsonb,
+    commandbus.ended_sessions to :viewer;
 
 -- An admin is an operator: may change and purge all data, but no table.
 grant select, insert, update, delete, truncate on all tables in schema :schema to :admin;
