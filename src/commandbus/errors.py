@@ -260,7 +260,7 @@ class PermanentCommandError(HandlerError):
 
 
 class BusinessRuleException(HandlerError):  # noqa: N818 - public name
-    """The business says no: the command ends FAILED, its sender is told, no operator is asked."""
+    """The business says no: the command ends FAILED, its sender gets the reply, it is not parked."""
 
 
 class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
@@ -278,7 +278,7 @@ class Snooze(CommandBusError):  # noqa: N818 - a request, not a mistake
 
 class CommandCanceled(CommandBusError):  # noqa: N818 - an end, not a mistake
     """Raised by a handler to end its command as CANCELED; by `context.raise_if_canceled()` when
-    somebody asked for that."""
+    a cancellation was requested."""
 
     def __init__(self, reason: str = "canceled by its handler") -> None:
         super().__init__(reason)

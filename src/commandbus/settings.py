@@ -65,7 +65,7 @@ class BusSettings:
     """Seals the chain over what operators did (see `verify_audit`); at least 32 characters that are not
     in the store. Every program in which operators act needs the same one."""
     escalate_after: Duration | None = None
-    """After so long a parked command that nobody has decided is put on record and logged, once."""
+    """After so long a command that is still parked is recorded and logged, once."""
     escalate_to: str | None = None
     """The domain that is sent a command about each of them; None for none."""
 
@@ -135,7 +135,7 @@ class WorkerSettings:
     timer_grace: float = 0.0
     """An idle worker looks this long after a due time: what is due soon after is claimed with it."""
     recycle_after: int | None = None
-    """Stop by itself after so many commands, for a supervisor to start it anew; None means never."""
+    """Stop by itself after so many commands, for a supervisor to restart it; None means never."""
     shutdown_timeout: float = SHUTDOWN_SECONDS
     """How long stop() lets running handlers finish."""
     statement_timeout: float | None = None

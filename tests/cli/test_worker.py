@@ -327,7 +327,7 @@ def test_a_worker_follows_its_code(folder: Path, url: str, bus: SyncCommandBus) 
         worker.wait_for("serves mail, shop")
         assert bus.wait(bus.send("shop", "Wait", 0).command_id, 20).result == "waited"
         (folder / "shop.py").write_text(APP.replace("waited", "waited no more"))
-        worker.wait_for("shop.py changed: starting the worker anew")
+        worker.wait_for("shop.py changed: restarting the worker")
         worker.wait_for("serves mail, shop")
         assert bus.wait(bus.send("shop", "Wait", 0).command_id, 20).result == "waited no more"
         worker.signal()

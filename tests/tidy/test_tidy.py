@@ -28,6 +28,8 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home/\w+|Users/\w+)/")
 FOREIGN_WORD = re.compile(
     r"(?:(?<![A-Za-z])[jJ]|(?<=[a-z])J)obs?(?![a-z])|(?<![A-Za-z])JOBS?(?![A-Za-z])"
 )
+# Persons for machines, and words that a reader of technical English stumbles over.
+ODD_WORD = re.compile(r"\b(whoever|somebody|everybody|anybody|anew|glance)\b", re.IGNORECASE)
 QUOTED = re.compile(r"`[^`]*`|\S+\.db\b")
 
 CHECKING_CALL = re.compile(r"^_*(assert|check|expect|verify|raises|warns|fail|deprecated_call)")
@@ -163,6 +165,20 @@ def test_every_broad_except_has_a_reason() -> None:
         if not any("#" in line for line in lines[node.lineno - 1 : node.lineno + 1])
     ]
     assert not found, report("Say in a comment at the except why anything may be caught.", found)
+
+
+def test_prose_is_plain() -> None:
+    code = [path for suffix in (".py", ".sql", ".html") for path in files_below(SOURCE, suffix=suffix)]
+    # Decisions are records of their time, and the page of the laboratory is made from its runs.
+    docs = [
+        path
+        for path in [*files_below(ROOT / "docs", suffix=".md"), *ROOT.glob("*.md")]
+        if "decisions" not in path.parts and path.stem != "reliability"
+    ]
+    found = lines_matching(ODD_WORD, [*code, *docs])
+    assert not found, report(
+        "Say which worker, process, operator or caller; say again, restart or check.", found
+    )
 
 
 def test_one_word_per_concept() -> None:

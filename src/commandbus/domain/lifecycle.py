@@ -41,7 +41,7 @@ class Transition(StrEnum):
 
 
 class ReplyOutcome(StrEnum):
-    """What the sender of a command is told at its end."""
+    """The outcome that the sender of a command gets."""
 
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"

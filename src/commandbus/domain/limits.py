@@ -18,7 +18,7 @@ from commandbus.domain.names import as_name
 from commandbus.errors import InvalidArgumentError
 
 PASS_MAX = 1_000
-"""Commands that one gate lets pass at a time, so that nobody waits long for the others."""
+"""Commands that one gate lets pass at a time, so that no transaction takes long."""
 COALESCE_SECONDS = 0.05
 """A rate gate opens for several commands at once rather than more often than this."""
 CONCURRENCY_MAX = 1_000_000

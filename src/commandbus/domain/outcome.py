@@ -62,7 +62,7 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Canceled(msgspec.Struct, frozen=True):
-    """Somebody asked for it while it ran, or its handler decided so."""
+    """It was requested while it ran, or its handler decided so."""
 
     reason: str
     actor: str | None = None

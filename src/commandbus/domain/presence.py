@@ -38,7 +38,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
 
 class WorkerRestart(msgspec.Struct, frozen=True):
-    """A worker began anew, because its watchdog found it CRITICAL."""
+    """A restart of a worker, because its watchdog found it CRITICAL."""
 
     worker: str
     host: str

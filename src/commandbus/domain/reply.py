@@ -1,4 +1,4 @@
-"""Replies: what the sender of a command is told at its end.
+"""Replies: what the sender of a command gets at its end.
 
 A reply is itself a command, sent to the domain that `reply_to` names, in the transaction that ends the
 first one. So it is as durable, is claimed and retried like any other, and other programs can read it.

@@ -33,7 +33,7 @@ _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Misfire(StrEnum):
-    """What happens to slots that passed while nobody was there to send."""
+    """What happens to slots that passed while no worker ran."""
 
     SKIP = "skip"
     """They are dropped."""

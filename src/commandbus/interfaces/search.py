@@ -68,8 +68,9 @@ class Search(msgspec.Struct, frozen=True):
 
 
 class Look:
-    """Looks further and further back until a page is full or the time is up. Whoever can ask the store
-    passes `asked()` to `query_commands` and hands in the answer, until there is nothing to ask."""
+    """Looks further and further back until a page is full or the time is up. A caller with a store
+    passes `asked()` to `query_commands` and hands in the answer, until there is nothing to
+    ask."""
 
     def __init__(
         self,

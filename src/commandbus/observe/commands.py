@@ -1,5 +1,5 @@
 """What a worker's commands came to, by type: counts and distributions. Nothing is counted unless
-somebody asked for it."""
+a person or program requested it."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class _Listeners:
 
     def __bool__(self) -> bool:
         if not self._found and (now := time.monotonic()) >= self._look_at:
-            nobody = (ProxyTracerProvider, NoOpTracerProvider)
-            self._found = not isinstance(trace.get_tracer_provider(), nobody)
+            unset = (ProxyTracerProvider, NoOpTracerProvider)
+            self._found = not isinstance(trace.get_tracer_provider(), unset)
             self._look_at = now + LOOK_SECONDS
         return self._found
 
@@ -71,8 +71,8 @@ def _tracer() -> trace.Tracer:
 
 
 class _Dropped(NonRecordingSpan):
-    """The span of whatever belongs to no sampled trace. There is one for all, so it is somebody else
-    for everyone who asks: what is never recorded needs no name, and must not look like one trace."""
+    """The span of everything outside a sampled trace. There is one for all, and it compares as another
+    for each caller: it is never recorded, so it needs no name, and must not look like one trace."""
 
     def __init__(self) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)

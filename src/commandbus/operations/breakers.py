@@ -75,7 +75,7 @@ def reset_breaker(scope: Scope, target: str, *, reason: str | None = None) -> Op
 
 
 class Shared(msgspec.Struct):
-    """What was told to the fleet and heard from it; to be believed when it is committed."""
+    """What was sent to the fleet and received from it; to be believed when it is committed."""
 
     told: list[Change] = []
     heard: list[tuple[str, int, BreakerState, float]] = []

@@ -2,7 +2,7 @@
 
 The request is a document beside the command, so it survives crashes: it reaches the worker that runs
 the command by a notification, or with the next renewal of its lease; and when the command comes back
-to wait, whoever looks first ends it. It is dropped when the command has ended, however it did.
+to wait, the first worker that looks ends it. It is dropped when the command has ended, however it did.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
                 yield from scope.store.cancel(
                     asked.domain, asked.command_id, asked.request.reason, asked.request.actor
                 )
-            except InvalidOperationError:  # somebody began with it just now
+            except InvalidOperationError:  # a worker began with it just now
                 running[records[0].sequence] = asked.request
                 continue
             yield from commands.reply_to_sender(scope, asked.domain, asked.command_id)

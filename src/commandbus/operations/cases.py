@@ -98,7 +98,7 @@ def assign(
     if not (yield from scope.store.note(name, wanted, AuditEventType.ASSIGNED, details, parked=True)):
         record = yield from find_one(scope, wanted, name)  # its state may have changed since
         raise InvalidOperationError(
-            f"Only a parked command is assigned to somebody; this one is {record.status}."
+            f"Only a parked command is assigned to a person; this one is {record.status}."
         )
     yield from _change(scope, name, wanted, lambda case: msgspec.structs.replace(case, assignee=who))
     yield from link_event(scope, name, wanted, AuditEventType.ASSIGNED, details)

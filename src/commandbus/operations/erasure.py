@@ -141,7 +141,7 @@ def _told(domains: Sequence[str] | None) -> str:
 
 
 def _canceled(scope: Scope, alive: Sequence[CommandRecord]) -> Flow[bool]:
-    """Whether they could be canceled: somebody may have begun with one just now."""
+    """Whether they could be canceled: a worker may have begun with one just now."""
     reason = "its data is erased"
     try:
         for record in alive:

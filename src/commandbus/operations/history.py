@@ -1,7 +1,7 @@
 """History: figures of the past that outlive the commands they count.
 
 A sample holds what was counted up to its moment, not what happened since the one before: a sample that
-nobody took loses detail and nothing else, and whoever takes one needs to know nothing of the others.
+was not taken loses detail and nothing else, and samples do not depend on each other.
 Samples of a minute are kept for two days, one per hour for a year.
 """
 
@@ -93,8 +93,8 @@ def take_samples(scope: Scope) -> Op[list[DomainHistory]]:
 
 
 def record_history(scope: Scope, taken: Sequence[DomainHistory] | None = None) -> Op[int]:
-    """Keep a sample of every domain, once a minute whoever asks: those given, or fresh ones. Returns
-    how many were kept."""
+    """Keep a sample of every domain, once a minute, whichever process asks: those given, or fresh ones.
+    Returns how many were kept."""
     kept = 0
     for domain in (yield from take_samples(scope)) if taken is None else taken:
         for grain in Grain:

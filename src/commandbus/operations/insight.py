@@ -32,7 +32,7 @@ AHEAD_MAX = 10_000
 
 
 def why(scope: Scope, command_id: CommandRef | ProcessRef, *, domain: str | None = None) -> Op[Why]:
-    """Why a command is not running: paused, scheduled, a breaker open, nobody there who knows its type,
+    """Why a command is not running: paused, scheduled, a breaker open, no worker that knows its type,
     its group or a limit in the way, others ahead of it, running, parked or ended; in words and as data.
     Of a process, by its id: what it waits for, and whether a router drives it on. Raises
     CommandNotFoundError."""
@@ -129,7 +129,7 @@ def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
 
 
 def _why_nobody(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
-    """Nobody is there who could take it."""
+    """No worker is there that could take it."""
     workers = yield from list_workers(scope)
     serving = [worker for worker in workers if record.domain in worker.domains]
     if not serving:

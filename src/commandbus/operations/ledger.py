@@ -117,9 +117,10 @@ def _unlinked(scope: Scope, at: datetime, kind: str, subject: str, content: byte
 
 
 def link(scope: Scope, links: Sequence[Link]) -> Op[None]:
-    """Add links. Whoever comes second waits for the head, and builds on what the first has written; so
-    this is the last thing that a transaction does. A caller's transaction may go on for long: there the
-    links are left beside the chain, where they hold up no other, and workers add them afterwards."""
+    """Add links. The second of two writers waits for the head, and builds on what the first has
+    written; so this is the last thing that a transaction does. A caller's transaction may go on for
+    long: there the links are left beside the chain, where they hold up no other, and workers add them
+    afterwards."""
     if scope.in_callers_transaction:
         for one in links:
             yield from scope.store.put_document(_document(OPEN, str(scope.new_id()), one))

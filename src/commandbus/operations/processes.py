@@ -376,7 +376,7 @@ def retry_process(scope: Scope, process_id: ProcessRef, *, reason: str | None = 
     """Let a process that waits for troubleshooting try again: parked commands go back to work with
     fresh attempts, and a compensation or decision that failed is repeated.
 
-    Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for anybody.
+    Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for an operator.
     """
     because = as_reason(reason)
     row = yield from _require_going(scope, process_id, "retry")

@@ -57,7 +57,7 @@ def adopt_queue(
     scope: Scope, domain: str, queue: str, mapping: QueueMapping, *, priority: Priority = "normal"
 ) -> Op[None]:
     """Bind a PGMQ queue of another program to a domain: each of its messages becomes a command, as the
-    mapping says, with retries, troubleshooting and audit; whoever sends them changes nothing.
+    mapping says, with retries, troubleshooting and audit; their senders change nothing.
 
     Repeating it with another mapping is for messages that are read from then on. Raises
     InvalidArgumentError when there is no such queue, InvalidOperationError without transport="pgmq".

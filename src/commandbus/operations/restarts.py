@@ -1,4 +1,4 @@
-"""Restarts of ill workers: kept for a month, for whoever wonders what happened."""
+"""Restarts of unhealthy workers: kept for a month, to explain what happened."""
 
 from __future__ import annotations
 

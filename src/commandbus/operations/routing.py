@@ -192,10 +192,10 @@ def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: in
     work = Work()
     rows = yield from scope.store.due_processes(list(declarations), limit)
     for row in rows:
-        anew = yield from _begun_anew(scope, row)
+        restarted = yield from _restarted(scope, row)
         try:
             decision = decide(row, declarations[row.process_type])
-            decision.time_passed(anew)
+            decision.time_passed(restarted)
             work.add(follow(scope, decision, row))
         except DecisionError as error:
             _parked(row, error)
@@ -204,10 +204,10 @@ def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: in
     return RouteReport(len(rows), tuple(work.batches))
 
 
-def _begun_anew(scope: Scope, row: ProcessRow) -> Op[dict[UUID, int]]:
-    """When the time of steps that are over it began anew, in microseconds after the start: now, while
+def _restarted(scope: Scope, row: ProcessRow) -> Op[dict[UUID, int]]:
+    """When the time of steps that are over it began again, in microseconds after the start: now, while
     a person is asked or an answer waits for a router; else when an operator let it be tried again."""
-    anew: dict[UUID, int] = {}
+    restarted: dict[UUID, int] = {}
     late = [run for run in decode_progress(row).pending() if run.due is not None and run.due <= row.age]
     answers = (yield from _answers(scope, row)) if late else []
     for run in late:
@@ -216,10 +216,10 @@ def _begun_anew(scope: Scope, row: ProcessRow) -> Op[dict[UUID, int]]:
             waits = any(r.status is PARKED for r in (yield from scope.store.find(run.id, run.target)))
             for event in (yield from scope.store.audit_trail(run.id, run.target)):
                 if event.event_type is AuditEventType.OPERATOR_RETRY:
-                    anew[run.id] = as_microseconds(event.timestamp, "timestamp") - row.created_at
+                    restarted[run.id] = as_microseconds(event.timestamp, "timestamp") - row.created_at
         if waits:
-            anew[run.id] = row.age
-    return anew
+            restarted[run.id] = row.age
+    return restarted
 
 
 def _answers(scope: Scope, row: ProcessRow) -> Op[list[CommandRecord]]:

@@ -196,7 +196,7 @@ def _begin_child(scope: Scope, decision: Decision, run: StepRun, start: StartPro
 
 
 def _tell_end(decision: Decision, row: ProcessRow, work: Work) -> None:
-    """A process that ended is counted in its batch, and its parent is told."""
+    """A process that ended is counted in its batch, and reported to its parent."""
     if row.batch_id is not None:
         field = _COUNTED.get(row.status, "failed")
         work.batches[row.batch_id] = BatchCounts(**{field: 1})
@@ -243,7 +243,7 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
     if work.changed or work.events:
         lost = yield from scope.store.put_processes(list(work.changed.values()), work.events)
         if lost:
-            raise InvalidOperationError(f"Process {lost[0]} was changed by somebody else meanwhile.")
+            raise InvalidOperationError(f"Process {lost[0]} was changed by another router meanwhile.")
     if work.batches:
         yield from scope.store.add_batch_counts(work.batches, shard)
     for run, reason in work.revokes:

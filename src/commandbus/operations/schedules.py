@@ -1,8 +1,8 @@
 """Schedules: kept in the store, and exactly one command per slot from a fleet of any size.
 
-A schedule is a document whose due time is its next slot. Whoever finds it due moves it to the slot
-after and sends, in one transaction that only one process can win; a crash before the commit leaves the
-slot to the next who looks.
+A schedule is a document whose due time is its next slot. The worker that finds it due moves it to the
+slot after and sends, in one transaction that only one process can win; a crash before the commit leaves
+the slot to the next who looks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CATCH_UP_MAX = 1_000
 class _Body(msgspec.Struct):
     schedule: Schedule
     seed: UUID
-    """What the ids of its commands are made from; a new one for a schedule that is made anew."""
+    """What the ids of its commands are made from; a new one for a schedule that is created again."""
     last_run: int | None = None
     last_command_id: UUID | None = None
 

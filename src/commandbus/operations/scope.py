@@ -39,7 +39,7 @@ class Scope:
     actor: str | None = None
     """Who acts, on a bus that was made by `acting`."""
     in_callers_transaction: bool = False
-    """Nobody else may have to wait for what is locked here."""
+    """No other session may have to wait for what is locked here."""
     deep: set[str] = field(default_factory=set[str])
     """Domains that were last seen above warn_depth, so that each crossing is logged once."""
     is_seen_alive: Callable[[ProcessIdentity], bool | None] = is_seen_alive

@@ -69,7 +69,7 @@ def _makes_way(scope: Scope, command: NewCommand, unique: Unique, holder: UUID, 
         try:
             yield from scope.store.cancel(command.domain, holder, REPLACED, None)
         except InvalidOperationError:
-            return False  # somebody began with it just now
+            return False  # a worker began with it just now
         yield from tell(scope, command.domain, holder)
         return True
     if record.status in ALIVE and record.status not in unique.states:

@@ -54,7 +54,7 @@ class LedgerProblem(msgspec.Struct, frozen=True):
 
 
 class LedgerReport(msgspec.Struct, frozen=True):
-    """What a verification found. Keep `hash` elsewhere, to notice if the whole chain is made anew."""
+    """What a verification found. Keep `hash` elsewhere, to notice if the whole chain is rebuilt."""
 
     links: int
     hash: str
@@ -88,7 +88,7 @@ def verify_audit(scope: Scope, *, expect: str | None = None) -> Flow[LedgerRepor
         before = entries[-1].id
     yield from _show_all(scope, ACTION, check.expect_action)
     # What was done since the first reading is in these lists, and has its link by now: beside the
-    # chain, or in it when somebody took it from there.
+    # chain, or in it when it was taken from there.
     yield from _show_all(scope, OPEN, check.count_open)
     mark = yield scope.store.ledger_mark()
     check.finish((yield from _read_chain(scope, check)), mark)

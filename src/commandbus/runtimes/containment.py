@@ -77,6 +77,6 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Nobody else asks how a task ended that was given up; asyncio would complain about it."""
+    """Retrieve how an abandoned task ended; asyncio would warn about it otherwise."""
     if not task.cancelled():
         task.exception()

@@ -229,7 +229,7 @@ class RouterBase:
         return loop
 
     def _info(self) -> WorkerInfo:
-        """What the fleet is told about this router."""
+        """The presence record of this router."""
         now = datetime.now(UTC)
         return WorkerInfo(
             name=self.name,

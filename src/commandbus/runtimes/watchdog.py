@@ -24,7 +24,7 @@ EXIT_CODE = 75
 class WorkerWatchdog:
     """Restarts a worker that is CRITICAL, without help, and gives up after too many restarts.
 
-    A restart drains what can be drained, leaves stuck threads behind and begins anew with fresh
+    A restart drains what can be drained, leaves stuck threads behind and starts again with fresh
     threads and connections, inside the same `run()`. Use it as a context manager around `run()`, or
     call `start()` and `stop()`. `give_up` replaces the end of the process, for tests and for programs
     with other plans.

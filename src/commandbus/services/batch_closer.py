@@ -20,7 +20,7 @@ AGAIN = 10.0
 
 class BatchCloser:
     """Looks at batches soon after a settle has changed their counts: after, because only then all
-    settles that were committed before are seen, so whoever looks last sees them all."""
+    settles that were committed before are seen, so the last check sees them all."""
 
     name = "batches"
     topic = BATCHES

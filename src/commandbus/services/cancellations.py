@@ -10,11 +10,11 @@ from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest
 
 SWEEP = 300.0
-"""How often requests are looked through that nobody was told of: their worker died, say."""
+"""How often to look for requests whose notification was lost, because their worker died for example."""
 
 
 class Cancellations:
-    """Looks when somebody asks, and with every renewal of a lease."""
+    """Runs when a cancellation is requested, and with every renewal of a lease."""
 
     name = "cancellations"
     topic = TOPIC

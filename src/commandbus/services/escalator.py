@@ -1,4 +1,4 @@
-"""Reports parked commands that nobody took care of in time, where escalation is configured."""
+"""Reports commands that stayed parked for too long, where escalation is configured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Escalator:
     def confirm(self) -> None:
         for command in self._told:
             logger.warning(
-                "command %s (%s/%s) is parked since %s and nobody took care of it",
+                "command %s (%s/%s) is parked since %s and still parked",
                 command.command_id,
                 command.domain,
                 command.command_type,

@@ -7,11 +7,11 @@ from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
 SWEEP = 300.0
-"""How often to look for what was left while nobody listened."""
+"""How often to look for entries that were left while no process listened."""
 
 
 class Linker:
-    """Looks when somebody has left something."""
+    """Runs when an entry was left."""
 
     name = "linker"
     topic = TOPIC

@@ -178,7 +178,7 @@ class RouterLoop:
 
     def _route(self, now: float) -> Flow[None]:
         """Everything that is held, in one transaction; when that is refused, one by one, so that what
-        cannot be routed keeps nobody else from it."""
+        cannot be routed does not hold up the others."""
         try:
             yield from self._route_some(now, self._held)
         except (StoreUnavailable, NotOpen):
@@ -231,7 +231,7 @@ class RouterLoop:
             self._metrics.timers += report.routed
             yield from self._close(now, report)
             if not report.routed:
-                # Somebody else has them.
+                # Another router has them.
                 return
 
     def _report(self, now: float) -> Flow[None]:

@@ -2,7 +2,7 @@
 
 The counts are written in the transaction that ends a command, one addition per batch and call, into the
 shard of the worker that settles; their sum is always what the batch's commands say. That a batch is
-complete is found out afterwards, by whoever looks, and decided once by the version of its document.
+complete is found out afterwards, by any worker, and decided once by the version of its document.
 """
 
 from __future__ import annotations

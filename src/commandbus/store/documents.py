@@ -42,7 +42,7 @@ class DocumentStore(Protocol):
 
     def put_document(self, document: Document) -> Op[bool]:
         """Write a document whose `version` is the one that was read, or 0 for a new one. False, and
-        nothing changed, when somebody else was first."""
+        nothing changed, when another writer was first."""
         ...
 
     def delete_document(self, kind: str, key: str) -> Op[bool]: ...

@@ -61,7 +61,7 @@ class Wake(msgspec.Struct, frozen=True):
     domain: str
     due_in: float | None = None
     everyone: bool = False
-    """All who wait, because not everybody can take it."""
+    """All that wait, because not every worker can take it."""
 
 
 class Log(msgspec.Struct, frozen=True):

@@ -71,7 +71,7 @@ class CommandStore(Protocol):
         With `followers`, those that wait behind the only member of a group that may run may come
         along with it, in their order, after the others in the reply: unless a limit or a tag has a
         say, too, and up to one that has crashes. Until the last of such a chain has left its lease,
-        nobody else passes the gate of the group.
+        no other command passes the gate of the group.
         """
         ...
 

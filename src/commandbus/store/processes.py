@@ -1,7 +1,7 @@
 """Processes in the store: a row each, guarded by its version, and the events of its steps.
 
 What a process does is decided above the port. A row is locked while it is decided about, so many
-routers can work at once; whoever writes names the version that was read.
+routers can work at once; a writer names the version that was read.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class ProcessStore(Protocol):
         self, rows: Sequence[ProcessRow], events: Sequence[ProcessEventRow]
     ) -> Op[list[UUID]]:
         """Write processes whose `version` is the one that was read, and add events, also of
-        processes that are not among them. Returns the ids of rows that somebody else wrote
+        processes that are not among them. Returns the ids of rows that another router wrote
         meanwhile: these are unchanged."""
         ...
 
     def lock_processes(self, process_ids: Iterable[UUID]) -> Op[list[ProcessRow]]:
-        """Read processes to decide about them; nobody else can until the transaction ends."""
+        """Read processes to decide about them; no other router can until the transaction ends."""
         ...
 
     def due_processes(self, types: Sequence[str], limit: int) -> Op[list[ProcessRow]]:

@@ -71,8 +71,8 @@ def with_pending(
 
 class ClaimRequest(msgspec.Struct, frozen=True):
     """`sweep` asks to promote due work and to take back expired leases before claiming; `idle` says
-    that nothing was found the last time and nobody has called since, so a glance may do; `hurried`
-    that ready work was announced, so it may be taken before the sweep, and instead of it."""
+    that nothing was found the last time and no wake-up has come since, so a cheap check may do;
+    `hurried` that ready work was announced, so it may be taken before the sweep, and instead of it."""
 
     domains: tuple[str, ...]
     limit: int
@@ -201,7 +201,7 @@ class SettleReport(msgspec.Struct, frozen=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True):
-    """Somebody wants a command canceled although it runs."""
+    """A request to cancel a command that runs."""
 
     reason: str
     actor: str | None = None

@@ -207,7 +207,7 @@ def chains_of(members: Iterable[Member]) -> dict[int, int]:
 
 def hand_over(chains: Mapping[int, int], leaving: Container[int]) -> dict[int, int | None]:
     """The place of a group that runs one at a time is held by the first of a chain that is still under
-    its lease. Of those who leave, who held one; and who takes it over, or None if nobody is left.
+    its lease. Of those who leave, who held one; and who takes it over, or None if none is left.
     `chains` is what `chains_of` says of the lease before they leave."""
     holders: dict[int, int] = {}
     heirs: dict[int, int] = {}

@@ -61,7 +61,7 @@ class WakeHub:
         return waiter
 
     def unregister(self, waiter: Waiter) -> None:
-        """Forget a waiter. If it was woken and leaves without claiming, another one is told."""
+        """Forget a waiter. If it was woken and leaves without claiming, another one is woken."""
         with self._lock:
             self._waiters = [other for other in self._waiters if other is not waiter]
             self._timer_turns.pop((waiter.domains, waiter.tags), None)
@@ -113,7 +113,7 @@ class WakeHub:
         goes to all waiters, armed or not: idle ones set their timers, busy ones promote in time.
         Returns whether any waiter was called."""
         if not self._waiters and not self._subscribers:
-            return False  # whoever comes now claims first
+            return False  # a waiter that comes now claims first
         chosen: list[Waiter] = []
         with self._lock:
             for position, waiter in enumerate(self._waiters):
@@ -207,7 +207,7 @@ class WakeHub:
     def committed(self) -> None:
         """Something was committed in this process or seen to be committed by another."""
         if not self._observers:
-            return  # whoever comes now looks first
+            return  # a waiter that comes now looks first
         with self._lock:
             observers = tuple(self._observers)
         for callback in observers:
@@ -217,5 +217,5 @@ class WakeHub:
 def _tell(callback: Callable[..., object], *news: object) -> None:
     try:
         callback(*news)
-    except Exception:  # whoever listens may be gone, its event loop closed; the commit stands
+    except Exception:  # the listener may be gone, its event loop closed; the commit stands
         logger.warning("a wake-up could not be delivered", exc_info=True)

@@ -167,7 +167,7 @@ def _run_as_cause(execution: Any, claimed: Claimed) -> Generator[Op[Any] | Call,
     try:
         result = yield begun
     except (Crash, KeyboardInterrupt):
-        raise  # nobody is left who could record anything
+        raise  # nothing is left that could record it
     except BaseException as error:  # as in a worker: a handler ends its command, not its caller
         ended: Settlement = execution.failed(begun, error, _since(began))
     else:

@@ -11,7 +11,7 @@ from commandbus.worker.local import LocalHandlerContext, LocalSyncHandlerContext
 
 
 class Recorder:
-    """A `def` handler that remembers the commands it got and may raise what it is told to.
+    """A `def` handler that remembers the commands it got and may raise a given exception.
 
     `failures` are raised by the first calls, one each; later calls return `result`.
     """

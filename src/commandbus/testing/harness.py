@@ -340,7 +340,7 @@ class SyncHarness(Harness):
         def work() -> None:
             try:
                 future.set_result(function())
-            except BaseException as error:  # whoever waits for the future gets it
+            except BaseException as error:  # the waiter of the future gets it
                 future.set_exception(error)
 
         threading.Thread(target=work, name="harness-background", daemon=True).start()

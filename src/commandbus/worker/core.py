@@ -368,7 +368,7 @@ class WorkerCore:
         if asleep:
             self.metrics.woken(event.source)
         if event.source == RECONNECT:
-            # Somebody has reached the store again: no need to wait for the end of the back-off.
+            # Another call has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
         self._woken_meanwhile = True
         self._sweep_at = now

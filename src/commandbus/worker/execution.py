@@ -412,8 +412,8 @@ class Execution:
         return self._settlement(claimed, outcome, ran)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
-        """Whoever asked for the end of what begins anew did so before an operator let it be tried
-        again."""
+        """A cancellation of a command that an operator retried was requested before the operator let it
+        be tried again."""
         if self.requests:
             for one in claimed:
                 if one.attempt == 1 and not one.crashes and not one.releases:

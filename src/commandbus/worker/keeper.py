@@ -1,9 +1,9 @@
 """Keeps leases alive, from a thread of its own.
 
 Neither a blocked event loop nor busy handlers can stop it: it needs only the engine's blocking session.
-A lease is renewed at a third of its length; one that cannot be renewed any more is reported. Whoever
-begins a command asks here first: a process that was stopped for a while wakes up with leases that have
-run out, before anybody could tell it so.
+A lease is renewed at a third of its length; one that cannot be renewed any more is reported. The worker
+that begins a command asks here first: a process that was stopped for a while wakes up with leases that
+have run out, before it could be notified.
 """
 
 from __future__ import annotations

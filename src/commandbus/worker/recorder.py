@@ -174,7 +174,7 @@ class FlightRecorder:
 
     def close(self) -> None:
         """The worker has ended in order. Threads that were left behind may write to the map for as
-        long as they like: nobody reads it any more."""
+        long as they like: no reader is left."""
         if self.path in owned_here():
             owned_here().discard(self.path)
             _remove(self.path)

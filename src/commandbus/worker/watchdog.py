@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
 class RestartPolicy:
     """A CRITICAL worker is restarted, with a hold-off between restarts, at most `restarts_max` times
-    in `window` seconds; after that somebody else must help: the process ends for its supervisor."""
+    in `window` seconds; after that the process ends, for its supervisor to start another."""
 
     def __init__(self, *, hold_off: float = 30.0, restarts_max: int = 3, window: float = 600.0) -> None:
         self._hold_off = hold_off

@@ -95,8 +95,8 @@ class Decision(WorkingCopy):
             refuse(name, "TOO_MANY_SIGNALS", f"{SIGNALS_KEPT_MAX} signals wait for a step already.")
         self.progress.signals.append((name, data))
 
-    def time_passed(self, anew: Mapping[UUID, int] = MappingProxyType({})) -> None:
-        """Deadlines may have passed. `anew` says of steps when their time began once more."""
+    def time_passed(self, restarted: Mapping[UUID, int] = MappingProxyType({})) -> None:
+        """Deadlines may have passed. `restarted` says of steps when their time began once more."""
         progress = self.progress
         if self.status in ENDED or progress.halted:
             return
@@ -108,7 +108,7 @@ class Decision(WorkingCopy):
         for run in list(progress.pending()):
             if not _passed(run.due, self._elapsed):
                 continue
-            due = None if run.id not in anew else anew[run.id] + (run.timeout or 0)
+            due = None if run.id not in restarted else restarted[run.id] + (run.timeout or 0)
             if due is not None and not _passed(due, self._elapsed):
                 run.due = due
             elif run.kind is StepKind.PROCESS:

@@ -30,7 +30,7 @@ END = "commandbus:end"
 
 
 class WaitFor(msgspec.Struct, frozen=True):
-    """A step that waits until somebody signals the process."""
+    """A step that waits for a signal to the process."""
 
     signal: str
 
@@ -153,7 +153,7 @@ class Process(Generic[S]):
         return request
 
     def result(self, state: S) -> Any:
-        """What a process that runs this one as a step is told of a success."""
+        """The result for a process that runs this one as a step."""
         return None
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -15,7 +15,7 @@ class ProcessStatus(StrEnum):
     """Where a process stands. COMPLETED, COMPENSATED, FAILED and CANCELED are final.
 
     FAILED means that it failed before anything was done that has to be undone, COMPENSATED that
-    everything done was undone, CANCELED that somebody called it off, and what was done is undone.
+    everything done was undone, CANCELED that it was called off, and what was done is undone.
     """
 
     RUNNING = "RUNNING"
@@ -140,7 +140,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
     arrived: dict[str, list[str]] = {}
     """Steps that have led to a join that still waits for others."""
     signals: list[tuple[str, Any]] = []
-    """Signals that came before anybody waited for them."""
+    """Signals that came before a step waited for them."""
     ending: ProcessStatus | None = None
     """How it will end, once it does not go forward any more."""
     stuck: int | None = None

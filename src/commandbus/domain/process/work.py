@@ -79,7 +79,7 @@ class WorkingCopy:
         self.cancels: list[StepRun] = []
         """Processes of this one that are to be called off, and then tell of their end."""
         self.revokes: list[StepRun] = []
-        """Commands that nobody waits for any more, or that are better not begun."""
+        """Commands whose results are not needed any more, or that are better not begun."""
         self.notes: list[Note] = []
 
     def next_due(self) -> int | None:

@@ -106,7 +106,7 @@ class Domain:
             journal.fields(self, "ageing")
 
     def drop_canceled(self) -> None:
-        """Nobody need wake up for a command that was canceled before it was due."""
+        """No worker need wake up for a command that was canceled before it was due."""
         scheduled = self.heaps.scheduled
         while scheduled and self.waiting.get(scheduled[0][3].seq) is not scheduled[0][3]:
             heappop(scheduled)

@@ -404,8 +404,9 @@ class Claimer(Part):
         return [(lease, m, batches[m.seq]) for lease, m in held if m.seq in batches]
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
-        """Tell senders that this process sleeps, if somebody here will wait for being told. Returns
-        whether that is news, and in how many microseconds to look again if it was not possible."""
+        """Record for senders that this process sleeps, if a worker here waits for notifications.
+        Returns whether that is news, and in how many microseconds to look again if it was not
+        possible."""
         news, look_in = False, None
         waiting = self._context.hub.armed_domains()
         if waiting and not self._context.sleepers.listening.is_set():

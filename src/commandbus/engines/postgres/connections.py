@@ -219,14 +219,14 @@ def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 
 def _breaks(error: BaseException) -> bool:
-    """Whether the connection is unusable: it is lost, or nobody knows what it is doing."""
+    """Whether the connection is unusable: it is lost, or its state is unknown."""
     return is_fatal(error) if isinstance(error, psycopg.Error) else True
 
 
 def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, failures: int) -> bool:
     """Whether a statement that failed did nothing, and may succeed now: another transaction was in its
     way, or its plan was stale. Inside a transaction what came before it is undone, too, so its op
-    has to begin anew; and a commit that failed has nothing left to commit."""
+    has to be repeated from its beginning; and a commit that failed has nothing left to commit."""
     if failures > REPEATS_MAX or connection is None or connection.closed:
         return False
     if statement is COMMIT or isinstance(statement, Script):

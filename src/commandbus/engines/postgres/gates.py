@@ -79,7 +79,7 @@ class Limits(Part):
         return found
 
     def open_gates(self, domains: Iterable[str], ageing: int | None, patient: bool) -> Op[bool]:
-        """Let pass what the gates allow; whether somebody else was at it, so that it is not certain
+        """Let pass what the gates allow; whether another process was at it, so that it is not certain
         that everything was seen."""
         busy = False
         for domain in domains:
@@ -94,7 +94,8 @@ class Limits(Part):
         return busy
 
     def tagged_places(self, domains: Sequence[str], tags: tuple[str, ...]) -> Op[list[tuple[str, str]]]:
-        """Where a worker with these tags finds ready work beside that of everybody: (domain, place)."""
+        """Where a worker with these tags finds ready work beside the work that needs no tags: (domain,
+        place)."""
         if not tags or not domains:
             return []
         rows = yield Read(self._sql.places, (texts(domains),))

@@ -48,7 +48,7 @@ ANSWER_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 """How often it looks whether it is to end, while it may not connect."""
 FAREWELL_SECONDS = 1.0
-"""Nobody waits longer for a server that is told that its client goes."""
+"""How long a close waits for the server."""
 DEAF_SECONDS = 10.0
 """A listener that has been without a connection for so long makes its workers DEGRADED."""
 HINT_SECONDS = 0.5
@@ -92,7 +92,7 @@ class Listener:
         self._again: dict[str, float] = {}
         """When to wake a domain once more, because its channel is silent until then."""
         self.failures = 0
-        """How often it had to begin anew: its connection was lost, or something unforeseen happened."""
+        """How often it had to reconnect: its connection was lost, or something unforeseen happened."""
         self._deaf_since: float | None = None
         self._why = ""
         self._bell, self._door = socket.socketpair()
@@ -144,7 +144,7 @@ class Listener:
                 with self._connect() as connection:
                     tries, self._connection = 0, connection
                     self._listen(connection)
-            except Exception as error:  # whatever it is, nothing is heard until it begins anew
+            except Exception as error:  # whatever it is, nothing is heard until it has reconnected
                 self._lost(error)
                 if self._stopping:
                     return
@@ -166,7 +166,7 @@ class Listener:
         if self._deaf_since is None:
             self._deaf_since = time.monotonic()
         if listened and not self._stopping:
-            # Whoever waits would hear nothing of a server that is away before its next poll.
+            # Waiting workers would not notice before their next poll that the server is away.
             self._hub.wake_all("lost")
             for topic in (WORKERS, LEASES):
                 self._hub.wake(topic, None, "lost")
@@ -206,7 +206,7 @@ class Listener:
             self._hub.wake(WORKERS, None, "session")
         if self._sleepers.missed:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
-            # sleeps: all look once, and those who find nothing say anew that they sleep.
+            # sleeps: all look once, and those that find nothing record again that they sleep.
             self._sleepers.missed = False
             self._hub.wake_all(RECONNECT)
         watch = select.poll()
@@ -291,7 +291,7 @@ class Listener:
             self._hub.wake(domain, None, "notify")
 
     def _give_sign_of_life(self, connection: psycopg.Connection[Any]) -> None:
-        """Keep the sleepers' statement alive, for those domains that somebody here still waits for."""
+        """Keep the sleepers' statement alive, for those domains that workers here still wait for."""
         waiting = self._hub.armed_domains()
         for domain in self._sleepers.domains() - waiting:
             self._sleepers.awake(domain)
@@ -302,7 +302,8 @@ class Listener:
 
 def announced(payload: str) -> tuple[str, str, float | None]:
     """The domain that a payload is about, the process that sent, and in how many seconds it is due. A
-    star after the process means that not everybody can take it. Whatever is odd means: look now."""
+    star after the process means that not every worker can take it. Anything unreadable means: look
+    now."""
     domain, _, rest = payload[:PAYLOAD_MAX].partition(" ")
     origin, _, due_in = rest.partition(" ")
     if len(payload) > PAYLOAD_MAX or len(due_in) > DIGITS_MAX:

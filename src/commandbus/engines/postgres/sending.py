@@ -163,7 +163,8 @@ class Sender(Part):
             waiting = yield from self._count_pending(domain, pending_max + 1)
             pending[domain] = waiting + count
             if pending[domain] > pending_max:
-                # A repeated send adds nothing: it is told so, however full the queue is.
+                # A repeated send adds nothing: it is reported as a duplicate, however full the queue
+                # is.
                 yield from self._refuse_known(commands)
                 raise QueueFull(
                     f"Domain {domain!r} holds {waiting} waiting commands; {count} more would exceed "
@@ -183,7 +184,7 @@ class Sender(Part):
                 raise DuplicateCommandError(command.domain, command.command_id)
 
     def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[tuple[str, str | None], UUID]]:
-        """Who holds the unique keys of these commands, where anybody does."""
+        """The commands that hold the unique keys of these, where there are any."""
         if not commands:
             return {}
         keys = texts([c.domain for c in commands]), texts([c.unique_key for c in commands])
@@ -194,7 +195,7 @@ class Sender(Part):
         self, commands: Sequence[NewCommand], taken: list[int], results: list[Inserted | None]
     ) -> Op[list[int]]:
         """Report who holds the keys of commands that were left out; returns those whose key is free.
-        A repeated send is told by its id first, whoever holds the key."""
+        A repeated send is recognised by its id first, whichever command holds the key."""
         if not taken:
             return []
         left_out = [commands[position] for position in taken]
@@ -299,7 +300,7 @@ class Sender(Part):
 
 
 def _wakes(commands: Sequence[NewCommand], soonest: dict[str, int]) -> Op[None]:
-    """Tell this process, and all in it where not everybody can take what came."""
+    """Wake this process, and all workers in it where not all of them can take what came."""
     everyone = {command.domain for command in commands if command.requires is not None}
     for domain, due_in in soonest.items():
         yield Wake(domain, due_in / SECOND if due_in > 0 else None, domain in everyone)

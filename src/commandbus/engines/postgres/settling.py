@@ -207,7 +207,7 @@ class Settler(Part):
         return self._query, {}
 
     def still_held(self, members: list[Member]) -> Op[list[Member]]:
-        """Those of an ended lease that nobody else has taken meanwhile."""
+        """Those of an ended lease that no other worker has taken meanwhile."""
         yield from ()
         return members
 

@@ -1,6 +1,6 @@
 """The governor: which domains this process sleeps for, as far as senders elsewhere are told.
 
-Senders notify only while somebody sleeps (see the function `wake` in the schema), so a worker that goes
+Senders notify only while a worker sleeps (see the function `wake` in the schema), so a worker that goes
 idle says so before its last look, and one that stays busy takes it back. Not at once: a worker that
 is woken for single commands would say it again and again.
 """
@@ -19,7 +19,7 @@ BUSY_SECONDS = 0.2
 LISTEN_SECONDS = 2.0
 """How long a worker that falls asleep waits for the connection that listens."""
 PATIENCE = (0.02, 0.05, 0.1, 0.25, 0.5)
-"""Sends were in flight, so nobody could fall asleep: when to look again, time after time."""
+"""Sends were in flight, so no worker could fall asleep: the pauses between further attempts."""
 
 
 class Sleepers:
@@ -31,7 +31,7 @@ class Sleepers:
         self.session = ""
         """By which the server knows that this process lives: its name, while it listens directly."""
         self.missed = False
-        """Somebody wanted to fall asleep and could not, because this process does not listen."""
+        """A worker wanted to fall asleep and could not, because this process does not listen."""
         self._asleep: set[str] = set()
         self._idle: dict[str, dict[str, float]] = {}
         self._busy_since: dict[str, float] = {}
@@ -60,8 +60,8 @@ class Sleepers:
         self._busy_since.pop(domain, None)
 
     def found(self, domain: str, worker: str, now: float) -> bool:
-        """A worker found work; whether it is time to say that nobody here sleeps. Not while another
-        worker of this process does: only the server can tell it of what others send."""
+        """A worker found work; whether it is time to record that no worker of this process sleeps. Not
+        while another worker of this process does: only the server can tell it of what others send."""
         idle = self._idle.setdefault(domain, {})
         idle.pop(worker, None)
         since = self._busy_since.setdefault(domain, now)
@@ -73,5 +73,5 @@ class Sleepers:
         self._asleep.discard(domain)
 
     def forget(self) -> None:
-        """The server may have forgotten, too: everything is said anew."""
+        """The server may have forgotten, too: everything is recorded again."""
         self._asleep = set()

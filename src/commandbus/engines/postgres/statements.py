@@ -37,8 +37,8 @@ __all__ = [
 PACKAGE = "commandbus.engines.postgres.sql"
 
 ORIGIN: Any = object()
-"""Stands among parameters for whoever announces work: the session puts in its process, which need not
-hear about it from the server; or nobody, in a caller's transaction."""
+"""Stands among parameters for the process that announces work: the session puts in its own, which need
+not hear about it from the server; or none, in a caller's transaction."""
 
 BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")

@@ -3,7 +3,7 @@
 A text says `:worker` where it means a parameter, `{outcomes} as o` where it means a list of rows, and
 `{places}` where it means a part that is chosen when the statement is made, such as that of a transport.
 A list of rows travels as one array per column; `Columns` declares the columns and their types once, and
-makes both the SQL that unpacks them and the parameters. The server gets numbers, which nobody writes.
+makes both the SQL that unpacks them and the parameters. The server gets generated numbers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The server ends statements that take too long, but one that stands still, or has vanished behind a
 proxy whose machine goes on acknowledging, ends nothing, and neither does TCP. So a thread looks after
-every statement on its way: when its answer is overdue the connection is shut down, whoever waits for
-it is told that it is lost, and the next statement finds another.
+every statement on its way: when its answer is overdue the connection is shut down, its
+caller gets an error, and the next statement takes another connection.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watch:
 
 
 def shut_down(connection: Any) -> None:
-    """Whoever waits for this connection sees its end at once; closing it would only remove the file
+    """What waits for this connection sees its end at once; closing it would only remove the file
     from under them."""
     with contextlib.suppress(OSError, psycopg.Error):  # it may be closed already
         file = os.dup(connection.pgconn.socket)

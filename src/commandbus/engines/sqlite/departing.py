@@ -39,7 +39,8 @@ class SqliteDeparting(SqliteOperators):
         return Departure(len(rows), last if len(rows) == limit else None)
 
     def _leave(self, seq: int, moving: Moving, reason: str) -> Op[None]:
-        """End it here, whatever it was waiting for; nobody is told, because it goes on elsewhere."""
+        """End it here, whatever it was waiting for; no reply is sent, because it goes on in another
+        store."""
         now, command = self._clock(), moving.command
         domain, error = command.domain, None
         if moving.parking is None:

@@ -25,7 +25,7 @@ from commandbus.store.wakeup import WakeHub
 T = TypeVar("T")
 
 LOCK_SECONDS_MAX = 60.0
-"""How long an op may wait for its turn before its caller is told that it did not happen."""
+"""How long an op may wait for its turn before its caller gets an error."""
 
 
 class SqliteEngine(Serverless):

@@ -229,7 +229,7 @@ class SqliteGates:
     def _let_pass(
         self, domain: str, limits: Collection[str], passing: Sequence[Held], now: int
     ) -> Op[bool]:
-        """On to the next gate, or to the queue; whether somebody with tags has to be told."""
+        """On to the next gate, or to the queue; whether workers with tags have to be woken."""
         if not passing:
             return False
         yield Statement(SQL.let_pass, [(held.waiting.seq,) for held in passing], many=True)

@@ -250,7 +250,7 @@ def outcome_params(row: OutcomeRow, now: int) -> tuple[Any, ...]:
 
 
 def as_record(row: KnownCommand, running: dict[int, tuple[str, int, Member]]) -> CommandRecord:
-    """A damaged one is told as well as it can be, so that the others of its list can be seen."""
+    """A damaged row is shown as far as it can be read, so that the others of its list can be seen."""
     try:
         return _record(row, running)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -98,7 +98,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         try:
             pending = yield from self._check_capacity(new, capacity)
         except QueueFull:
-            # A repeated send adds nothing: it is told so, however full the queue is.
+            # A repeated send adds nothing: it is reported as a duplicate, however full the queue is.
             yield from self._name_duplicate(new, first)
             raise
         rows, ready, later, keys = [], [], [], []
@@ -169,7 +169,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                         held[key] = Inserted(as_id(scalar(rows)), duplicate=True)
                 own_id = (command.command_id.bytes, command.domain)
                 if key in held:
-                    # A repeated send is told by its id first, whoever holds the key.
+                    # A repeated send is recognised by its id first, whichever command holds the key.
                     if own_id in ids or (yield Statement(SQL.has_id, (*own_id, _SEQ_MAX))):
                         raise DuplicateCommandError(command.domain, command.command_id)
                     results.append(held[key])
@@ -284,7 +284,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 leader = leaders[one.seq]
                 chains[one.seq] = chains[leader] = leader
             fit += behind
-        # Whoever has a unique key or passed a gate is asked at its end whether it made room.
+        # A command with a unique key, or one that passed a gate, may make room at its end.
         keyed = chains.keys() | passed
         members = [as_member(head, head.seq in keyed, chains.get(head.seq, 0)) for head in fit]
         until = now + int(request.lease_seconds * SECOND)

@@ -1,8 +1,8 @@
 """Hears what other processes committed, by looking at a counter that SQLite keeps for the file.
 
 Only while someone in this process waits for work: a busy worker claims again by itself. Whether to ask
-for the counter at all is told by the times of the file that commits are written to, which costs a tenth
-of asking; and only a change of the counter leads to a query.
+for the counter at all follows from the times of the file that commits are written to, which costs a
+tenth of asking; and only a change of the counter leads to a query.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Watcher:
             self._connection.close()
 
     def _at_rest(self) -> bool:
-        """Whether nobody has written since the last look at the counter."""
+        """Whether nothing was written since the last look at the counter."""
         try:
             found = self._log.stat()
         except OSError:

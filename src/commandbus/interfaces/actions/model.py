@@ -143,7 +143,7 @@ class Many:
     params: tuple[Param, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     done: str = ""
-    """How it is told, where the row tells it by a function."""
+    """The description, where the row makes it by a function."""
     everything: bool = False
     """Whether all of them may be meant, without any condition."""
 

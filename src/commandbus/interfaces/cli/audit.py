@@ -140,7 +140,7 @@ def audit(
     elif people:
         with target.opened(url) as bus:
             done = bus.list_actions(after=after, limit=limit)
-        _print(done, "actions", ACTIONS, json, "nobody has done anything yet")
+        _print(done, "actions", ACTIONS, json, "no operator actions yet")
     elif command_id:
         _show_trail(command_id, domain, url, json)
     else:

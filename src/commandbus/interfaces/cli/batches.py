@@ -112,7 +112,7 @@ def show(
     """Show a batch: progress, counts, data.
 
     With --watch, exit code 0 when all of it completed, 1 when some failed or were canceled, 8 when
-    time ran out. A parked command holds its batch open until somebody decides.
+    time ran out. A parked command holds its batch open until an operator decides.
     """
     limit = options.seconds(timeout, "--timeout")
     with target.opened(url) as bus:
@@ -130,7 +130,7 @@ def show(
 def _watch(
     bus: SyncCommandBus, record: BatchRecord, limit: float | None, *, quiet: bool
 ) -> BatchRecord:
-    """Look until it is complete, with a bar that grows where somebody can see it."""
+    """Look until it is complete, with a bar that grows on a terminal."""
     from rich.live import Live
 
     out = output.console(stderr=True)

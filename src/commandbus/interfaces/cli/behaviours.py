@@ -45,13 +45,13 @@ async def carry_out(command: Command[Load], context: HandlerContext) -> dict[str
             pass
         case "transient":
             if context.attempt - context.crashes == 1:
-                raise TransientCommandError("LOAD_TRANSIENT", "it fails once, as it was told")
+                raise TransientCommandError("LOAD_TRANSIENT", "it fails once, as requested")
         case "exhausted":
-            raise TransientCommandError("LOAD_EXHAUSTED", "it always fails, as it was told")
+            raise TransientCommandError("LOAD_EXHAUSTED", "it always fails, as requested")
         case "permanent":
-            raise PermanentCommandError("LOAD_PERMANENT", "it needs a person, as it was told")
+            raise PermanentCommandError("LOAD_PERMANENT", "it needs an operator, as requested")
         case "business":
-            raise BusinessRuleException("LOAD_BUSINESS", "it is refused, as it was told")
+            raise BusinessRuleException("LOAD_BUSINESS", "it is refused, as requested")
         case "crash":
             _crash(context)
         case _:

@@ -30,13 +30,13 @@ def dev(
         int, typer.Option("--concurrency", "-c", min=1, help="Handlers that run at once.")
     ] = 4,
     reload: Annotated[
-        bool, typer.Option("--reload/--no-reload", help="Start the worker anew when code changes.")
+        bool, typer.Option("--reload/--no-reload", help="Restart the worker when code changes.")
     ] = True,
     url: options.Url = None,
 ) -> None:
     """Run everything that development needs: the store, a worker and the dashboard.
 
-    The store is created when it is not there. The worker is started anew whenever a Python file below
+    The store is created when it is not there. The worker is restarted whenever a Python file below
     the current folder changes; running handlers finish first.
     """
     need_web()

@@ -1,4 +1,4 @@
-"""`why` and `workers`: answers for somebody who wonders."""
+"""`why` and `workers`: why a command is not running, and which workers there are."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _fit(columns: Sequence[Column], cells: Sequence[Sequence[Text]], width: int)
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on standard error for long work that somebody watches. Call what it gives for each piece
+    """A bar on standard error for long work on a terminal. Call what it gives for each piece
     done, or with how many."""
     seen = console(stderr=True)
     if total < 50 or not is_terminal() or not seen.is_terminal:

@@ -60,7 +60,7 @@ class WorkerProcess:
             self._send(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Drain; whoever does not end in time is ended."""
+        """Drain; a worker that does not end in time is killed."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -87,7 +87,7 @@ class WorkerProcess:
 
 
 class Follower:
-    """Starts a worker anew when code below the current folder changes, also when it has ended."""
+    """Restarts a worker when code below the current folder changes, also when it has ended."""
 
     def __init__(self, worker: WorkerProcess, reload: bool = True) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class Follower:
         if now != self._seen:
             changed = min({*now.items()} ^ {*self._seen.items()})[0]
             self._seen, self._told = now, False
-            output.note(f"{Path(changed).name} changed: starting the worker anew")
+            output.note(f"{Path(changed).name} changed: restarting the worker")
             self._worker.stop()
             self._worker.start()
         elif self._worker.has_ended and not self._told:

@@ -50,7 +50,7 @@ class Plan:
 
 
 is_worker_process = False
-"""Whether this process is there to work and somebody will mind its end: a behaviour of `load` asks."""
+"""Whether this process works and its end is watched: a behaviour of `load` asks."""
 
 
 class _Escaping(logging.Formatter):

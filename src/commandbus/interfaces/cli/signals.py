@@ -85,7 +85,8 @@ class Signals:
         self._stop(seconds)
 
     def _watch_supervisor(self) -> None:
-        """Drain when the process that started this one is gone, for nobody else would stop it."""
+        """Drain when the process that started this one is gone, because no other process would stop
+        it."""
         expected = supervisor()
         os.environ.pop(SUPERVISOR, None)
         if not expected:

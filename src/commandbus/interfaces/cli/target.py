@@ -87,7 +87,7 @@ def _beside(folder: Path, url: str) -> str:
 def opened(flag: str | None, *, create: bool = False) -> Iterator[SyncCommandBus]:
     """An open bus for one command. Without `create`, an SQLite file that is not there is an error
     rather than a new, empty file in whatever folder one happens to be."""
-    # Not by way of commandbus.sync, which brings the workers along: whoever looks needs none.
+    # Not by way of commandbus.sync, which brings the workers along: commands that only read need none.
     from commandbus.runtimes.threads.bus import SyncCommandBus
 
     bus = SyncCommandBus(find_url(flag))

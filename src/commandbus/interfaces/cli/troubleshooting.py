@@ -51,7 +51,7 @@ GROUP_COLUMNS = (
     ),
     Column("message", field_of("message")),
 )
-EMPTY = "nobody needs a person: the troubleshooting queue is empty"
+EMPTY = "the troubleshooting queue is empty"
 
 Code = Annotated[str | None, typer.Option("--code", "-c", help="Only with this error code.")]
 
@@ -107,7 +107,7 @@ def list_(
     code: Code = None,
     groups: Annotated[bool, typer.Option("--groups", "-g", help="Count by error instead.")] = False,
     assignee: Annotated[
-        str | None, typer.Option("--assignee", help="Only those that somebody takes care of.")
+        str | None, typer.Option("--assignee", help="Only those assigned to this person.")
     ] = None,
     limit: options.Limit = 20,
     after: options.After = None,

@@ -47,7 +47,7 @@ Watchdog = Annotated[
     bool,
     typer.Option(
         "--watchdog/--no-watchdog",
-        help="Begin anew when threads are stuck; in another process when that does not help.",
+        help="Restart the worker when threads are stuck, and its process when that does not help.",
     ),
 ]
 ProbePort = Annotated[
@@ -90,9 +90,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-Reload = Annotated[
-    bool, typer.Option("--reload", help="Start anew when code below this folder changes.")
-]
+Reload = Annotated[bool, typer.Option("--reload", help="Restart when code below this folder changes.")]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
@@ -177,7 +175,7 @@ def worker(
 
 
 def _follow(store: str, patience: float) -> None:
-    """The same worker in a process of its own, which is started anew with the code."""
+    """The same worker in a process of its own, which is restarted with the code."""
     import sys
 
     from commandbus.interfaces.cli.reloading import STOP_SECONDS, WorkerProcess, follow

@@ -31,7 +31,7 @@ Format = Callable[[float], str]
 
 DAY = 86_400
 CLOCK_STEPS = (15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, DAY)
-"""Round times, from a quarter of a minute on: nobody reads 3.33 min."""
+"""Round times, from a quarter of a minute on: 3.33 min is hard to read."""
 
 
 def plain(value: float) -> str:

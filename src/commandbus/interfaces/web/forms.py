@@ -68,7 +68,7 @@ class Forms:
                 return await act(request, form, who)
             except HANDLED as error:
                 return self._pages.problem(request, error)
-            except ValueError:  # more fields than anybody fills in
+            except ValueError:  # more fields than a form has
                 return self._pages.problem(request, Refused(422, "The form cannot be read."))
 
         return serve

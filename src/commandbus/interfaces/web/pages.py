@@ -48,7 +48,7 @@ from commandbus.settings import VERSION
 
 NOTICE = "commandbus_notice"
 PARKED_SECONDS = 60.0
-"""How old the number beside the menu may be when a page is asked for; a live page shows it anew."""
+"""How old the number beside the menu may be when a page is asked for; a live page refreshes it."""
 
 DEPLOY = timedelta(minutes=1)
 MOMENT = Param("moment", "A moment.", Kind.MOMENT)
@@ -351,7 +351,7 @@ class Pages:
         self, domain: str, command_type: str, entered: dict[str, str] | None = None, problem: str = ""
     ) -> dict[str, Any]:
         handlers = self.desk.payloads.handlers()
-        # Whoever asks for none in particular gets the first.
+        # A request that names none gets the first.
         wanted = (domain, command_type)
         fitting = (h for h in handlers if wanted in (("", ""), (h.domain, h.command_type)))
         chosen = next(fitting, None)

@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 class Turns:
-    """How often a handler on a loop went on after a wait. Whoever finds it unchanged let nobody run."""
+    """How often a handler on a loop went on after a wait. An unchanged count means that no other task
+    ran."""
 
     __slots__ = ("count",)
 

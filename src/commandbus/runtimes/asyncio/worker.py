@@ -171,7 +171,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                     await self._news.wait()
                     self._news.clear()
             except asyncio.CancelledError as error:
-                # Whoever cancels run() wants it to end; what runs must still be recorded first.
+                # A canceled run() ends; outcomes of running handlers must be recorded first.
                 if self._core.stopping:
                     raise
                 canceled = error

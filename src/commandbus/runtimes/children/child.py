@@ -121,7 +121,7 @@ class Child:
         _end_with(setup.worker_pid)
         try:
             self._prepare(setup)
-        except BaseException as error:  # also sys.exit of a module: the worker is told why
+        except BaseException as error:  # also sys.exit of a module: the worker gets the reason
             self._say(Raised(0, pack(error), "start"))
             return
         self._say(Ready())

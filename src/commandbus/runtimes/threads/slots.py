@@ -62,7 +62,7 @@ class Slots:
         self._on_returned = returned
         self._finished: deque[Settlement] = deque()
         self._told = False
-        """Whether somebody was told of what finished, and has not collected it yet."""
+        """Whether the loop was woken for finished commands, and has not collected them yet."""
         self._size = 0
         self._count = 0
         self._ready: deque[Claimed] = deque()
@@ -167,7 +167,7 @@ class Slots:
             if slot.runs:
                 slot.runs = False
                 if self._running.pop(slot, None) is None:
-                    with self._changed:  # whoever gave it up has said so
+                    with self._changed:  # the caller that gave it up has said so
                         self._on_returned()
                     return
             self._finished.append(settlement)

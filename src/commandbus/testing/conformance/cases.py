@@ -1,4 +1,4 @@
-"""Cases: comments on a parked command, who takes care of it, and what happens when nobody does."""
+"""Cases: comments on a parked command, its assignee, and escalation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking payloads: what new code would not carry out is told before it is deployed."""
+"""Checking payloads: payloads that new code would refuse are found before it is deployed."""
 
 from __future__ import annotations
 

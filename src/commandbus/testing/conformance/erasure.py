@@ -19,7 +19,7 @@ from commandbus.testing.harness import DOMAIN, Harness
 
 SECRET = "Ada Lovelace"
 MINE = {"account": 42, "name": SECRET}
-OTHERS = {"account": 43, "name": "somebody else"}
+OTHERS = {"account": 43, "name": "another person"}
 
 
 def erase(bus: Harness, data: Any = None, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def run(bus: Harness, data: Any = None, **options: Any) -> UUID:
 
 
 def everything(bus: Harness, command_id: UUID, domain: str = DOMAIN) -> str:
-    """All that is told of a command, as text."""
+    """Everything that is shown of a command, as text."""
     record, trail = bus.get(command_id, domain), bus.trail(command_id, domain)
     return msgspec.json.encode([record, trail]).decode()
 

@@ -66,7 +66,7 @@ def complete(bus: Harness, **options: Any) -> UUID:
 
 
 class ReadBefore:
-    """A store whose first reader of a document sees it as it once was: whoever changed it since was
+    """A store whose first reader of a document sees an earlier version: another writer was
     first."""
 
     def __init__(self, store: Any, document: Document | None) -> None:

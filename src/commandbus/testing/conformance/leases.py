@@ -271,7 +271,7 @@ class LeasesSuite:
 
 
 class ReclaimerSuite:
-    """An idle worker learns of the end of others' leases, though nobody tells it."""
+    """An idle worker learns of the end of others' leases, without a notification."""
 
     def look(self, bus: Harness, worker: str = "me") -> float:
         return bus.run(Reclaimer(worker, [DOMAIN], 30.0).work(bus.bus.scope))

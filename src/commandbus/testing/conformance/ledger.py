@@ -44,7 +44,7 @@ def found(bus: Harness) -> list[tuple[str, int | None]]:
 
 
 def rewrite(bus: Harness, kind: str, key: str, old: str, new: str) -> None:
-    """Change a document behind everybody's back."""
+    """Change a document without a record."""
     document = bus.run(bus.store.get_document(kind, key))
     assert old in document.body
     changed = msgspec.structs.replace(document, body=document.body.replace(old, new))
@@ -73,7 +73,7 @@ def key_of(bus: Harness, kind: str, position: int) -> str:
 
 
 def verify_while(bus: Harness, step: int, act: Callable[[], None]) -> tuple[Any, int]:
-    """A verification in which somebody acts after one of its steps; and how many steps it had."""
+    """A verification with an action after one of its steps; and how many steps it had."""
     flow: Any = verify_audit(bus.bus.scope)
     answer, taken = None, 0
     while True:

@@ -1,4 +1,4 @@
-"""Pausing: a paused domain accepts, keeps and gives out nothing, until somebody resumes it."""
+"""Pausing: a paused domain accepts, keeps and gives out nothing, until it is resumed."""
 
 from __future__ import annotations
 

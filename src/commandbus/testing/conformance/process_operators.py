@@ -194,7 +194,7 @@ class ProcessTimeSuite:
         record = sagas.get(process_id)
         assert record.error is not None
         assert (record.error.code, record.error.step) == ("STEP_TIMEOUT", "hotel")
-        # Nobody knows whether it took effect, so it is undone.
+        # It is unknown whether it took effect, so it is undone.
         assert sagas.waiting() == ["undo_hotel"]
         bus.call(sagas.worker.complete, taken, "too late")
         sagas.route()

@@ -18,7 +18,7 @@ from commandbus.testing.harness import DOMAIN, Harness
 
 
 class Effects:
-    """Counts how often each effect really happens; the handler fails as often as it is told to."""
+    """Counts how often each effect really happens; the handler fails a given number of times."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Replies: what the sender of a command is told, by whoever ends it."""
+"""Replies: what the sender of a command gets at its end."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class RetriesSuite:
         assert record.error is not None
         assert record.error.traceback is not None
         first_frame = record.error.traceback.splitlines()[1]
-        assert first_frame.endswith("in ship"), "nobody wants to read how a worker calls a handler"
+        assert first_frame.endswith("in ship"), "frames of the worker must be left out"
 
     def test_an_exception_without_text_is_recorded(self, bus: Harness) -> None:
         command_id = bus.send(max_attempts=1)

@@ -1,4 +1,4 @@
-"""Schedules: kept in the store, one command per slot, whoever looks."""
+"""Schedules: kept in the store, one command per slot, whichever worker sends it."""
 
 from __future__ import annotations
 

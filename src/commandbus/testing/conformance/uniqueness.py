@@ -225,7 +225,7 @@ class UniqueOptionsSuite:
         assert not second.duplicate
         record = bus.get(first)
         assert (record.status, record.reason) == (CommandStatus.CANCELED, "REPLACED")
-        assert bus.stats("answers").depth == 1, "its sender is told"
+        assert bus.stats("answers").depth == 1, "its sender gets a reply"
         assert bus.take(bus.worker()).command.data == 2
         third = bus.send_result(DOMAIN, "ship", 3, unique_key="k", unique=replace)
         assert (third.duplicate, third.command_id) == (True, second.command_id), "it runs"

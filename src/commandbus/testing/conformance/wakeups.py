@@ -1,4 +1,4 @@
-"""Wake-ups: an idle worker hears of work at once, one worker per event, and nobody polls."""
+"""Wake-ups: an idle worker hears of work at once, one worker per event, and none polls."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ class WakeupsSuite:
                 for _ in range(count)
             ]
             for number in range(1, count + 1):
-                # Whoever was woken for nothing sleeps again, and the next event may go to the busy.
+                # A worker that was woken for nothing sleeps again, and the next event may go to the
+                # busy.
                 for worker in running:
                     if not worker.worker.in_flight_count:
                         worker.wait_until_idle()
@@ -278,7 +279,7 @@ class WakeupsSuite:
             running.wait_until_idle()
             clock = bus.configuration.clock
             if clock is not None:
-                clock.advance(3_601)  # nobody is woken: only the interval can find it
+                clock.advance(3_601)  # no worker is woken: only the interval can find it
             else:
                 bus.advance(3_601)
             assert bus.wait(command_id).status is CommandStatus.COMPLETED

@@ -35,7 +35,7 @@ from commandbus.store.sql_files import load
 
 PACKAGE = "commandbus.engines.postgres.pgmq.sql"
 GRACE_SECONDS = 10
-"""How much longer than its lease a message stays invisible: whoever takes the lease back counts the
+"""How much longer than its lease a message stays invisible: the rescue of the lease counts the
 crash and makes the message visible again, before another reader of the queue could meet it."""
 
 CRASHES = """case when read_ct > 0 and jsonb_typeof(headers #> '{commandbus,2}') = 'number'

@@ -1,7 +1,7 @@
 """Recording what runs amounted to, over PGMQ: the same settle, proved by its messages, too.
 
 A message belongs to a lease as long as it has the read count that the lease gave it: the count is the
-attempt. Whoever reads it again, in whatever program, raises the count, and what was prepared with the
+attempt. A program that reads it again raises the count, and what was prepared with the
 old one is refused. A completed command's message is deleted; that of any other end is archived.
 """
 
@@ -75,7 +75,7 @@ class PgmqSettler(Settler):
             try:
                 return (yield from super()._send_prepared(built, kind))
             except MessagesMoved:
-                # In a transaction of somebody else's nothing can follow; if it is tried again, the
+                # In a caller's transaction nothing can follow; if it is tried again, the
                 # leases are read from the server.
                 self._context.leases.forget(built.shrinks)
                 built.doubted = True

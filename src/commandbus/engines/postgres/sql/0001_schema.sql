@@ -276,7 +276,7 @@ create table commandbus.slot (
 create index slot_gate on commandbus.slot (domain, gate);
 
 -- When a gate is to be looked at: something came, something ended, or a token is due. Only added to
--- by those who send and settle, so that they never wait for each other, and taken by whoever opens.
+-- by those who send and settle, so that they never wait for each other, and taken by the one that opens.
 -- A touch may name several groups: `k*{k:one,k:other}`.
 create table commandbus.touch (
     domain text not null,
@@ -396,10 +396,10 @@ create function commandbus.wake_key(domain text) returns bigint
     language sql immutable parallel safe
     return hashtextextended('commandbus.wake ' || domain, 0);
 
--- Announces that a domain has work, now or in `due_in` microseconds, if anybody sleeps for it.
+-- Announces that a domain has work, now or in `due_in` microseconds, if a worker sleeps for it.
 --
 -- A transaction that notifies takes a lock on the whole database to commit, so a busy fleet must not
--- be notified. Whether somebody sleeps is asked after the shared lock is held, with a snapshot taken
+-- be notified. Whether a worker sleeps is asked after the shared lock is held, with a snapshot taken
 -- then: a worker falls asleep only while it has that lock alone, that is, when every send that could
 -- not see it asleep is committed and visible to its next claim. The announcement is always made when
 -- there is no such order: without fresh snapshots (in a caller's REPEATABLE READ transaction), and when
@@ -416,8 +416,8 @@ begin
     then
         return false;
     end if;
-    -- A full queue of notifications would refuse the whole transaction, whatever else it does; whoever
-    -- sleeps finds the work at its poll interval.
+    -- A full queue of notifications would refuse the whole transaction, whatever else it does; a worker
+    -- that sleeps finds the work at its poll interval.
     if pg_notification_queue_usage() > 0.9 then
         return false;
     end if;

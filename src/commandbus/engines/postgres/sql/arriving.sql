@@ -1,5 +1,5 @@
 -- name: arrive_counts
--- What an ordinary send would have begun anew.
+-- What an ordinary send would have started from zero.
 with came as materialized (
     select c.seq, c.domain, c.requires, c.priority, w.created_at, w.due_at, w.attempts, w.crashes, w.releases
     from unnest($1::text::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[],

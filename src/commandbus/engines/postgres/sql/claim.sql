@@ -6,7 +6,7 @@
 -- place. A claim may commit asynchronously: one that is lost in a crash only gives the work out again. A row whose command has ended, which only
 -- another program can have written, comes without a type and is dropped.
 -- Behind those that hold the only place of a group up to `followers` members of such groups come along in
--- all, `chain` of one; nobody else can let them pass. Not where a further gate or tags decide; nor behind
+-- all, `chain` of one; nothing else can let them pass. Not where a further gate or tags decide; nor behind
 -- one whose worker died, nor such a one itself, nor what comes after it.
 -- Commands whose workers died are taken by the parts `suspects`; without them none are.
 with moment as materialized (
@@ -50,7 +50,7 @@ behind as materialized (
             from commandbus.held h where h.domain = :domain::text and h.gate = l.gate
             order by h.priority, h.seq limit l.most for update skip locked) h
         window line as (order by h.priority, h.seq)) f
-    -- Up to one that somebody has locked, and may yet let go.
+    -- Up to one that another transaction has locked, and may yet release.
     where f.suspects = 0 and f.seq = line.seqs[f.position]),
 not_held as (
     delete from commandbus.held where ctid = any (array(select place from behind))),

@@ -13,7 +13,7 @@ select kind, key, version, status, due_at, body from commandbus.document
 where kind = $1::text and key = any ($2::text::text[])
 
 -- name: add_document
--- Only if nobody was first.
+-- Only if the key does not exist yet.
 insert into commandbus.document (kind, key, version, status, due_at, body)
 values ($1::text, $2::text, 1, $3::text, $4::bigint, $5::text) on conflict do nothing returning version
 

@@ -27,7 +27,7 @@ select commandbus.mark_gated(domain, requires)
 from unnest($1::text::text[], $2::text::text[]) as g (domain, requires)
 
 -- name: touch_held
--- All gates of a domain that somebody waits at.
+-- All gates of a domain with commands that wait.
 insert into commandbus.touch (domain, gate, at)
 select $1::text, gate, commandbus.now_us()
 from (select distinct gate from commandbus.held where domain = $1::text) g

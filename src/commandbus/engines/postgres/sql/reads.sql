@@ -21,7 +21,7 @@ left join commandbus.held h on h.seq = c.seq
 left join commandbus.progress p on p.seq = c.seq
 
 -- name: standing
--- Where a command stands, with its waiting row or its outcome locked, so that nobody takes it away.
+-- Where a command stands, with its waiting row or its outcome locked, so that no other transaction takes it away.
 select c.seq, c.priority, c.data, c.unique_key is not null, o.status, o.attempts, o.crashes, o.error,
     coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
     coalesce(q.seq, h.seq) is not null, s.seq is not null, c.batch_id
@@ -71,7 +71,7 @@ where c.command_id = $1::uuid and c.domain = $2::text and (not $5::boolean or o.
 returning seq
 
 -- name: send_back
--- By an operator: it is due from now on, so that nobody counts the time in which it was parked.
+-- By an operator: it is due from now on, so that the time in which it was parked does not count.
 update commandbus.command set due_at = commandbus.now_us(), data = coalesce($2::text, data)
 where seq = $1::bigint
 
@@ -93,7 +93,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = 
     and ($2::text is null or c.command_type = $2::text)
 
 -- name: overdue
--- Parked for long, and nobody was told since.
+-- Parked for long, and not reported since.
 select c.domain, c.command_id, c.command_type, o.finished_at, commandbus.as_jsonb(o.error) ->> 'code'
 from commandbus.outcome o join commandbus.command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= commandbus.now_us() - $1::bigint

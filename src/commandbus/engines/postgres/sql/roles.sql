@@ -40,7 +40,7 @@ grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, 
     commandbus.bucket to :worker;
 
 -- What operators did is written by operators alone: a worker reads it, and neither adds entries of
--- theirs nor links, nor asks for a cancellation in somebody's name. Sign-ins are the dashboard's.
+-- theirs nor links, nor asks for a cancellation in another's name. Sign-ins are the dashboard's.
 alter table commandbus.document enable row level security;
 alter table commandbus.audit enable row level security;
 drop policy if exists everything on commandbus.document;

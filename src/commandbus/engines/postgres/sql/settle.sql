@@ -50,8 +50,8 @@ left_slots as (
     using {left_places} as f
     where s.seq = f.seq and f.proof in (select lease_id from proof)
     returning s.domain, s.gate, s.seq, f.back),
--- Whoever ends in a group that runs one at a time lets the next one pass: nobody else can, as long as
--- its slot is taken. Not where somebody comes back, and may be the next one; nor where a limit decides.
+-- A command that ends in a group of one at a time lets the next one pass: nothing else can, as long as
+-- its slot is taken. Not where one comes back, and may be the next one; nor where a limit decides.
 handed as materialized (
     select s.domain, s.gate, n.* from left_slots s
     cross join lateral (

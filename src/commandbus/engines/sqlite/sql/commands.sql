@@ -168,7 +168,7 @@ delete from commandbus_lease where lease_id = ?
 update commandbus_lease set until = max(until, ?) where lease_id = ? and until > ? returning lease_id
 
 -- name: keep_leases_of
--- A dead worker cannot renew them; whoever knows of its death settles them in this transaction.
+-- A dead worker cannot renew them; the process that learns of its death settles them in this transaction.
 update commandbus_lease set until = max(until, ?) where worker = ? returning lease_id, members
 
 -- name: batches_of
@@ -224,7 +224,7 @@ delete from commandbus_scheduled where seq = ?
 delete from commandbus_held where seq = ?
 
 -- name: send_back
--- By an operator: it is due from now on, so that nobody counts the time in which it was parked.
+-- By an operator: it is due from now on, so that the time in which it was parked does not count.
 update commandbus_command set due_at = ?, data = coalesce(?, data) where seq = ?
 
 -- name: waiting_row

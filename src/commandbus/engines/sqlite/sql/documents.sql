@@ -6,7 +6,7 @@ select kind, key, version, status, due_at, body from commandbus_document
 where kind = ? and key in (select value from json_each(?))
 
 -- name: add
--- Only if nobody was first.
+-- Only if the key does not exist yet.
 insert into commandbus_document (kind, key, version, status, due_at, body) values (?, ?, 1, ?, ?, ?)
 on conflict do nothing returning version
 

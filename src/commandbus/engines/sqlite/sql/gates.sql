@@ -33,7 +33,7 @@ insert into commandbus_touch (domain, gate, at) values (?, ?, ?)
 on conflict (domain, gate) do update set at = min(at, excluded.at)
 
 -- name: touch_held
--- All gates of a domain that somebody waits at.
+-- All gates of a domain with commands that wait.
 insert into commandbus_touch (domain, gate, at)
 select distinct domain, gate, :now from commandbus_held where domain = :domain
 on conflict (domain, gate) do update set at = excluded.at

@@ -39,7 +39,7 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :
     and (:command_type is null or c.command_type = :command_type)
 
 -- name: overdue
--- Parked for long, and nobody was told since.
+-- Parked for long, and not reported since.
 select c.domain, c.command_id, c.command_type, o.finished_at, iif(json_valid(o.error), json_extract(o.error, '$.code'), null)
 from commandbus_outcome o join commandbus_command c on c.seq = o.seq
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and o.finished_at <= ?

@@ -21,7 +21,7 @@ from commandbus.worker.handlers import HandlerRegistry
 NAME_MAX = 63
 
 _tasks: dict[str, dict[str, Any]] = {}
-"""Every task that this process has made, by backend and path. Backends are made anew for each thread,
+"""Every task that this process has made, by backend and path. A backend is made for each thread,
 so it cannot be theirs."""
 
 

@@ -67,7 +67,7 @@ def result_of(alias: str, task: Any, record: CommandRecord, trail: Sequence[Audi
 def _errors(trail: Iterable[AuditEvent]) -> Iterable[Any]:
     for event in trail:
         told = event.details.get("error")
-        # That its worker was lost is told when it is, and again when it is parked for it.
+        # The loss of its worker is recorded when it happens, and again when it is parked for it.
         again = event.details.get("reason") == AuditEventType.WORKER_LOST
         if event.event_type in _FAILED and told is not None and not again:
             failure = msgspec.convert(told, Failure)

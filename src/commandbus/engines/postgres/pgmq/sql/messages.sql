@@ -549,7 +549,7 @@ delete from @archive@
 where headers -> 'commandbus' ->> 0 = any ($1::text::text[])
 
 -- name: few_waiting
--- What runs is among them, and is told apart by its lease.
+-- Running commands are among them; their lease tells them apart.
 select seq from (@any waiting_seqs@) w (seq) limit $1::bigint
 
 -- name: waiting_seqs
