@@ -1,9 +1,9 @@
 """Promotion: live commands move from one store to another, such as from a file to a server.
 
 A command is taken out of its queue in the same transaction that keeps it as a document, so that no
-worker of this store can run it any more; it is added to the other store, where its id makes a second time harmless;
-then the document is dropped. After a crash at any point the next promotion goes on: what is still a
-document is added again, or found to be there.
+worker of this store can run it any more; it is added to the other store, where its id makes a second
+time harmless; then the document is dropped. After a crash at any point the next promotion goes on: what
+is still a document is added again, or found to be there.
 """
 
 from __future__ import annotations
