@@ -21,7 +21,7 @@ HEARTBEAT = 120.0
 MISSED_MAX = 2.5
 """A worker is gone when so many reports are missing, unless its end is known before."""
 LATE_SECONDS = 5.0
-"""So long after the end of its lease a worker that died is gone for everybody."""
+"""So long after the end of its lease a worker that died counts as gone."""
 
 _decoder = msgspec.json.Decoder(WorkerInfo)
 
