@@ -50,7 +50,49 @@ class PlaceOrder(Process[Order]):
         return SendRequest("stock", "dispatch", {"article": state.article})
 
 
+class Deliver(Process[Order]):
+    """Two steps at the same time, one that is skipped, and a compensation that needs two tries."""
+
+    @step(fork=["ship", "notify"])
+    def charge(self, state: Order) -> SendRequest:
+        return SendRequest("bank", "charge", {"amount": state.price})
+
+    @charge.compensation
+    def refund(self, state: Order) -> SendRequest:
+        return SendRequest("bank", "refund", {"article": state.article})
+
+    @step(then="close")
+    def ship(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "dispatch", {"article": state.article})
+
+    @step(then="close")
+    def notify(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "reserve", {"article": state.article})
+
+    @step(joins=["ship", "notify"])
+    def close(self, state: Order) -> SendRequest:
+        return SendRequest("stock", "close", {"article": state.article})
+
+    @step
+    def thank(self, state: Order) -> SendRequest | None:
+        return None
+
+
 handlers = HandlerRegistry()
+refunds: list[str] = []
+
+
+@handlers.handler("bank", "refund")
+async def refund(command: Any, context: Any) -> None:
+    refunds.append(command.data["article"])
+    if len(refunds) == 1:
+        raise BusinessRuleException("CLOSED", "the bank is closed")
+
+
+@handlers.handler("stock", "close")
+async def close(command: Any, context: Any) -> None:
+    if command.data["article"] == "kite":
+        raise BusinessRuleException("NOT_HERE", "it was never there")
 
 
 @handlers.handler("stock", "reserve")
@@ -74,6 +116,24 @@ async def move(command: Any, context: Any) -> None:
 async def charge(command: Any, context: Any) -> None:
     if command.data["amount"] > 1_000:
         raise BusinessRuleException("NO_MONEY", "the account is empty")
+
+
+async def deliver(bus: CommandBus, *articles: str) -> list[UUID]:
+    """The ids of deliveries, each carried to an end; the first refund has to be retried."""
+    worker = Worker(bus, ["stock", "bank"], handlers)
+    router = ProcessReplyRouter(bus, Deliver)
+    running = [asyncio.create_task(worker.run()), asyncio.create_task(router.run())]
+    manager = ProcessManager(bus, Deliver)
+    refunds.clear()
+    ids = [(await manager.start(Order(article, 5))).process_id for article in articles]
+    for process_id in ids:
+        if (await manager.wait(process_id, timeout=20)).compensation_failed:
+            await manager.retry(process_id)
+            await manager.wait(process_id, timeout=20)
+    await router.stop()
+    await worker.stop()
+    await asyncio.gather(*running)
+    return ids
 
 
 async def drive(bus: CommandBus, **more: Order) -> dict[str, UUID]:

@@ -46,6 +46,7 @@ async def fill(bus: CommandBus) -> None:
     failure._clean = lambda text, *rest: clean(text.replace(f"{ROOT}/", ""), *rest)
     await scene.fill(bus)
     await saga.drive(bus)
+    await saga.deliver(bus, "pen", "kite")
     await scene.present(bus)
 
 
@@ -71,7 +72,7 @@ def links(place: Served) -> dict[str, str]:
     batches = place.run(place.bus.list_batches(domain="orders"))
     found["batch"] = f"/batches/{batches[0].batch_id}"
     undone = place.run(place.bus.list_processes(status="COMPENSATED"))[0]
-    found["process"] = f"/processes/{undone.process_id}"
+    found["process"] = f"/processes/{undone.process_id}"  # the newest: with a fork and two refunds
     groups = f"/commands/retry?domain={parked.domain}"
     return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import httpx
 
-from commandbus import CommandBus
+from commandbus import CommandBus, HandlerRegistry
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
+from commandbus.interfaces.web.timelines import Segment, segments_of
 from tests.web import saga
+from tests.web.visitor import visitor
 
 
 async def test_processes_are_listed_drawn_and_acted_upon() -> None:
@@ -28,7 +33,7 @@ async def test_processes_are_listed_drawn_and_acted_upon() -> None:
             assert page.count("/processes/0") == 1
 
             undone = (await client.get(f"/processes/{ids['undone']}")).text
-            assert undone.count("<g class=") == 3, "two steps and what undid one of them"
+            assert set(boxes_of(undone)) == {"reserve", "charge", "release"}
             assert "NO_MONEY" in undone
             assert "tok_77" not in undone, "secrets of a state are hidden"
             assert 'class="way undo"' in undone
@@ -67,3 +72,44 @@ async def test_a_process_is_offered_only_what_helps_it() -> None:
                 place = f"{PREFIX}/processes/{ids[name]}/skip"
                 answer = await client.post(place, json={"reason": "settled by phone"})
                 assert answer.status_code == status, answer.text
+
+
+async def test_forks_joins_and_repeated_compensations_are_drawn() -> None:
+    async with CommandBus("memory://") as bus:
+        good, undone = await saga.deliver(bus, "pen", "kite")
+        registry = HandlerRegistry()
+        registry.process(saga.Deliver)
+        for declared in (registry, None):
+            async with visitor(bus, registry=declared) as client:
+                page = (await client.get(f"/processes/{good}")).text
+                boxes = boxes_of(page)
+                assert boxes["ship"][0] == boxes["notify"][0], "side by side"
+                assert boxes["ship"][1] != boxes["notify"][1]
+                assert boxes["charge"][0] < boxes["ship"][0] < boxes["close"][0]
+                assert page.count('class="way taken"') >= 4, "two ways fork and two join"
+                page = (await client.get(f"/processes/{undone}")).text
+                words = re.findall(r'class="name">refund</text><text[^>]*class="word">(\w+)<', page)
+                assert words == ["failed", "completed"], "both tries of the compensation"
+                assert ("not run" in page) == (declared is not None)
+                gantt = page.partition('class="gantt"')[2].partition("</svg>")[0]
+                assert gantt.count('class="name"') == 6, "four steps and two refunds"
+                assert "attempt 1" in gantt
+
+
+def boxes_of(page: str) -> dict[str, tuple[float, float]]:
+    found = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)"[^>]*/><text[^>]*class="name">(\w+)<', page)
+    return {name: (float(x), float(y)) for x, y, name in found}
+
+
+def test_a_timeline_has_waits_attempts_and_parking() -> None:
+    at = [datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in range(10)]
+    kinds = ("SENT", "RECEIVED", "RETRY_SCHEDULED", "RECEIVED", "MOVED_TO_TSQ", "OPERATOR_RETRY",
+             "RECEIVED", "COMPLETED")  # fmt: skip
+    trail = [
+        AuditEvent("d", UUID(int=1), AuditEventType(kind), moment, {})
+        for kind, moment in zip(kinds, at, strict=False)
+    ]
+    parts = [part.kind for part in segments_of(trail, at[9])]
+    assert parts == ["waits", "failed", "waits", "failed", "parked", "waits", "completed"]
+    assert [part.kind for part in segments_of(trail[:5], at[9])][-1] == "parked"
+    assert segments_of(trail[:4], at[9])[-1] == Segment("running", at[3], at[9], "attempt 2 runs")

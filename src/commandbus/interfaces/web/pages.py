@@ -42,6 +42,7 @@ from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
+from commandbus.interfaces.web.timelines import draw_timeline
 from commandbus.interfaces.web.views import Links, environment
 from commandbus.interfaces.web.windows import SPANS, Point, Window, window_of
 from commandbus.settings import VERSION
@@ -299,7 +300,17 @@ class Pages:
         return "process.html", {
             "process": detail.process,
             "trail": detail.trail,
-            "drawing": draw_process(detail.process),
+            "drawing": draw_process(
+                detail.process,
+                detail.trail,
+                self.desk.payloads.processes.get(detail.process.process_type),
+            ),
+            "timeline": draw_timeline(
+                detail.process,
+                detail.trail,
+                await self.desk.step_trails(detail.process),
+                datetime.now(UTC),
+            ),
             "offered": offered(table.PROCESS, states_of(detail.process)),
         }
 

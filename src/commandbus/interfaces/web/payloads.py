@@ -8,6 +8,7 @@ import msgspec
 
 from commandbus.domain.codec import Codec
 from commandbus.domain.misfit import describe_misfit
+from commandbus.domain.process.declaration import Process
 from commandbus.errors import PayloadError
 from commandbus.interfaces.web.values import HandlerView
 from commandbus.worker.handlers import Handler, HandlerRegistry
@@ -22,6 +23,11 @@ class Payloads:
     @property
     def known(self) -> bool:
         return self._registry is not None
+
+    @property
+    def processes(self) -> dict[str, type[Process[Any]]]:
+        """The declarations of processes, by their types."""
+        return {} if self._registry is None else self._registry.processes
 
     def handlers(self) -> list[HandlerView]:
         found = [] if self._registry is None else list(self._registry)

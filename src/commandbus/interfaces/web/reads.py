@@ -14,10 +14,11 @@ from uuid import UUID
 import msgspec
 
 from commandbus.connect import create_administration
+from commandbus.domain.audit import AuditEvent
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.presence import WorkerInfo
-from commandbus.domain.process.values import ProcessRecord
+from commandbus.domain.process.values import ProcessRecord, StepKind
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.errors import (
@@ -48,6 +49,8 @@ NO_ID = UUID(int=0)
 """Nothing has it."""
 IDS_MAX = 20
 IDS_SECONDS = 5.0
+STEPS_MAX = 50
+"""So many steps of a process have their attempts drawn."""
 NEIGHBOURS = 5_000
 """Related commands are looked for among so many sent before and after."""
 DOCTOR_SECONDS = 30.0
@@ -272,6 +275,15 @@ class Reads:
             for event in await bus.get_process_audit(process_id)
         ]
         return v.ProcessDetail(self._process(record), trail)
+
+    async def step_trails(self, record: ProcessRecord) -> dict[UUID, list[AuditEvent]]:
+        """What happened to the commands of the newest steps of a process."""
+        bus = await self.stores.reading()
+        return {
+            step.command_id: await bus.get_audit_trail(step.command_id, domain=step.domain)
+            for step in record.steps[-STEPS_MAX:]
+            if step.kind is StepKind.COMMAND
+        }
 
     def _process(self, record: ProcessRecord) -> ProcessRecord:
         error = record.error
