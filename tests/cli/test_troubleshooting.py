@@ -1,6 +1,9 @@
 """`tsq`: look at parked commands, and act on them one by one or in bulk."""
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,6 +11,7 @@ import typer
 
 from commandbus import CommandStatus, PermanentCommandError, SendRequest
 from commandbus.interfaces.cli import output
+from commandbus.operations import redrive
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park, run_on_terminal
 
@@ -248,3 +252,35 @@ def test_what_was_done_is_a_document_for_programs(cli: Cli, bus: SyncCommandBus)
     rest = cli("tsq", "complete", "--all", "--yes", "--json")
     assert (rest.document["done"], rest.document["refused"]) == (2, 0)
     assert cli("tsq", "retry", "--all", "--yes", "--json").document["done"] == 0
+
+
+def test_ctrl_c_ends_between_two_commands_and_says_how_many_were_done(
+    cli: Cli, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        park(bus)
+    real = redrive.operator_cancel
+    calls = iter(range(4))
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return (yield from real(*arguments, **named))
+
+    monkeypatch.setattr(redrive, "operator_cancel", interrupted)
+    ran = cli("tsq", "cancel", "--all", "--yes", code=130)
+    assert "2 commands canceled" in ran.err
+    assert "stopped: 2 parked commands left as before" in ran.err
+    assert cli("tsq", "count").out == "2\n"
+
+
+def test_a_canary_that_fails_leaves_the_rest_parked(cli: Cli, bus: SyncCommandBus) -> None:
+    for _ in range(3):
+        park(bus)
+    ran = cli("tsq", "retry", "--all", "--canary", "1", "--patience", "0s", "--yes", code=1)
+    assert "1 of the 1 retried first did not complete: 2 parked commands left" in ran.err
+    assert cli("tsq", "count").out == "2\n"
+    report = cli(
+        "tsq", "retry", "--all", "--canary", "1", "--patience", "0s", "--yes", "--json", code=1
+    ).document
+    assert (report["done"], report["stopped"], report["failed"]) == (1, True, 1)

@@ -48,6 +48,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     exception: str | None = None
     traceback: str | None = None
     frame: str | None = None
+    """File and line of the innermost frame, for a person."""
+    place: str | None = None
+    """Module and function of the innermost frame, which stay the same when a line moves or another
+    folder is installed into."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -55,6 +59,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     traceback: str | None
     frame: str | None
+    place: str | None = None
 
 
 _ORIGIN = "__commandbus_origin__"
@@ -96,6 +101,7 @@ def classify(error: BaseException) -> Failure:
     elif type(error).__name__ == "CancelledError":
         message = message or CANCELED
     origin = _origin_of(error)
+    innermost = None if origin else _innermost(error.__traceback__)
     return Failure(
         kind=kind,
         code=code,
@@ -103,7 +109,8 @@ def classify(error: BaseException) -> Failure:
         details=details,
         exception=_clean(f"{type(error).__module__}.{type(error).__qualname__}", 400),
         traceback=origin.traceback if origin else _traceback_of(error),
-        frame=origin.frame if origin else _frame_of(error.__traceback__),
+        frame=origin.frame if origin else _frame_of(innermost),
+        place=origin.place if origin else _place_of(innermost),
     )
 
 
@@ -143,14 +150,25 @@ def _from_handler(trace: TracebackType | None) -> TracebackType | None:
     return entry or trace
 
 
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
+
+
 def _frame_of(trace: TracebackType | None) -> str | None:
-    """The innermost frame, as the fingerprint by which equal failures are grouped."""
     if trace is None:
         return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
     code = trace.tb_frame.f_code
     return _clean(f"{code.co_filename}:{trace.tb_lineno} in {code.co_qualname}", 400)
+
+
+def _place_of(trace: TracebackType | None) -> str | None:
+    """A part of the fingerprint by which equal failures are grouped."""
+    if trace is None:
+        return None
+    module = trace.tb_frame.f_globals.get("__name__")
+    return _clean(f"{module}.{trace.tb_frame.f_code.co_qualname}", 400)
 
 
 def _details_of(error: HandlerError) -> Any:

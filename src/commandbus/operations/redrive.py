@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import accumulate
 from typing import Any
 from uuid import UUID
@@ -13,20 +14,23 @@ import msgspec
 
 from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
-from commandbus.domain.moment import Duration, as_seconds
+from commandbus.domain.moment import Duration, as_datetime, as_seconds
+from commandbus.domain.names import as_name
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.commands import place_of, query_commands
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
 from commandbus.store.op import Op
+from commandbus.store.records import ParkedGroup
 
 BULK_MAX = 1_000_000
 PAGE = 500
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
-    """Parked commands that failed in the same way: same type, same exception, same place."""
+    """Parked commands that failed in the same way: same type, code, exception, module and function."""
 
     fingerprint: str
     domain: str
@@ -54,32 +58,27 @@ class BulkReport(msgspec.Struct, frozen=True):
     """With a canary: those that were tried again and did not complete, which stopped it."""
 
 
-def fingerprint(record: CommandRecord) -> str:
-    """Equal for commands that failed in the same way; the message does not count, since it often
-    carries ids."""
-    error = record.error
-    parts = (
-        record.domain,
-        record.command_type,
-        *((error.code, error.exception, error.frame) if error else ()),
-    )
+def fingerprint(domain: str, command_type: str, error: Failure | None) -> str:
+    """Equal for commands that failed in the same way: same type, code, exception, module and function.
+    The message does not count, since it often carries ids, nor do the line and the folder of the code,
+    which another deploy changes."""
+    failed = (error.code, error.exception, error.place) if error else ()
+    parts = (domain, command_type, *failed)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def group_failures(
-    scope: Scope,
-    domain: str | None = None,
-    command_type: str | None = None,
-    *,
-    newest: int | None = None,
-) -> Flow[list[FailureGroup]]:
-    """Parked commands grouped by how they failed, largest group first; of all of them, or only of
-    about so many of the newest."""
-    groups: dict[str, list[CommandRecord]] = {}
-    for record in (yield from _parked(scope, domain, command_type, newest)):
-        groups.setdefault(fingerprint(record), []).append(record)
-    found = [_group(key, records) for key, records in groups.items()]
-    return sorted(found, key=lambda group: (-group.count, group.fingerprint))
+    scope: Scope, domain: str | None = None, command_type: str | None = None
+) -> Op[list[FailureGroup]]:
+    """All parked commands grouped by how they failed, largest group first."""
+    name = None if domain is None else as_name(domain, "domain")
+    kind = None if command_type is None else as_name(command_type, "command_type")
+    groups: dict[str, FailureGroup] = {}
+    for parked in (yield from scope.store.group_parked(name, kind)):
+        group = _group(parked)
+        known = groups.get(group.fingerprint)
+        groups[group.fingerprint] = group if known is None else _together(known, group)
+    return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint))
 
 
 def bulk(
@@ -97,17 +96,18 @@ def bulk(
     result: Any = None,
     preview: bool = False,
     progress: Callable[[int, int], bool | None] | None = None,
-    canary: Sequence[int] = (),
+    canary: int | Sequence[int] = (),
     patience: Duration = 60.0,
 ) -> Flow[BulkReport]:
     """Retry, cancel or complete many parked commands: those named, those that meet all conditions, or
     with `everything` and no condition all of them.
 
     `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
-    many there are. `progress` is called with (done so far, matched) after each; returning False stops.
-    Each command is its own transaction, so what is done stays done. With canary=(1, 10), a retry begins
-    with one, goes on with ten when that has completed, and with all others when these have; one that
-    does not complete within `patience` seconds leaves the rest parked. Raises InvalidArgumentError when
+    many there are. `progress` is called with (done so far, matched) after each, and while a canary is
+    watched; returning False stops. Each command is its own transaction, so what is done stays done.
+    With canary=10, a retry begins with ten, and goes on with all others when these have completed;
+    canary=(1, 10) has two such stages. One that does not complete within `patience` seconds leaves the
+    rest parked. Raises InvalidArgumentError when
     neither ids, nor any condition, nor `everything` is given, or a cancel has no reason.
     """
     if limit is not None:
@@ -131,7 +131,7 @@ def bulk(
         for record in (yield from _parked(scope, domain, command_type))
         if (wanted is None or record.command_id in wanted)
         and (error_code is None or record.error_code == error_code)
-        and (group is None or fingerprint(record) == group)
+        and group in (None, fingerprint(record.domain, record.command_type, record.error))
     ][:limit]
     if preview:
         return BulkReport(len(chosen), 0, 0, stopped=False)
@@ -147,23 +147,31 @@ def bulk(
         if progress is not None and progress(done + refused, len(chosen)) is False:
             return BulkReport(len(chosen), done, refused, stopped=True)
         if done + refused in looks:
-            failed = yield from _count_failed(scope, tried, seconds)
-            if failed:
-                return BulkReport(len(chosen), done, refused, stopped=True, failed=failed)
+            tell = None if progress is None else partial(progress, done + refused, len(chosen))
+            failed = yield from _count_failed(scope, tried, seconds, tell)
+            if failed is None or failed:
+                return BulkReport(len(chosen), done, refused, stopped=True, failed=failed or 0)
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
 
 
-def _looks(action: str, canary: Sequence[int]) -> set[int]:
+def _looks(action: str, canary: int | Sequence[int]) -> set[int]:
     """After how many commands to look how they fared."""
-    stages = [as_count(size, "canary", highest=BULK_MAX) for size in as_items(canary, "canary")]
+    sizes = [canary] if isinstance(canary, int) else as_items(canary, "canary")
+    stages = [as_count(size, "canary", highest=BULK_MAX) for size in sizes]
     if stages and action != "retry":
         raise InvalidArgumentError("A canary is for retries: what is canceled or completed has ended.")
     return set(accumulate(stages))
 
 
-def _count_failed(scope: Scope, tried: list[CommandRecord], seconds: float) -> Flow[int]:
-    """How many did not complete: as soon as one has failed, or when the patience is at its end."""
+def _count_failed(
+    scope: Scope,
+    tried: list[CommandRecord],
+    seconds: float,
+    tell: Callable[[], bool | None] | None,
+) -> Flow[int | None]:
+    """How many did not complete: as soon as one has failed, or when the patience is at its end. None
+    when the caller stopped it."""
     now = yield Await(0)
     deadline = now + seconds
     while tried:
@@ -177,6 +185,8 @@ def _count_failed(scope: Scope, tried: list[CommandRecord], seconds: float) -> F
                 waiting.append(record)
         if failed or now >= deadline:
             return failed or len(waiting)
+        if tell is not None and tell() is False:
+            return None
         tried = waiting
         if tried:
             now = yield Await(min(1.0, deadline - now))
@@ -205,9 +215,7 @@ def _builder(
             raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")
 
 
-def _parked(
-    scope: Scope, domain: str | None, command_type: str | None, newest: int | None = None
-) -> Flow[list[CommandRecord]]:
+def _parked(scope: Scope, domain: str | None, command_type: str | None) -> Flow[list[CommandRecord]]:
     """All parked commands that meet the conditions, newest first, read page by page."""
     records: list[CommandRecord] = []
     cursor: str | None = None
@@ -217,24 +225,30 @@ def _parked(
         )
         records += page
         cursor = page.next
-        if cursor is None or (newest is not None and len(records) >= newest):
+        if cursor is None:
             return records
 
 
-def _group(key: str, records: list[CommandRecord]) -> FailureGroup:
-    newest = records[0]
-    error = newest.error
-    ended = [record.finished_at or record.created_at for record in records]
+def _group(parked: ParkedGroup) -> FailureGroup:
+    error = parked.error
     return FailureGroup(
-        key,
-        newest.domain,
-        newest.command_type,
-        newest.error_code or "",
+        fingerprint(parked.domain, parked.command_type, error),
+        parked.domain,
+        parked.command_type,
+        error.code if error else "",
         error.exception if error else None,
         error.frame if error else None,
-        newest.error_message or "",
-        len(records),
-        min(ended),
-        max(ended),
-        newest.command_id,
+        error.message if error else "",
+        parked.count,
+        as_datetime(parked.oldest),
+        as_datetime(parked.newest),
+        parked.command_id,
+    )
+
+
+def _together(one: FailureGroup, other: FailureGroup) -> FailureGroup:
+    """Errors that cannot be read differ in the store, and are one group."""
+    newest = max(one, other, key=lambda group: group.newest)
+    return msgspec.structs.replace(
+        newest, count=one.count + other.count, oldest=min(one.oldest, other.oldest)
     )

@@ -54,7 +54,14 @@ REASONS = frozenset(
 
 def erased_failure(failure: Failure) -> Failure:
     """The kind, the code and the place of an error; never its words."""
-    return Failure(failure.kind, failure.code, ERASED, exception=failure.exception, frame=failure.frame)
+    return Failure(
+        failure.kind,
+        failure.code,
+        ERASED,
+        exception=failure.exception,
+        frame=failure.frame,
+        place=failure.place,
+    )
 
 
 def erased_reason(reason: str | None) -> str | None:

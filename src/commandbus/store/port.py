@@ -35,6 +35,7 @@ from commandbus.store.records import (
     NewCommand,
     OperatorAction,
     Overdue,
+    ParkedGroup,
     Place,
     Pruned,
     QueueStats,
@@ -163,6 +164,10 @@ class ReadStore(Protocol):
         ...
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]: ...
+
+    def group_parked(self, domain: str | None, command_type: str | None) -> Op[list[ParkedGroup]]:
+        """All parked commands, counted by domain, type, error code, exception and place."""
+        ...
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         """Commands that have been parked for longer and were not escalated since; oldest sequence

@@ -161,6 +161,18 @@ class ClaimReply(msgspec.Struct, frozen=True):
     """Expired leases that cannot be taken back, in words; None if this claim did not look for any."""
 
 
+class ParkedGroup(msgspec.Struct, frozen=True):
+    """Parked commands that failed alike; `error` and `command_id` are those of the newest."""
+
+    domain: str
+    command_type: str
+    count: int
+    oldest: int
+    newest: int
+    command_id: UUID
+    error: Failure | None
+
+
 Place = tuple[UUID, str]
 """The id of a command and its domain."""
 

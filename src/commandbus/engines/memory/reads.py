@@ -25,6 +25,7 @@ from commandbus.store.records import (
     Ended,
     NewCommand,
     Overdue,
+    ParkedGroup,
     Place,
     Pruned,
     QueueStats,
@@ -242,6 +243,23 @@ class MemoryReads(Sessionless):
             and command_type in (None, stored.command.command_type)
         )
 
+    def group_parked(self, domain: str | None, command_type: str | None) -> Op[list[ParkedGroup]]:
+        yield from ()
+        groups: dict[tuple[str | None, ...], list[tuple[Stored, Failure | None]]] = {}
+        for stored in self._state.commands.values():
+            command, outcome = stored.command, stored.outcome
+            if (
+                outcome is not None
+                and outcome.status is PARKED
+                and domain in (None, command.domain)
+                and command_type in (None, command.command_type)
+            ):
+                error = self._record(stored).error
+                failed = (error.code, error.exception, error.place) if error else ()
+                key = (command.domain, command.command_type, *failed)
+                groups.setdefault(key, []).append((stored, error))
+        return [_as_group(members) for members in groups.values()]
+
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         yield from ()
         cutoff = self._clock() - int(seconds * SECOND)
@@ -401,3 +419,18 @@ class MemoryReads(Sessionless):
             requires=tuple(command.requires.split(",")) if command.requires else (),
             unreadable=columns.unreadable,
         )
+
+
+def _as_group(members: Sequence[tuple[Stored, Failure | None]]) -> ParkedGroup:
+    newest, error = max(members, key=lambda member: member[0].seq)
+    ended = [stored.finished_at or stored.created_at for stored, _ in members]
+    command = newest.command
+    return ParkedGroup(
+        command.domain,
+        command.command_type,
+        len(members),
+        min(ended),
+        max(ended),
+        command.command_id,
+        error,
+    )

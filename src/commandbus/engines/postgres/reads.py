@@ -25,6 +25,7 @@ from commandbus.store.records import (
     CommandFilter,
     Ended,
     Overdue,
+    ParkedGroup,
     Place,
     Pruned,
     QueueStats,
@@ -116,6 +117,13 @@ class Reader(Part):
 
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         return int(scalar((yield Read(self._sql.parked, (domain, command_type)))))
+
+    def group_parked(self, domain: str | None, command_type: str | None) -> Op[list[ParkedGroup]]:
+        rows = yield Read(self._sql.group_parked, (domain, command_type))
+        return [
+            ParkedGroup(name, kind, count, oldest, newest, command_id, read_failure(error))
+            for name, kind, count, oldest, newest, command_id, error in rows
+        ]
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         rows = yield Read(self._sql.overdue, (int(seconds * SECOND), limit))

@@ -119,6 +119,7 @@ class PostgresStore:
         self.endings = reader.endings
         self.query = reader.query
         self.count_parked = reader.count_parked
+        self.group_parked = reader.group_parked
         self.overdue = reader.overdue
         self.audit_trail = reader.audit_trail
         self.stats = reader.stats

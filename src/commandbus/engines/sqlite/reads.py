@@ -29,6 +29,7 @@ from commandbus.store.records import (
     CommandFilter,
     Ended,
     Overdue,
+    ParkedGroup,
     Place,
     Pruned,
     QueueStats,
@@ -125,6 +126,14 @@ class SqliteReads(Sessionless):
     def count_parked(self, domain: str | None, command_type: str | None) -> Op[int]:
         wanted = {"domain": domain, "command_type": command_type}
         return int(scalar((yield Statement(SQL.parked, wanted))))
+
+    def group_parked(self, domain: str | None, command_type: str | None) -> Op[list[ParkedGroup]]:
+        wanted = {"domain": domain, "command_type": command_type}
+        rows = yield Statement(SQL.group_parked, wanted)
+        return [
+            ParkedGroup(name, kind, count, oldest, newest, as_id(command_id), read_failure(error))
+            for name, kind, count, oldest, newest, command_id, error in rows
+        ]
 
     def overdue(self, seconds: float, limit: int) -> Op[list[Overdue]]:
         cutoff = self._clock() - int(seconds * SECOND)

@@ -30,13 +30,16 @@ class Sent(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     """What was done to many commands; with `preview`, how many it would have been. `examples` are the
-    newest that matched, where the action knows them."""
+    newest that matched, where the action knows them. `stopped` before all were done: by the person, or
+    by a canary of which `failed` did not complete."""
 
     matched: int
     done: int
     refused: int
     preview: bool
     examples: list[UUID] = []
+    stopped: bool = False
+    failed: int = 0
 
 
 OTHERS = (EraseReport, Limit, PruneReport, PurgeReport, ScheduleRecord)
@@ -47,4 +50,7 @@ ANSWERS: dict[str, Any] = {kind.__name__: kind for kind in (Done, Sent, *OTHERS)
 def report_of(result: Any, preview: bool) -> Report:
     """The report of an operation on many commands as an answer."""
     examples = [record.command_id for record in getattr(result, "examples", [])]
-    return Report(result.matched, result.done, result.refused, preview, examples)
+    failed = getattr(result, "failed", 0)
+    return Report(
+        result.matched, result.done, result.refused, preview, examples, result.stopped, failed
+    )

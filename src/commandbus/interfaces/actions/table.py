@@ -55,8 +55,16 @@ _PER_KEY = Param("per_key", "Each group key by itself.", Kind.FLAG)
 _PER_SENDER = Param("per_sender", "Sends of each sender by itself.", Kind.FLAG)
 
 
-def _parked(verb: str) -> Many:
-    return Many("redrive.bulk", "parked command", _PARKED, fixed={"action": verb}, everything=True)
+_CANARY = (
+    Param("canary", "Of many: retry so many first, and the rest when these have completed.",
+        Kind.INTEGER, metavar="N"),
+    Param("patience", "How long a canary may take to complete.", Kind.DURATION, metavar="TIME"),
+)  # fmt: skip
+
+
+def _parked(verb: str, *params: Param) -> Many:
+    conditions, fixed = _PARKED, {"action": verb}
+    return Many("redrive.bulk", "parked command", conditions, params, fixed, everything=True)
 
 
 def _when(required: bool) -> tuple[Param, ...]:
@@ -178,7 +186,7 @@ ACTIONS: tuple[Action, ...] = (
         "Send parked commands back to work with fresh attempts.", "sent back to work",
         (Param("data", "A corrected payload.", Kind.DOCUMENT, edits=True,
             one_only=True),),
-        many=_parked("retry"), when=PARKED, style="main", button="Retry with this payload",
+        many=_parked("retry", *_CANARY), when=PARKED, style="main", button="Retry with this payload",
     ),
     Action(
         "complete", COMMAND, "tsq complete", "troubleshooting.operator_complete",

@@ -29,6 +29,7 @@ from commandbus.interfaces.actions.model import Action, Given, Kind, Param
 from commandbus.interfaces.cli import commands, options, output, subjects, target, text
 from commandbus.interfaces.cli.apps import load_registry
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.stopping import stopping
 from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 
@@ -275,11 +276,19 @@ class Run:
                 output.table(*shown())
             what = text.plural(seen.matched, many.noun)
             options.confirm(f"{action.verb.capitalize()} {what}?", yes=self.values["yes"])
-        with output.progress(action.verb, seen.matched) as advance:
-            more["progress"] = lambda done, matched: advance()
+        with stopping() as stop, output.progress(action.verb, seen.matched) as advance:
+            so_far = 0
+
+            def progress(done: int, matched: int) -> bool:
+                nonlocal so_far
+                advance(done - so_far)
+                so_far = done
+                return not stop.asked
+
+            more["progress"] = progress
             report = report_of(self._run(bus, call_of_many(action, given, **more)), False)
         past = action.done if isinstance(action.done, str) else many.done
-        self._tell(report, Counter({past: report.done} if seen.matched else {}), [])
+        self._tell(report, Counter({past: report.done} if seen.matched else {}), [], many.noun)
 
     def _tell_would(self, report: Report, noun: str, rows: Any, columns: Any) -> None:
         what = text.plural(report.matched, noun) if report.matched else "nothing"
@@ -288,7 +297,9 @@ class Run:
         if not self.values["json"]:
             output.table(rows, columns)
 
-    def _tell(self, report: Report, told: Counter[str], answers: list[Any]) -> None:
+    def _tell(
+        self, report: Report, told: Counter[str], answers: list[Any], noun: str = "command"
+    ) -> None:
         if self.values["json"]:
             output.json_document(text.as_plain(report) | {"answers": answers})
         else:
@@ -298,6 +309,14 @@ class Run:
                 output.write(str(answer.command_id))
         if report.refused:
             output.warn(f"{text.plural(report.refused, 'command')} refused")
+        left = text.plural(report.matched - report.done - report.refused, noun)
+        if report.failed:
+            what = f"{report.failed:,} of the {report.done:,} retried first did not complete"
+            output.warn(f"{what}: {left} left as before")
+        elif report.stopped:
+            output.warn(f"stopped: {left} left as before")
+            raise typer.Exit(Exit.INTERRUPTED)
+        if report.refused or report.failed:
             raise typer.Exit(Exit.FAILURE)
 
     def _run(self, bus: SyncCommandBus, call: Call) -> Any:

@@ -31,6 +31,7 @@ class Exit(IntEnum):
     NOT_FOUND = 7
     TIMED_OUT = 8
     GAVE_UP = 75
+    INTERRUPTED = 130
 
 
 EXIT_CODES: dict[int, str] = {
@@ -42,9 +43,10 @@ EXIT_CODES: dict[int, str] = {
     Exit.SCHEMA: "the store's schema is missing or outdated",
     Exit.UNHEALTHY: "unhealthy",
     Exit.NOT_FOUND: "there is no such command, domain, batch, process, schedule, breaker or limit",
-    Exit.TIMED_OUT: "timed out waiting",
+    Exit.TIMED_OUT: "timed out waiting or searching",
     Exit.GAVE_UP: "a worker process stayed ill although it was restarted; `commandbus worker` starts "
     "another",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C; an action on many commands says how many were done",
 }
 """Every exit code and its meaning; shown by `commandbus --help`."""
 

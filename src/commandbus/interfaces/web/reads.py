@@ -44,7 +44,6 @@ from commandbus.settings import VERSION
 from commandbus.store.administration import Finding, Level
 from commandbus.store.urls import shown_url
 
-GROUPED_MAX = 1_000
 NO_ID = UUID(int=0)
 """Nothing has it."""
 IDS_MAX = 20
@@ -234,10 +233,8 @@ class Reads:
 
     async def groups(self, query: v.TroubleQuery) -> v.Groups:
         queue = TroubleshootingQueue(await self.stores.reading())
-        groups = await queue.group_failures(query.domain, query.command_type, newest=GROUPED_MAX)
-        count = await self._parked(query.domain)
-        grouped = sum(group.count for group in groups)
-        return v.Groups(groups, grouped, max(count, grouped))
+        groups = await queue.group_failures(query.domain or None, query.command_type or None)
+        return v.Groups(groups, sum(group.count for group in groups))
 
     async def batches(self, query: v.BatchesQuery) -> v.Batches:
         bus = await self.stores.reading()

@@ -187,10 +187,9 @@ class Trouble(Struct, frozen=True):
 
 
 class Groups(Struct, frozen=True):
-    """`grouped` of `count` parked commands were looked at, the newest ones."""
+    """All parked commands by how they failed; `count` of them in all."""
 
     groups: list[FailureGroup]
-    grouped: int
     count: int
 
 

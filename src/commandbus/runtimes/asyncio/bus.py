@@ -190,5 +190,5 @@ class TroubleshootingQueue(Acting):
     assign = awaiting(cases.assign)
     list_cases = awaiting(cases.list_cases, read=True)
     list_assigned = awaiting(cases.list_assigned, read=True)
-    group_failures = awaiting_flow(redrive.group_failures)
+    group_failures = awaiting(redrive.group_failures, read=True)
     bulk = awaiting_flow(redrive.bulk)

@@ -337,7 +337,7 @@ class Children:
         return ChildEnded(child.ending or End.TIMEOUT, ran=watch.ran(time.monotonic()))
 
     def _error_of(self, child: Child, raised: Raised, isolated: Isolated, ran: float) -> BaseException:
-        origin = Origin(raised.error.traceback, raised.error.frame)
+        origin = Origin(raised.error.traceback, raised.error.frame, raised.error.place)
         match raised.cause:
             case "timeout":
                 return ChildEnded(End.TIMEOUT, origin, ran)
@@ -383,7 +383,7 @@ def _not_started(problem: str, error: CrossedError | None = None) -> TransientCo
         "CHILD_NOT_STARTED", f"The child process could not import the handlers: {problem}"
     )
     if error is not None:
-        set_origin(failed, Origin(error.traceback, error.frame))
+        set_origin(failed, Origin(error.traceback, error.frame, error.place))
     return failed
 
 

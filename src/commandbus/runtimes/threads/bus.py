@@ -190,5 +190,5 @@ class SyncTroubleshootingQueue(Acting):
     assign = blocking(cases.assign)
     list_cases = blocking(cases.list_cases, read=True)
     list_assigned = blocking(cases.list_assigned, read=True)
-    group_failures = blocking_flow(redrive.group_failures)
+    group_failures = blocking(redrive.group_failures, read=True)
     bulk = blocking_flow(redrive.bulk)

@@ -294,6 +294,21 @@ class RedriveSuite:
         assert [(g.command_type, g.count) for g in groups] == [("ship", 2), ("bill", 1)]
         assert groups[0].example == newest
 
+    def test_a_group_survives_a_moved_line_and_another_folder(self, bus: Harness) -> None:
+        for place in ("/srv/one/shop.py", "/opt/two/shop.py"):
+            module: dict[str, Any] = {"__name__": "shop", "broken": PermanentCommandError("BROKEN")}
+            lines = "\n" * len(place) + "def ship():\n    raise broken\n"
+            exec(compile(lines, place, "exec"), module)
+            worker, command_id = bus.worker(), bus.send()
+            with pytest.raises(PermanentCommandError) as raised:
+                module["ship"]()
+            bus.call(worker.fail, bus.take(worker), raised.value)
+            error = bus.get(command_id).error
+            assert error is not None
+            assert place in str(error.frame)
+        (group,) = bus.call(bus.troubleshooting.group_failures)
+        assert (group.count, group.error_code) == (2, "BROKEN")
+
     def test_a_preview_changes_nothing(self, bus: Harness) -> None:
         for command_type in ("ship", "ship", "bill"):
             park(bus, command_type=command_type)
@@ -368,7 +383,7 @@ class RedriveSuite:
         [
             ("cancel", {"domain": DOMAIN, "reason": "old", "canary": [1]}, "canary is for retries"),
             ("retry", {"domain": DOMAIN, "canary": [0]}, "canary"),
-            ("retry", {"domain": DOMAIN, "canary": 1}, "canary"),
+            ("retry", {"domain": DOMAIN, "canary": "one"}, "canary"),
             ("retry", {}, "Say which"),
             ("cancel", {"domain": DOMAIN}, "reason"),
             ("burn", {"domain": DOMAIN}, "burn"),

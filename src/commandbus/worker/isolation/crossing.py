@@ -27,6 +27,7 @@ class CrossedError(msgspec.Struct, frozen=True, omit_defaults=True):
     state: dict[str, Any] = {}
     traceback: str | None = None
     frame: str | None = None
+    place: str | None = None
 
 
 def pack(error: BaseException) -> CrossedError:
@@ -44,13 +45,14 @@ def pack(error: BaseException) -> CrossedError:
         {n: v for n, v in vars(error).items() if not n.startswith("__") and _crosses(v)},
         seen.traceback,
         seen.frame,
+        seen.place,
     )
 
 
 def unpack(crossed: CrossedError) -> BaseException:
     error = _instance(crossed)
     vars(error).update(crossed.state)
-    set_origin(error, Origin(crossed.traceback, crossed.frame))
+    set_origin(error, Origin(crossed.traceback, crossed.frame, crossed.place))
     return error
 
 

@@ -38,6 +38,19 @@ select count(*) from commandbus_outcome o join commandbus_command c on c.seq = o
 where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :domain)
     and (:command_type is null or c.command_type = :command_type)
 
+-- name: group_parked
+with parked as (select o.seq, c.domain, c.command_type, o.finished_at,
+        iif(json_valid(o.error), json_extract(o.error, '$.code', '$.exception', '$.place'), null) as failed
+    from commandbus_outcome o join commandbus_command c on c.seq = o.seq
+    where o.status = 'IN_TROUBLESHOOTING_QUEUE' and (:domain is null or c.domain = :domain)
+        and (:command_type is null or c.command_type = :command_type)),
+grouped as (select count(*) as n, min(finished_at) as oldest, max(finished_at) as newest,
+        max(seq) as example
+    from parked group by domain, command_type, failed)
+select c.domain, c.command_type, g.n, g.oldest, g.newest, c.command_id, o.error
+from grouped g join commandbus_command c on c.seq = g.example
+join commandbus_outcome o on o.seq = g.example
+
 -- name: overdue
 -- Parked for long, and not reported since.
 select c.domain, c.command_id, c.command_type, o.finished_at, iif(json_valid(o.error), json_extract(o.error, '$.code'), null)
