@@ -11,3 +11,9 @@ def nothing(command: Any, context: Any) -> None: ...
 
 def loop_in_c(command: Any, context: Any) -> None:
     sum(itertools.repeat(0))
+
+
+def eat(command: Any, context: Any) -> None:
+    """More than its memory limit."""
+    kept = bytearray(1024**3)
+    del kept

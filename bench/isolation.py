@@ -70,20 +70,24 @@ def exactness(timeout: float, count: int) -> list[float]:
     return found
 
 
-def leaks(count: int, concurrency: int) -> dict[str, float]:
-    """What so many hard timeouts leave behind in the worker process."""
+def leaks(count: int, concurrency: int, *, by_memory: bool) -> dict[str, float]:
+    """What so many hard timeouts, or ends by the memory limit, leave behind in the worker process."""
+    code = "MEMORY_LIMIT" if by_memory else "HANDLER_TIMEOUT"
     with SyncCommandBus("memory://") as bus:
-        registry = isolated(handlers.loop_in_c, soft_timeout=0.02, timeout=0.04)
+        if by_memory:
+            registry = isolated(handlers.eat, memory="64MB", timeout=60)
+        else:
+            registry = isolated(handlers.loop_in_c, soft_timeout=0.02, timeout=0.04)
         began = time.perf_counter()
         with SyncWorker(bus, registry, concurrency=concurrency) as worker:
-            _time_out(bus, 20)
+            _end_children(bus, 20, code)
             before = _state()
-            _time_out(bus, count)
+            _end_children(bus, count, code)
             after = _state()
-            kills = worker.metrics.child_kills["timeout"]
+            replaced = worker.metrics.child_restarts
         ended = _state()
     return {
-        "kills": kills,
+        "children_replaced": replaced,
         "seconds": time.perf_counter() - began,
         "files": after["files"] - before["files"],
         "children": after["children"] - before["children"],
@@ -92,9 +96,9 @@ def leaks(count: int, concurrency: int) -> dict[str, float]:
     }
 
 
-def _time_out(bus: SyncCommandBus, count: int) -> None:
+def _end_children(bus: SyncCommandBus, count: int, code: str) -> None:
     for sent in bus.send_many([SendRequest("bench", "run") for _ in range(count)]):
-        assert bus.wait(sent, 1_200).error_code == "HANDLER_TIMEOUT"
+        assert bus.wait(sent, 1_200).error_code == code
 
 
 def _state() -> dict[str, int]:
@@ -111,11 +115,14 @@ def _state() -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--timeouts", type=int, default=0, help="hard timeouts in a row")
+    parser.add_argument("--memory", type=int, default=0, help="ends by the memory limit in a row")
     parser.add_argument("--commands", type=int, default=COMMANDS)
     chosen = parser.parse_args()
-    if chosen.timeouts:
-        for name, value in leaks(chosen.timeouts, 2).items():
-            print(f"{name:>20} {value:10.1f}")
+    for count, by_memory in ((chosen.timeouts, False), (chosen.memory, True)):
+        if count:
+            for name, value in leaks(count, 2, by_memory=by_memory).items():
+                print(f"{name:>20} {value:10.1f}", flush=True)
+    if chosen.timeouts or chosen.memory:
         return
     with tempfile.TemporaryDirectory() as folder:
         for url in ("memory://", f"sqlite:///{folder}/bench.db"):

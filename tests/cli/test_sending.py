@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 
 from commandbus import CommandStatus
-from commandbus.sync import SyncCommandBus
+from commandbus.operations.canceling import open_requests
+from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish
 
 
@@ -94,6 +95,20 @@ def test_cancel_ends_a_waiting_command_with_its_reason(cli: Cli, bus: SyncComman
     assert record.reason == "mistake"
     last = bus.get_audit_trail(sent.command_id)[-1]
     assert last.details["actor"] == "ada"
+
+
+def test_cancel_may_ask_for_the_end_of_a_child_process(cli: Cli, bus: SyncCommandBus) -> None:
+    command_id = bus.send("d", "x").command_id
+    SyncWorker(bus, "d").receive()
+    assert "asked to stop" in cli("cancel", str(command_id)).err
+    assert terminated(bus) == [False]
+    cli("cancel", str(command_id), "--terminate")
+    assert terminated(bus) == [True]
+
+
+def terminated(bus: SyncCommandBus) -> list[bool]:
+    requests = bus.session.run(open_requests(bus.scope, ["d"]))
+    return [request.terminate for request in requests.values()]
 
 
 def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:

@@ -81,6 +81,21 @@ def test_three_stuck_threads_are_critical_until_one_returns() -> None:
     assert health.state is HealthState.CRITICAL
     assert "3 threads are stuck" in health.reasons[0]
     health.record_thread_back()
+    assert (health.state, health.reasons) == (
+        HealthState.DEGRADED,
+        ("2 threads given up after a timeout may still run a handler",),
+    )
+
+
+def test_a_stuck_thread_degrades_until_it_returns_also_across_a_restart() -> None:
+    health = HealthStatus()
+    health.record_stuck_thread()
+    assert (health.state, health.report().causes) == (HealthState.DEGRADED, ())
+    health.reset()
+    health.record_stuck_thread()
+    assert (health.state, health.report().stuck_threads) == (HealthState.DEGRADED, 2)
+    health.record_thread_back()
+    health.record_thread_back()
     assert health.state is HealthState.HEALTHY
 
 
@@ -108,7 +123,7 @@ class Switching(HealthStatus):
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if name in ("_failures", "_stuck", "_exhaustions", "_starved", "_stalls"):
+        if name in ("_failures", "_stuck", "_left_behind", "_exhaustions", "_starved", "_stalls"):
             time.sleep(0.0001)
         return value
 

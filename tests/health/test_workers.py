@@ -129,10 +129,11 @@ def test_the_watchdog_restarts_a_critical_worker(bus: SyncCommandBus) -> None:
         assert 'watchdog_recoveries_total{kind="threads"} 1' in render(worker)
         for one in sent:
             assert bus.wait(one.command_id, timeout=10).status is CommandStatus.COMPLETED
-        eventually(lambda: worker.health_status.state is HealthState.HEALTHY)
+        eventually(lambda: worker.health_status.state is HealthState.DEGRADED)  # they still run
         after = bus.send("d", "hang")
         assert bus.wait(after.command_id, timeout=10).status is CommandStatus.COMPLETED
-    hanging.let_go.set()
+        hanging.let_go.set()
+        eventually(lambda: worker.health_status.state is HealthState.HEALTHY)
 
 
 def test_the_watchdog_gives_up_when_restarts_do_not_help(bus: SyncCommandBus) -> None:
@@ -277,10 +278,28 @@ async def test_the_watchdog_restarts_an_asyncio_worker() -> None:
             sent = await bus.send("d", "x")
             assert (await bus.wait(sent.command_id, timeout=10)).status == "COMPLETED"
             # The round that is ending may have carried it out.
-            while worker.health_status.state is not HealthState.HEALTHY:
+            while worker.health_status.state is HealthState.CRITICAL:
                 await asyncio.sleep(0.01)
         await worker.stop()
         await running
+
+
+async def test_a_supervised_worker_with_a_stuck_thread_ends_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry, hanging = HandlerRegistry(), Hanging(1)
+    registry.register("d", "hang", hanging)
+    async with CommandBus("memory://") as bus:
+        worker = Worker(bus, "d", registry, concurrency=1, thread_timeout=1.0)
+        worker.supervisor = 1
+        with WorkerWatchdog(worker, check_interval=0.01) as watchdog:
+            running = asyncio.create_task(worker.run())
+            await bus.send("d", "hang")
+            await asyncio.wait_for(running, 10)
+        assert watchdog.restarts == 0
+        assert worker.health_status.state is HealthState.DEGRADED
+        hanging.let_go.set()
+    assert "its supervisor starts another process: 1 thread given up" in caplog.text
 
 
 leak: contextvars.ContextVar[str | None] = contextvars.ContextVar("leak", default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ def buy(order: Order) -> Receipt:
 
 @registry.command(isolation="process")
 def hang(context: SyncHandlerContext, path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
+    started = subprocess.Popen(["sleep", "600"])
+    Path(path).write_text(f"{os.getpid()} {started.pid}")
     while True:
         time.sleep(0)
 

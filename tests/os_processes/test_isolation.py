@@ -57,16 +57,23 @@ def test_a_script_without_a_guard_says_what_to_do(url: str) -> None:
         assert 'if __name__ == "__main__":' in (record.error_message or "")
 
 
-def test_a_busy_child_dies_with_its_killed_worker(url: str, tmp_path: Path) -> None:
+def test_a_busy_child_and_what_it_started_die_with_their_killed_worker(
+    url: str, tmp_path: Path
+) -> None:
     path = tmp_path / "pid"
     with SyncCommandBus(url) as bus, script(url) as worker:
         bus.send("main", "hang", {"path": str(path)})
         eventually(lambda: path.exists() and path.read_text(), PATIENCE)
-        child = int(path.read_text())
+        child, grandchild = map(int, path.read_text().split())
         assert alive(child)
         worker.send_signal(signal.SIGKILL)
         worker.wait(PATIENCE)
         eventually(lambda: not alive(child))
+        assert alive(grandchild)
+        registry = HandlerRegistry()
+        registry.register("other", "echo", isolated_handlers.echo)
+        with SyncWorker(bus, registry):  # the next worker on the machine finds what the dead one left
+            eventually(lambda: not alive(grandchild))
 
 
 def open_files() -> int:

@@ -12,7 +12,7 @@ from typing import Self
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.worker.base import WorkerBase
-from commandbus.worker.health import HealthState
+from commandbus.worker.health import Cause, HealthState
 from commandbus.worker.watchdog import RestartPolicy, Verdict
 
 logger = logging.getLogger("commandbus.watchdog")
@@ -22,7 +22,9 @@ EXIT_CODE = 75
 
 
 class WorkerWatchdog:
-    """Restarts a worker that is CRITICAL, without help, and gives up after too many restarts.
+    """Restarts a worker that is CRITICAL, without help, and gives up after too many restarts. In a
+    process that has a supervisor, threads that are stuck end the worker instead: only the end of the
+    process stops them, and the supervisor starts another.
 
     A restart drains what can be drained, leaves stuck threads behind and starts again with fresh
     threads and connections, inside the same `run()`. Use it as a context manager around `run()`, or
@@ -78,9 +80,16 @@ class WorkerWatchdog:
         self.stop()
 
     def _run(self) -> None:
+        was_stuck = False
         while not self._stop.wait(self._interval):
             report = self._worker.health_status.report()
             reason = "; ".join(report.reasons)
+            lasting = was_stuck or Cause.THREADS in report.causes
+            was_stuck = report.stuck_threads > 0
+            if self._worker.supervisor and was_stuck and lasting:
+                self._worker.metrics.recovered(Cause.THREADS)
+                self._worker.request_end(reason)
+                return
             # A restart does not mend a store that refuses claims: only what has a cause is restarted.
             state = report.state if report.causes else HealthState.HEALTHY
             match self._policy.judge(state, time.monotonic()):

@@ -125,9 +125,16 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._post_from_anywhere(StopRequested(self._stop_seconds(seconds)))
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
+        self._note_restart(reason)
+        super().request_restart(reason, patience)
+
+    def request_end(self, reason: str) -> None:
+        self._note_restart(reason)
+        super().request_end(reason)
+
+    def _note_restart(self, reason: str) -> None:
         now = datetime.now(UTC)
         self._restarts.add(WorkerRestart(self.name, socket.gethostname(), os.getpid(), now, reason))
-        super().request_restart(reason, patience)
 
     def _bus_over(self, session: Any, is_async: bool, in_transaction: bool) -> Any:
         if in_transaction:

@@ -239,6 +239,12 @@ class WorkerBase:
         self._engine.replace()
         self._post_from_anywhere(StopRequested(patience))
 
+    def request_end(self, reason: str) -> None:
+        """End `run()`, as a stop does, so that the supervisor of this process starts another. From any
+        thread."""
+        logger.error("worker %s ends, and its supervisor starts another process: %s", self.name, reason)
+        self._post_from_anywhere(StopRequested(self.settings.shutdown_timeout))
+
     def _presence(self, runtime: str) -> WorkerInfo:
         """The presence record of this worker."""
         now = datetime.now(UTC)

@@ -54,10 +54,11 @@ class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
     Claims (or settles) that fail 10 times in a row or for 30 s, expired leases that cannot be taken
-    back, and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5 pool exhaustions in
-    a row, a claim or settle without any answer for `silence_max` seconds, or claims (or settles) that
-    fail for so long make it CRITICAL. A success ends a row, and a stuck thread that comes back is not
-    stuck any more, so it recovers.
+    back, a stuck thread, and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5
+    pool exhaustions in a row, a claim or settle without any answer for `silence_max` seconds, or claims
+    (or settles) that fail for so long make it CRITICAL. A success ends a row, and a stuck thread that
+    comes back is not stuck any more, so it recovers. Threads that a restart has left behind still run,
+    and keep it DEGRADED.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class HealthStatus:
         """How often claims, or settles, have failed in a row, and since when."""
         self._stuck_leases: tuple[str, ...] = ()
         self._stuck = 0
+        self._left_behind = 0
+        """Of the threads that were stuck before a restart, those that are not back."""
         self._exhaustions = 0
         self._starved = 0
         self._asked_at: dict[str, float] = {}
@@ -137,7 +140,10 @@ class HealthStatus:
     def record_thread_back(self) -> None:
         """A thread that had been given up returned."""
         with self._lock:
-            self._stuck = max(0, self._stuck - 1)
+            if self._left_behind:
+                self._left_behind -= 1
+            else:
+                self._stuck = max(0, self._stuck - 1)
 
     def record_loop_stall(self, frame: str) -> None:
         """The event loop was blocked for longer than it should, by what runs at `frame`."""
@@ -146,8 +152,10 @@ class HealthStatus:
             self._last_stall = frame
 
     def reset(self) -> None:
-        """A new start: after a restart the old threads and connections are no longer ours."""
+        """A new start: after a restart the old threads and connections are no longer ours. Stuck
+        threads live on in the process."""
         with self._lock:
+            self._left_behind += self._stuck
             self._stuck = self._exhaustions = self._starved = 0
             self._failing.clear()
             self._asked_at.clear()
@@ -166,9 +174,13 @@ class HealthStatus:
             critical: list[str] = []
             causes: list[Cause] = []
             degraded: list[str] = []
+            given_up = self._stuck + self._left_behind
             if self._stuck >= CRITICAL_STUCK_THREADS:
-                critical.append(f"{self._stuck} threads are stuck in handlers")
+                critical.append(f"{given_up} threads are stuck in handlers")
                 causes.append(Cause.THREADS)
+            elif given_up:
+                threads = "1 thread" if given_up == 1 else f"{given_up} threads"
+                degraded.append(f"{threads} given up after a timeout may still run a handler")
             exhaustions = max(self._exhaustions, self._starved)
             if exhaustions >= CRITICAL_POOL_EXHAUSTIONS:
                 critical.append(f"no connection was free {exhaustions} times in a row")
@@ -197,7 +209,7 @@ class HealthStatus:
                 state,
                 tuple(critical + degraded),
                 max((count for count, _ in self._failing.values()), default=0),
-                self._stuck,
+                given_up,
                 exhaustions,
                 self._stalls,
                 self._last_error,

@@ -22,6 +22,7 @@ import msgspec
 
 from commandbus.store.deaths import Run, WorkerDeath
 from commandbus.store.process_list import is_seen_alive, this_process
+from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
@@ -268,6 +269,7 @@ class Recordings:
         process = recording.header.process
         if not process.is_near(this_process()) or is_seen_alive(process):
             return None
+        end_orphans(process)  # before its commands run again
         return DeadWorker(path, fd, recording)
 
     def _is_left_to_others(self, path: Path, fd: int, asking: int, ended: Container[int]) -> bool:

@@ -197,6 +197,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "cancel", COMMAND, "cancel", "canceling.cancel",
         "Cancel commands that wait or are parked, or ask those that run to stop.", _canceled,
+        (Param("terminate", "Kill the child process of a handler that has one.", Kind.FLAG),),
         reason="required", reason_default="canceled on the command line",
         when=("PENDING", "IN_PROGRESS", *PARKED), style="danger",
     ),

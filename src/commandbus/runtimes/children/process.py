@@ -18,6 +18,7 @@ import msgspec
 
 from commandbus.runtimes.children.cgroup import Cgroup
 from commandbus.worker.isolation.messages import FromChild, Inbox, Setup, Stop, ToChild, encode, frame
+from commandbus.worker.isolation.orphans import mark
 from commandbus.worker.isolation.verdicts import Death, End
 
 _ROOT = str(Path(__file__).parents[3])
@@ -59,6 +60,7 @@ class Child:
                     [sys.executable, *_flags(), "-c", _CODE, *_numbers(theirs, heard)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno(), heard.fileno()],
+                    env=os.environ | mark(),
                     start_new_session=True,  # so that what the handler starts can be ended with it
                 )
         except BaseException:
