@@ -94,15 +94,35 @@ def autocommit(build: Build) -> Build:
     The mark is the function's code, so that it costs an op nothing, and does not count inside another
     op, of which a session sees only the outermost generator.
     """
-    if not isgeneratorfunction(build):
-        raise TypeError(f"{build} is no generator function; mark the one whose op it returns")
-    _autocommit.add(build.__code__)
+    _autocommit.add(_code_of(build))
     return build
 
 
 def commits_by_itself(op: Op[Any]) -> bool:
     """Whether the function that made an op is marked with `autocommit`."""
     return getattr(op, "gi_code", None) in _autocommit
+
+
+_repeatable: set[CodeType] = set()
+
+
+def repeatable(build: Build) -> Build:
+    """Mark a generator function that is an op: if a machine crashes and its commit is lost, running
+    it again has the same effect, so its commit need not wait for the disk. The mark counts as that of
+    `autocommit` does."""
+    _repeatable.add(_code_of(build))
+    return build
+
+
+def _code_of(build: Build) -> CodeType:
+    if not isgeneratorfunction(build):
+        raise TypeError(f"{build} is no generator function; mark the one whose op it returns")
+    return build.__code__
+
+
+def is_repeatable(op: Op[Any]) -> bool:
+    """Whether the function that made an op is marked with `repeatable`."""
+    return getattr(op, "gi_code", None) in _repeatable
 
 
 def drive(op: Op[T], execute: Callable[[Statement], Rows], wakes: list[Wake | Log]) -> T:

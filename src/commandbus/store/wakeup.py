@@ -14,12 +14,15 @@ from commandbus.store.op import Log, Wake
 
 logger = logging.getLogger("commandbus")
 
-WAKEUP_SOURCES = ("notify", "watch", "chain", "timer", "fallback", "lost", "lease", "reconnect")
+WAKEUP_SOURCES = ("notify", "bell", "watch", "chain", "timer", "fallback", "lost", "lease", "reconnect")
 RECONNECT = "reconnect"
 """The source of a wake-up that follows when the store is reached again."""
 WakeCallback = Callable[[str, float | None], None]
 """Called with the source of the wake-up and, for work that is not due yet, the seconds until then.
 Called from any thread; must not block."""
+SleepSign = Callable[[Iterable[frozenset[str]], bool], None]
+"""Called with the domains of the armed waiters, and whether every commit is listened to, each time that
+these may have changed. Called under the lock of the hub; must be quick."""
 
 
 TIMER_SPREAD = 0.05
@@ -50,6 +53,7 @@ class WakeHub:
         self._subscribers: dict[str, list[Callable[[], object]]] = {}
         self._listened = threading.Event()
         self._interrupted = False
+        self._sleep_sign: SleepSign | None = None
         self._timer_turns: dict[tuple[frozenset[str], frozenset[str]], tuple[Waiter, float]] = {}
 
     def register(
@@ -65,6 +69,7 @@ class WakeHub:
         with self._lock:
             self._waiters = [other for other in self._waiters if other is not waiter]
             self._timer_turns.pop((waiter.domains, waiter.tags), None)
+            self._check_listened()
         for domain in sorted(waiter.domains):
             self.wake(domain, None, "chain")
 
@@ -72,6 +77,8 @@ class WakeHub:
         """The waiter is about to claim: from now on it may get events, until it is disarmed."""
         with self._lock:
             waiter.armed = True
+            if self._sleep_sign is not None:
+                self._check_listened()
         self._listened.set()
 
     def disarm(self, waiter: Waiter) -> None:
@@ -92,13 +99,17 @@ class WakeHub:
             self._timer_turns[kind] = waiter, now
             return True
 
-    def tell(self, committed: Iterable[Wake | Log]) -> None:
-        """What ops of this process asked for, after their commit."""
+    def tell(self, committed: Iterable[Wake | Log]) -> list[Wake]:
+        """What ops of this process asked for, after their commit. Returns the wake-ups for which
+        nothing waits in this process."""
+        unheard = []
         for each in committed:
             if isinstance(each, Wake):
-                self.wake(each.domain, each.due_in, "notify", everyone=each.everyone)
+                if not self.wake(each.domain, each.due_in, "notify", everyone=each.everyone):
+                    unheard.append(each)
             else:
                 logging.getLogger(each.logger).info("%s", each.line)
+        return unheard
 
     def wake(
         self,
@@ -177,9 +188,23 @@ class WakeHub:
     def _check_listened(self) -> bool:
         """Whether any waiter or observer waits for events; stops the watcher where none does."""
         listened = bool(self._observers) or any(waiter.armed for waiter in self._waiters)
+        if self._sleep_sign is not None:
+            armed = [waiter.domains for waiter in self._waiters if waiter.armed]
+            self._sleep_sign(armed, bool(self._observers))
         if not listened and not self._interrupted:
             self._listened.clear()
         return listened
+
+    def sign_sleep(self, sign: SleepSign | None) -> None:
+        """From now on `sign` is told what this process waits for, beginning with what it does now."""
+        with self._lock:
+            self._sleep_sign = sign
+            self._check_listened()
+
+    def renew_sleep(self) -> None:
+        """Call the sign again: a ring takes it away."""
+        with self._lock:
+            self._check_listened()
 
     def interrupt(self) -> None:
         """Let a blocked watcher look around, because it is to stop; holds until `allow_watching`."""
@@ -196,11 +221,13 @@ class WakeHub:
         an outcome, and only look again then."""
         with self._lock:
             self._observers.append(callback)
+            self._check_listened()
         self._listened.set()
 
         def stop() -> None:
             with self._lock:
                 self._observers.remove(callback)
+                self._check_listened()
 
         return stop
 

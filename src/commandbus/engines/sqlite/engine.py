@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.engines.sqlite import file, location, schema
+from commandbus.engines.sqlite.doorbell import Doorbell
 from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.lane import Lane, ReadLane, WriteLane
 from commandbus.engines.sqlite.lock import WriteLock
@@ -47,6 +48,7 @@ class SqliteEngine(Serverless):
         self._reader: ReadLane | None = None
         self._watcher: Watcher | None = None
         self._lock: WriteLock | None = None
+        self._doorbell: Doorbell | None = None
 
     def open(self) -> None:
         with self._opening:
@@ -57,13 +59,19 @@ class SqliteEngine(Serverless):
             self._lock = WriteLock(Path(f"{self.path}.lock"), self.path)
             try:
                 self._create_schema()
+                self._doorbell = Doorbell(self.path)
                 check = file.OpenFile(self.path, self._clock).check
                 self._writer = WriteLane(
-                    "commandbus-write", self._connect, self._lock, check, self._told
+                    "commandbus-write", self._connect, self._synchronous, self._lock, check, self._told
                 )
                 self._reader = ReadLane("commandbus-read", self._connect_readonly)
-                log = Path(f"{self.path}-wal")
-                self._watcher = Watcher(self._connect_readonly, log, self.hub, self._clock)
+                self._watcher = Watcher(
+                    self._connect_readonly,
+                    Path(f"{self.path}-wal"),
+                    self.hub,
+                    self._doorbell,
+                    self._clock,
+                )
             except sqlite3.Error as error:
                 self._close()
                 raise translate(error) from error
@@ -76,10 +84,10 @@ class SqliteEngine(Serverless):
             self._close()
 
     def _close(self) -> None:
-        for part in (self._watcher, self._reader, self._writer, self._lock):
+        for part in (self._watcher, self._reader, self._writer, self._doorbell, self._lock):
             if part is not None:
                 part.close()
-        self._watcher = self._reader = self._writer = self._lock = None
+        self._watcher = self._reader = self._writer = self._doorbell = self._lock = None
 
     async def open_async(self) -> None:
         from asyncio import to_thread
@@ -107,9 +115,16 @@ class SqliteEngine(Serverless):
     def within_async(self, connection: Any) -> AsyncCallerSession:
         return AsyncCallerSession(CallerSession(connection, self))
 
+    def expect(self, wakes: list[Wake | Log]) -> None:
+        """A caller's transaction has these wake-ups, and commits when the caller decides."""
+        if self._doorbell is not None:
+            self._doorbell.expect(_wakes(wakes))
+
     def _told(self, wakes: list[Wake | Log]) -> None:
-        self.hub.tell(wakes)
+        unheard = self.hub.tell(wakes)
         self.hub.committed()
+        if self._doorbell is not None:
+            self._doorbell.ring(_wakes(wakes), unheard)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -179,10 +194,11 @@ class AsyncSqliteSession:
 
 
 class CallerSession:
-    """Runs ops on the caller's connection, inside the caller's transaction. Other processes see the
-    wake-up when the caller commits; this one learns of it from its watcher."""
+    """Runs ops on the caller's connection, inside the caller's transaction. When the caller commits is
+    not known here, so processes that wait for such work are asked to watch for it."""
 
     def __init__(self, connection: Any, engine: SqliteEngine) -> None:
+        self._engine = engine
         self._connection = _unwrap(connection)
         files = [file for _, _, file in self._connection.execute("pragma database_list")]
         if not any(file and Path(file) == engine.path.resolve() for file in files):
@@ -205,14 +221,16 @@ class CallerSession:
                 raise translate(error) from error
 
         # A refused op leaves nothing behind, whatever the caller does with the transaction.
+        wakes: list[Wake | Log] = []
         cursor.execute("savepoint commandbus")
         try:
-            result = drive(op, execute, [])
+            result = drive(op, execute, wakes)
         except BaseException:
             cursor.execute("rollback to commandbus")
             cursor.execute("release commandbus")
             raise
         cursor.execute("release commandbus")
+        self._engine.expect(wakes)
         return result
 
 
@@ -222,6 +240,10 @@ class AsyncCallerSession:
 
     async def run(self, op: Op[T], *, read: bool = False) -> T:
         return self._session.run(op, read=read)
+
+
+def _wakes(told: list[Wake | Log]) -> list[Wake]:
+    return [each for each in told if isinstance(each, Wake)]
 
 
 def _give_up(future: Future[T]) -> T:

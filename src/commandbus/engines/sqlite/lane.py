@@ -22,12 +22,14 @@ from typing import Any, TypeVar
 from commandbus.engines.sqlite.failures import translate
 from commandbus.engines.sqlite.lock import WriteLock
 from commandbus.errors import InvalidOperationError, StoreUnavailable
-from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
+from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive, is_repeatable
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus.sqlite")
 
 _GROUP_MAX = 200
+_WAITING_FOR_DISK = ("FULL", "EXTRA")
+"""Modes in which a commit waits until the log is on the disk."""
 _CHECKPOINT_COMMITS = 200
 """Fold the log back after so many commits; readers stay fast and the log stays small."""
 
@@ -176,10 +178,12 @@ class WriteLane(Lane):
         self,
         name: str,
         connect: Callable[[], sqlite3.Connection],
+        synchronous: str,
         lock: WriteLock,
         check: Callable[[], None],
         committed: Callable[[list[Wake | Log]], None],
     ) -> None:
+        self._synchronous = self._set_to = synchronous
         self._lock = lock
         self._check = check
         self._committed = committed
@@ -194,6 +198,7 @@ class WriteLane(Lane):
         try:
             with self._lock:
                 try:
+                    self._choose_synchronous(group)
                     self.connection.execute("begin immediate")
                     alone = len(group) == 1
                     done = [order for order in group if self._run_one(order, alone)]
@@ -230,6 +235,15 @@ class WriteLane(Lane):
         if not alone:
             self.connection.execute("release op")
         return True
+
+    def _choose_synchronous(self, group: list[_Order]) -> None:
+        """A group of claims does not wait for the disk; the next commit that does takes them along."""
+        wanted = self._synchronous
+        if wanted in _WAITING_FOR_DISK and all(is_repeatable(order.op) for order in group):
+            wanted = "NORMAL"
+        if wanted != self._set_to:
+            self.connection.execute(f"pragma synchronous = {wanted}")
+            self._set_to = wanted
 
     def _checkpoint(self) -> None:
         self._commits += 1

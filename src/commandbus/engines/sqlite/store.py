@@ -40,7 +40,7 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.deaths import plan_rescued
-from commandbus.store.op import Op, Statement, Wake, scalar
+from commandbus.store.op import Op, Statement, Wake, repeatable, scalar
 from commandbus.store.records import (
     Capacity,
     Claimed,
@@ -205,6 +205,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 raise DuplicateCommandError(command.domain, command.command_id)
             seen.add(key)
 
+    @repeatable
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         now = self._clock()
         rescued, stuck = 0, None
@@ -479,11 +480,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         if not outcomes:
             return
         yield Statement(SQL.insert_outcome, [outcome_params(row, now) for row in outcomes], many=True)
-        tally: dict[tuple[str, CommandStatus], int] = {}
-        for row in outcomes:
-            key = (domains[row.seq], row.status)
-            tally[key] = tally.get(key, 0) + 1
-        yield Statement(SQL.add_tally, [(*key, n) for key, n in tally.items()], many=True)
+        ended = Counter((domains[row.seq], row.status) for row in outcomes)
+        yield Statement(SQL.add_tally, [(*key, n) for key, n in ended.items()], many=True)
 
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         now, gone = self._clock(), []

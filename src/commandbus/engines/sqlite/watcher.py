@@ -1,8 +1,8 @@
-"""Hears what other processes committed, by looking at a counter that SQLite keeps for the file.
+"""Finds what other processes committed: at once when one rings, else by looking at a counter.
 
-Only while someone in this process waits for work: a busy worker claims again by itself. Whether to ask
-for the counter at all follows from the times of the file that commits are written to, which costs a
-tenth of asking; and only a change of the counter leads to a query.
+The counter is SQLite's own, for the file. Whether to ask for it follows from the times of the file
+that commits are written to, which costs a tenth of asking; and only a change of the counter leads to a
+query. Where this process has a bell, the counter is only the net below it, for commits that ring none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from commandbus.domain.moment import SECOND, Clock
+from commandbus.engines.sqlite.doorbell import EXPECT, LOOK, Bell, Doorbell
 from commandbus.store.sql_files import load
 from commandbus.store.wakeup import WakeHub
 
@@ -24,22 +25,51 @@ SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
 logger = logging.getLogger("commandbus.sqlite")
 
 INTERVAL = 0.035
-"""Seconds between two looks: well within the promised 50 ms, and cheap enough to be idle."""
+"""Seconds between two looks where nothing rings."""
+NET_INTERVAL = 0.25
+"""The same where bells ring."""
+MISSED_SECONDS = 60.0
+"""How long the shorter interval holds after work that was there without a ring: some process cannot
+ring here, or writes without the bus."""
+LATE_SECONDS = 0.02
+"""A ring that comes so long after its commit was seen is no missing one."""
+STAND_BY_SECONDS = 0.003
+"""How long the process that was asked first has for its claim."""
+VAIN_SECONDS = 0.002
+"""Between two looks of which the first found no work: a process that awaits an outcome is rung with
+every commit."""
+EXPECT_SECONDS = 10.0
+EXPECT_INTERVAL = 0.001
+"""Of the first looks for a caller's commit; each later one is a tenth longer, up to `INTERVAL`."""
 SETTLED_NS = 100_000_000
 """A file's time is only as fine as a tick of the system: one that is younger may hide a commit of the
 same tick."""
 
 
 class Watcher:
+    """A thread that sleeps until some worker or waiting caller of this process sleeps, too."""
+
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], log: Path, hub: WakeHub, clock: Clock
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        log: Path,
+        hub: WakeHub,
+        doorbell: Doorbell,
+        clock: Clock,
     ) -> None:
         self._connection = connect()
         self._log = log
         self._known: tuple[int, int] | None = None
         """Size and time of the log when it was last seen at rest."""
+        self._version = -1
         hub.allow_watching()
         self._hub = hub
+        self._doorbell = doorbell
+        self._bell: Bell | None = None
+        self._unrung_until = 0.0
+        """Until then the counter is read as often as without a bell."""
+        self._expects_until = 0.0
+        self._expect_interval = INTERVAL
         self._clock = clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="commandbus-watch", daemon=True)
@@ -48,28 +78,85 @@ class Watcher:
     def close(self) -> None:
         self._stop.set()
         self._hub.interrupt()
+        if (bell := self._bell) is not None:
+            bell.interrupt()
         self._thread.join()
 
     def _run(self) -> None:
-        seen = -1
         try:
+            while not self._stop.is_set() and not self._hub.wait_until_listened():
+                pass
+            self._hang_bell()
+            rings = LOOK
             while not self._stop.is_set():
-                if not self._hub.wait_until_listened():
-                    continue
-                if self._at_rest():
-                    self._stop.wait(INTERVAL)
-                    continue
-                try:
-                    (version,) = self._connection.execute("pragma data_version").fetchone()
-                    if version != seen:
-                        seen = version
-                        self._announce()
-                except sqlite3.Error as error:
-                    # A hint lost is only lateness: the worker's own interval finds the work.
-                    logger.warning("cannot look for other processes' commits: %s", error)
-                self._stop.wait(INTERVAL)
+                # Said before the look: work that is committed after it rings.
+                self._hub.renew_sleep()
+                woke = self._look("bell" if rings else "watch")
+                if rings and not woke:
+                    self._stop.wait(VAIN_SECONDS)
+                rings = self._pause(missed=woke and not rings)
         finally:
+            self._take_bell_down()
             self._connection.close()
+
+    def _hang_bell(self) -> None:
+        self._bell = self._doorbell.listen()
+        if self._bell is not None:
+            self._hub.sign_sleep(self._doorbell.sleep)
+        else:
+            logger.debug("no bell beside the file: work of other processes is polled for")
+
+    def _take_bell_down(self) -> None:
+        if self._bell is not None:
+            self._hub.sign_sleep(None)
+            self._bell.close()
+            self._bell = None
+
+    def _pause(self, missed: bool) -> bytes:
+        """Until something rings, or it is time for the next look."""
+        bell = self._bell
+        if bell is None:
+            self._stop.wait(INTERVAL)
+            while not self._stop.is_set() and not self._hub.wait_until_listened():
+                pass
+            return b""
+        if missed and time.monotonic() > self._expects_until:
+            rings = bell.wait(LATE_SECONDS)
+            if not rings:
+                self._unrung_until = time.monotonic() + MISSED_SECONDS
+        else:
+            rings = bell.wait(self._interval())
+        if EXPECT in rings:
+            self._expects_until = time.monotonic() + EXPECT_SECONDS
+            self._expect_interval = EXPECT_INTERVAL
+        elif rings and LOOK not in rings:
+            self._stop.wait(STAND_BY_SECONDS)
+        if not rings and not bell.is_reachable() and not self._stop.is_set():
+            self._take_bell_down()
+            self._hang_bell()
+        return rings
+
+    def _interval(self) -> float:
+        now = time.monotonic()
+        if now < self._expects_until:
+            self._expect_interval = min(INTERVAL, self._expect_interval * 1.1)
+            return self._expect_interval
+        return INTERVAL if now < self._unrung_until else NET_INTERVAL
+
+    def _look(self, source: str) -> bool:
+        """Whether a waiter was woken, because there is work that another process committed."""
+        if source == "watch" and self._at_rest():
+            return False
+        try:
+            (version,) = self._connection.execute("pragma data_version").fetchone()
+            if version == self._version:
+                return False
+            self._version = version
+            return self._announce(source)
+        except sqlite3.Error as error:
+            # A hint lost is only lateness: the worker's own interval finds the work.
+            logger.warning("cannot look for other processes' commits: %s", error)
+            return False
 
     def _at_rest(self) -> bool:
         """Whether nothing was written since the last look at the counter."""
@@ -84,18 +171,20 @@ class Watcher:
         self._known = seen if time.time_ns() - found.st_mtime_ns > SETTLED_NS else None
         return False
 
-    def _announce(self) -> None:
+    def _announce(self, source: str) -> bool:
         """Tell waiters what is there now; and those who wait for outcomes, to look again."""
         self._hub.committed()
         domains = self._hub.armed_domains()
         if not domains:
-            return
+            return False
         wanted = msgspec.json.encode(sorted(domains)).decode()
         now = self._clock()
+        woke = False
         for domain, ready, due_at, tagged in self._connection.execute(SQL.waiting_domains, (wanted,)):
             if tagged:
-                self._hub.wake(domain, None, "watch", everyone=True)
+                woke |= self._hub.wake(domain, None, source, everyone=True)
             elif ready:
-                self._hub.wake(domain, None, "watch")
+                woke |= self._hub.wake(domain, None, source)
             elif due_at is not None:
-                self._hub.wake(domain, max(0.0, (due_at - now) / SECOND), "watch")
+                self._hub.wake(domain, max(0.0, (due_at - now) / SECOND), source)
+        return woke
