@@ -2,9 +2,11 @@
 
     python examples/django_shop/play.py                                    # plays one order, then ends
     python examples/django_shop/manage.py runserver                        # a real site …
-    python examples/django_shop/manage.py commandbus_worker                # … and its worker
+    python examples/django_shop/manage.py commandbus_worker                # … its worker …
+    python examples/django_shop/manage.py commandbus_dashboard             # … and the dashboard
 
-An order and its task are in one transaction: both commit, or neither.
+An order and its task are in one transaction: both commit, or neither. So are what a task does and its
+outcome. The admin lists all commands, with their trails.
 """
 
 import os
@@ -40,9 +42,11 @@ def main() -> None:
     client = Client()
     client.force_login(user)
     page = client.get("/admin/shop/order/").content.decode()
-    print(order, "· the admin shows its task:", "SUCCESSFUL" in page)
+    command = client.get(f"/admin/commandbus/command/default/{order.task_id}/").content.decode()
+    print(order, "· the admin shows its task:", "SUCCESSFUL" in page and "COMPLETED" in command)
     assert order.state == "shipped"
     assert "SUCCESSFUL" in page
+    assert "COMPLETED" in command
 
 
 if __name__ == "__main__":

@@ -35,10 +35,19 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path.cwd() / "django_shop.db"}}
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": Path.cwd() / "django_shop.db",
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE"
+        },  # a transaction waits for the write lock at its start
+        "TEST": {"NAME": "test_django_shop.db"},  # the bus needs a file in tests, too
+    }
+}
 TASKS = {
     "default": {
         "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
-        "OPTIONS": {"DATABASE": "default"},
+        "OPTIONS": {"DATABASE": "default", "TRANSACTIONAL": True},
     }
 }

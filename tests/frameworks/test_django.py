@@ -205,7 +205,9 @@ def test_a_task_is_part_of_the_transaction_on_the_database_of_the_bus(bus: SyncC
         transaction.set_rollback(True)
     with transaction.atomic():
         kept = tasks.add.enqueue(2)
-        assert bus.stats("default").depth == 0
+        with SyncCommandBus(f"sqlite:///{DATABASE}") as other:
+            assert other.stats("default").depth == 0
+        assert bus.stats("default").depth == 1, "the bus is part of the transaction"
     assert bus.stats("default").depth == 1
     assert tasks.add.get_result(kept.id).args == [2]
     with pytest.raises(api.TaskResultDoesNotExist):

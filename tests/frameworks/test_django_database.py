@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copy
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -33,12 +34,39 @@ from django.test.utils import get_runner
 settings.configure(
     SECRET_KEY="for tests",
     USE_TZ=True,
-    INSTALLED_APPS=["commandbus.interfaces.integrations.django"],
+    ROOT_URLCONF="test_shop",
+    STATIC_URL="static/",
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    TEMPLATES=[
+        {{
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {{
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            }},
+        }}
+    ],
+    INSTALLED_APPS=[
+        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
+        "django.contrib.messages", "django.contrib.sessions",
+        "commandbus.interfaces.integrations.django",
+    ],
     DATABASES={{"default": {database!r}}},
     TASKS={{
         "default": {{
             "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
-            "OPTIONS": {{"DATABASE": "default"}},
+            "OPTIONS": {{
+                "DATABASE": "default", "TRANSACTIONAL": True, "REGISTRIES": ["test_shop.payments"],
+                "RETRY": {{"max_attempts": 1}},
+            }},
         }}
     }},
 )
@@ -51,49 +79,12 @@ failures = get_runner(settings)(verbosity=1, interactive=False).run_tests(["test
 sys.exit(bool(failures))
 """
 
-TESTS = """
-from django.db import connection, transaction
-from django.test import TransactionTestCase
-
-from commandbus.interfaces.integrations.django.api import task_backends
-from commandbus.interfaces.integrations.django.handling import registry_for
-from commandbus.testing import drain
-
-try:
-    from django.tasks import task
-except ImportError:
-    from django_tasks import task
-
-done = []
-
-
-@task()
-def ship(order):
-    done.append(order)
-
-
-class ShopTest(TransactionTestCase):
-    def tearDown(self):
-        task_backends["default"].bus.purge()
-
-    def test_a_task_that_is_left_over(self):
-        ship.enqueue(0)
-
-    def test_tasks_stay_in_the_test_database(self):
-        ship.enqueue(1)
-        with transaction.atomic():
-            ship.enqueue(2)
-        with transaction.atomic():
-            ship.enqueue(3)
-            transaction.set_rollback(True)
-        drain(task_backends["default"].bus, registry_for("default"))
-        self.assertEqual(done, [1, 2])
-"""
+TESTS = Path(__file__).with_name("django_suite.py")
 
 
 def run_site(folder: Path, database: dict[str, Any], *arguments: str) -> str:
     (folder / "site_of_shop.py").write_text(SITE.format(database=database))
-    (folder / "test_shop.py").write_text(TESTS)
+    copy(TESTS, folder / "test_shop.py")
     run = subprocess.run(
         [sys.executable, "site_of_shop.py", *arguments],
         cwd=folder,
@@ -110,9 +101,11 @@ def check_that_tests_leave_the_real_store_alone(
     folder: Path, database: dict[str, Any], url: str
 ) -> None:
     run_site(folder, database, "migrate", "-v", "0")
+    run_site(folder, database, "makemigrations", "--check", "--dry-run")
+    assert "no issues" in run_site(folder, database, "check", "--database", "default")
     with SyncCommandBus(url) as real:
         real.send("default", "test_shop.ship", {"task": "test_shop.ship", "args": [7], "kwargs": {}})
-    assert "Ran 2 tests" in run_site(folder, database)
+    assert "Ran 12 tests" in run_site(folder, database)
     with SyncCommandBus(url) as real:
         assert (real.stats("default").ready, real.stats("default").completed) == (1, 0)
 
@@ -121,6 +114,7 @@ def test_tests_on_sqlite_leave_the_real_store_alone(tmp_path: Path) -> None:
     name = str(tmp_path / "shop.sqlite3")
     test = {"NAME": str(tmp_path / "test.sqlite3")}
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "TEST": test}
+    database["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}
     check_that_tests_leave_the_real_store_alone(tmp_path, database, f"sqlite:///{name}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import (
     Any,
@@ -457,6 +458,14 @@ class HandlerRegistry:
                 combined.process(process)
         combined._handlers = ChainMap(*(registry._handlers for registry in registries))
         return combined
+
+    def adapted(self, change: Callable[[Handler], Handler]) -> HandlerRegistry:
+        """The same registry with other handlers; this one stays as it is."""
+        changed = copy(self)
+        changed._handlers = {
+            (found.domain, found.command_type): change(found) for found in self._handlers.values()
+        }
+        return changed
 
     def get(self, domain: str, command_type: str) -> Handler | None:
         return self._handlers.get((domain, command_type))

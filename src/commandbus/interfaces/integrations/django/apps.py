@@ -1,10 +1,11 @@
-"""The Django app: no models, a management command, and the bus's tables as part of `migrate`."""
+"""The Django app: the bus's tables as part of `migrate`, system checks, and what comes with the app."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.apps import AppConfig
+from django.core import checks
 from django.db.models.signals import post_migrate
 
 
@@ -14,7 +15,11 @@ class CommandBusConfig(AppConfig):  # type: ignore[misc]
     verbose_name = "Command Bus"
 
     def ready(self) -> None:
+        from commandbus.interfaces.integrations.django.checks import check_settings, check_tables
+
         post_migrate.connect(_create_tables, sender=self)
+        checks.register(check_settings, "commandbus")
+        checks.register(check_tables, "commandbus", checks.Tags.database)
 
 
 def _create_tables(using: str, **_: Any) -> None:

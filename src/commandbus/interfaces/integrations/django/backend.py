@@ -23,6 +23,7 @@ from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
 from commandbus.interfaces.integrations.django import api
 from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
+from commandbus.interfaces.integrations.django.joining import DjangoBus
 from commandbus.interfaces.integrations.django.location import url_of
 from commandbus.interfaces.integrations.django.results import bus_priority, result_of
 from commandbus.interfaces.integrations.later import prepared
@@ -30,7 +31,16 @@ from commandbus.runtimes.threads.bus import SyncBusWithin, SyncCommandBus
 
 R = TypeVar("R")
 T = TypeVar("T")
-OPTIONS = {"URL", "DATABASE", "PARAMETERS", "ON_COMMIT", "RETRY", "BUS", "REGISTRIES"}
+OPTIONS = {
+    "URL",
+    "DATABASE",
+    "PARAMETERS",
+    "ON_COMMIT",
+    "RETRY",
+    "BUS",
+    "REGISTRIES",
+    "TRANSACTIONAL",
+}
 
 _buses: dict[tuple[int, str], SyncCommandBus] = {}
 _opening = threading.Lock()
@@ -51,7 +61,9 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
     exists when, and only when, its transaction commits, with `PARAMETERS` for options of its URL; or
     the `URL` of a bus elsewhere, with `ON_COMMIT`, the alias of a connection after whose commit a task
     is sent; `RETRY`, the arguments of a RetryPolicy; `BUS`, further settings of the bus;
-    `REGISTRIES`, the paths of registries of typed commands that workers carry out beside the tasks.
+    `REGISTRIES`, the paths of registries of typed commands that workers carry out beside the tasks;
+    `TRANSACTIONAL`, with DATABASE, lets each `def` task run in a transaction that commits with its
+    outcome.
     Raises ImproperlyConfigured when they are wrong.
     """
 
@@ -68,6 +80,12 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
             )
         self.database: str | None = self.options.get("DATABASE")
         self._on_commit: str | None = self.options.get("ON_COMMIT")
+        self.transactional: bool = self.options.get("TRANSACTIONAL", False)
+        if self.transactional and not self.database:
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}] has TRANSACTIONAL without DATABASE; a task and its outcome commit "
+                "together in one database only."
+            )
         if self.database and self._on_commit:
             raise ImproperlyConfigured(
                 f"TASKS[{alias!r}] has DATABASE and ON_COMMIT; a send is either part of a transaction "
@@ -113,7 +131,12 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
         key = (os.getpid(), f"{url} {sorted(settings.items())}")
         with _opening:
             if key not in _buses:
-                _buses[key] = SyncCommandBus(url, **settings).open()
+                made = (
+                    DjangoBus(self.database, str(url), **settings)
+                    if self.database
+                    else SyncCommandBus(url, **settings)
+                )
+                _buses[key] = made.open()
             return _buses[key]
 
     def validate_task(self, task: Any) -> None:

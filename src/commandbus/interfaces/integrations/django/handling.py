@@ -10,12 +10,12 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from commandbus.domain.command import Command
 from commandbus.errors import BusinessRuleException, PermanentCommandError, Snooze
 from commandbus.interfaces.integrations.django import api
+from commandbus.interfaces.integrations.django.transactions import committed_with, with_orm
 from commandbus.worker.handlers import HandlerRegistry
 
 NAME_MAX = 63
@@ -53,7 +53,8 @@ def registry_for(alias: str = "default", queues: Iterable[str] | None = None) ->
         for queue in sorted(backend.queues if queues is None else queues):
             handler = _handler(backend, task)
             registry.register(queue, command_type_of(path), handler, retry=backend.retry)
-    return HandlerRegistry.union([registry, *(_registry(alias, path) for path in backend.registries)])
+    found = HandlerRegistry.union([registry, *(_registry(alias, path) for path in backend.registries)])
+    return found.adapted(lambda handler: with_orm(handler, backend.database))
 
 
 def _registry(alias: str, path: str) -> HandlerRegistry:
@@ -89,15 +90,17 @@ def _handler(backend: Any, task: Any) -> Callable[..., Any]:
             end(result, api.TaskResultStatus.FAILED)
 
     def run(command: Command[Any], context: Any) -> Any:
-        close_old_connections()
         result, arguments = begin(command, context)
+
+        def work(command: Command[Any], context: Any) -> Any:
+            return task.func(*arguments, **command.data["kwargs"])
+
+        call = committed_with(work, backend.database) if backend.transactional else work
         try:
-            value = task.func(*arguments, **command.data["kwargs"])
+            value = call(command, context)
         except BaseException as error:  # the worker judges it; the signal is all that is done here
             failed(result, context, error)
             raise
-        finally:
-            close_old_connections()
         end(result, api.TaskResultStatus.SUCCESSFUL)
         return value
 
