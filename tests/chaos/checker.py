@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from math import inf
 
 from tests.chaos import conduct
 from tests.chaos.case import Case, Event, Final, Trace, Violation
@@ -149,14 +150,20 @@ def _stops(final: Final) -> int:
 
 
 def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
-    """P23: where a recorder says what ran, a death counts a crash for no more commands than ran."""
+    """P23: where a recorder says what ran, a death counts a crash for no more commands than ran, also
+    when the leases of a killed worker end before the recorder is acted on."""
     if case.terms is None:
         return
+    killed = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
     counted: dict[str, list[Final]] = defaultdict(list)
     for final, *_ in case.finals.values():
         for trace in final.trail:
-            if trace.kind == "WORKER_LOST" and RECORDED in str(trace.details.get("error")):
-                counted[str(trace.details.get("worker"))].append(final)
+            if trace.kind != "WORKER_LOST":
+                continue
+            worker = str(trace.details.get("worker"))
+            died = next((at for pid, at in killed.items() if f"-{pid}-" in worker), inf)
+            if RECORDED in str(trace.details.get("error")) or trace.at > died:
+                counted[worker].append(final)
     for worker, finals in counted.items():
         if len(finals) > case.terms.concurrency:
             what = f"{len(finals)} crashes by the death of {worker}: only {case.terms.concurrency} ran"
