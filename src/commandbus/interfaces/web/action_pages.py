@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import msgspec
@@ -15,9 +16,10 @@ from commandbus.domain.process.values import ProcessRecord
 from commandbus.interfaces.actions.model import Action, Kind, Many, Param, Subject
 from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, actions_of
 from commandbus.interfaces.cli.text import as_json
-from commandbus.interfaces.web.actions import MANY, Desk
+from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.bodies import entered
 from commandbus.interfaces.web.identity import Account
+from commandbus.interfaces.web.jobs import Job, new_job
 from commandbus.interfaces.web.views import segment
 
 Content = tuple[str, dict[str, Any]]
@@ -104,7 +106,7 @@ class ActionPages:
             "examples": self._desk.listed(getattr(report, "examples", [])),
             "fields": [p for p in others if not p.one_only],
             "values": began | query,
-            "limit": given.get("limit", MANY),
+            "limit": given.get("limit"),
             "problem": problem,
         }
 
@@ -112,6 +114,17 @@ class ActionPages:
 def everything(many: Many, query: dict[str, str]) -> dict[str, Any]:
     """Whether all parked commands are meant, without any condition."""
     return {"everything": True} if many.everything and query.get("everything") == "on" else {}
+
+
+def job_of(content: dict[str, Any], given: dict[str, Any], who: Account) -> Job:
+    """The job that the form of a preview begins."""
+    action, ids = content["action"], content["ids"]
+    conditions = {"Filter" if name == "Q" else name: text for name, text in content["chosen"].items()}
+    if ids:
+        conditions["Chosen"] = f"{len(ids):,} commands"
+    again = "" if ids else f"{action.list_path}?{urlencode(content['hidden'])}"
+    title, matched = action.verb.capitalize(), content["report"].matched
+    return new_job(title, conditions, again, who.name, given["reason"], matched)
 
 
 def offered(subject: Subject, states: set[str]) -> list[Action]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from commandbus.domain import payload
@@ -18,19 +19,27 @@ from commandbus.interfaces.actions.carrying import (
 from commandbus.interfaces.actions.model import Action, Given, Kind
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.identity import Account
+from commandbus.interfaces.web.jobs import Job, Jobs, Progress
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
-from commandbus.interfaces.web.redaction import without_masks
+from commandbus.interfaces.web.redaction import Redaction, without_masks
+from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 
 MANY = 1_000
-"""So many commands at a time, if nothing else is said."""
+"""So many commands at a time through the API, if nothing else is said."""
+JOB_SECONDS = 1.0
+"""How long a form waits for a job before it shows its page."""
 
 
 class Desk(Reads):
     """Everything an operator can see and do."""
 
     payloads: Payloads
+
+    def __init__(self, stores: Stores, redaction: Redaction) -> None:
+        super().__init__(stores, redaction)
+        self.jobs = Jobs(stores)
 
     async def act(self, action: Action, given: Given, who: Account) -> tuple[Any, str]:
         """Carry an action out. Returns its answer, and the same in words."""
@@ -55,11 +64,25 @@ class Desk(Reads):
         """The report of the operation. A reason is needed, except for a preview."""
         if not preview and not given.get("reason"):
             raise InvalidArgumentError("Say why, in reason: it is kept in the audit of every command.")
-        given = {"limit": MANY} | {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None}
+        if "progress" not in given and not preview:
+            given = {"limit": MANY} | given
         more = {name: given.pop(name) for name in ("everything", "progress") if name in given}
         given = await self._unmasked(action, given)
         call = call_of_many(action, given, preview=preview, is_secret=self.redaction.is_secret, **more)
         return await self._run(call, who)
+
+    async def begin_job(self, action: Action, given: Given, who: Account, job: Job) -> Job:
+        """Carry an action out on all commands that match, in the background. Returns the job after a
+        moment, in which a small one ends."""
+        call_of_many(action, dict(given), is_secret=self.redaction.is_secret)  # raises before it begins
+
+        async def work(progress: Progress) -> Any:
+            return await self.act_on_many(action, given | {"progress": progress}, who)
+
+        task = await self.jobs.start(job, work)
+        await asyncio.wait([task], timeout=JOB_SECONDS)
+        return task.result() if task.done() else job
 
     async def _run(self, call: Any, who: Account) -> Any:
         bus = await self.stores.acting()

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from commandbus.errors import CommandBusError
+from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.interfaces.actions.answers import Sent
 from commandbus.interfaces.actions.carrying import params_of_many
 from commandbus.interfaces.actions.model import Action
 from commandbus.interfaces.actions.table import ACTIONS
 from commandbus.interfaces.cli.text import parse_duration, plural
 from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.action_pages import keys_of
+from commandbus.interfaces.web.action_pages import everything, job_of, keys_of
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.bodies import document, entered
@@ -46,7 +46,7 @@ class Forms:
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
-        acts: list[tuple[str, Act]] = [("/send", self.send)]
+        acts: list[tuple[str, Act]] = [("/send", self.send), ("/jobs/{job_id}/stop", self.stop_job)]
         for action in ACTIONS:
             acts.append((action.path, self._one(action)))
             if action.exists != "must":
@@ -104,19 +104,28 @@ class Forms:
 
         async def act(request: Request, form: Form, who: Account) -> Response:
             try:
-                given = entered(params_of_many(many, action), form)
-                report = await self._desk.act_on_many(action, given, who)
+                given = entered(params_of_many(many, action), form) | everything(many, form)
+                if not given.get("reason"):
+                    raise InvalidArgumentError("Give a reason: the audit of every command keeps it.")
+                content = await self._pages.actions.preview(action, form, who)
+                job = await self._desk.begin_job(action, given, who, job_of(content, given, who))
             except CommandBusError as error:
                 content = await self._pages.actions.preview(action, form, who, str(error))
                 return self._pages.render(request, "many.html", content, who, status_of(error))
+            if job.state != "done":
+                return self._pages.redirect(request, f"/jobs/{job.job_id}", "")
             past = action.done if isinstance(action.done, str) else many.done
-            told = f"{plural(report.done, 'command')} {past}."
-            if report.refused:
-                told += f" {plural(report.refused, 'command')} had changed meanwhile."
+            told = f"{plural(job.done, 'command')} {past}."
+            if job.refused:
+                told += f" {plural(job.refused, 'command')} had changed meanwhile."
             page = "/troubleshooting" if many.everything else "/commands"
             return self._pages.redirect(request, page, told)
 
         return act
+
+    async def stop_job(self, request: Request, form: Form, who: Account) -> Response:
+        job = await self._desk.jobs.stop(request.path_params["job_id"])
+        return self._pages.redirect(request, f"/jobs/{job.job_id}", "The job is asked to stop.")
 
     async def send(self, request: Request, form: Form, who: Account) -> Response:
         """What was entered is kept when it does not fit."""

@@ -52,6 +52,8 @@ PARKED_SECONDS = 60.0
 """How old the number beside the menu may be when a page is asked for; a live page refreshes it."""
 
 DEPLOY = timedelta(minutes=1)
+RECENT = timedelta(minutes=10)
+"""Jobs of so long ago are listed beside what is parked."""
 MOMENT = Param("moment", "A moment.", Kind.MOMENT)
 PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
 
@@ -89,6 +91,7 @@ class Pages:
             "/commands": self.commands,
             "/commands/{domain}/{command_id}": self.command,
             "/troubleshooting": self.troubleshooting,
+            "/jobs/{job_id}": self.job,
             "/batches": self.batches,
             "/batches/{batch_id}": self.batch,
             "/processes": self.processes,
@@ -258,13 +261,25 @@ class Pages:
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
-        query = _query(request, v.TroubleQuery)
+        query, now = _query(request, v.TroubleQuery), datetime.now(UTC)
         return "troubleshooting.html", {
             "query": query,
             "groups": await self.desk.groups(query),
             "page": await self.desk.troubleshooting(query),
             "domains": sorted(await self.desk.figures.now()),
             "of_many": [a for a in table.ACTIONS if a.many and a.many.everything],
+            "jobs": [job for job in await self.desk.jobs.list() if now - job.saved_at < RECENT][:3],
+            "now": now,
+        }
+
+    async def job(self, request: Request, who: Account) -> Content:
+        job, now = await self.desk.jobs.get(request.path_params["job_id"]), datetime.now(UTC)
+        ended = job.done + job.refused
+        per_command = (now - job.began_at).total_seconds() / ended if ended else 0.0
+        return "job.html", {
+            "job": job,
+            "state": job.state_at(now),
+            "left": per_command * (job.matched - ended),
         }
 
     async def batches(self, request: Request, who: Account) -> Content:

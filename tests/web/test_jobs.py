@@ -1,0 +1,101 @@
+"""Actions on many commands as jobs: they go on in the background, can be followed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from commandbus import CommandBus, SendRequest
+from commandbus.errors import InvalidOperationError
+from commandbus.interfaces.web import actions, jobs
+from commandbus.interfaces.web.jobs import Jobs, Progress, new_job
+from commandbus.interfaces.web.stores import Stores
+from commandbus.operations.redrive import BulkReport
+from tests.web import scene
+from tests.web.visitor import visitor
+
+PARKED = 1_100
+
+
+async def test_all_that_match_are_retried_in_one_job_that_the_audit_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(actions, "JOB_SECONDS", 0.0)
+    store = f"sqlite:///{tmp_path}/bus.db?synchronous=off"
+    async with CommandBus(store) as bus, visitor(bus) as client:
+        await bus.send_many(
+            SendRequest("orders", "ship", {"order": n, "city": "Atlantis"}) for n in range(PARKED)
+        )
+        await scene.work(bus, ("orders",))
+        page = (await client.get("/troubleshooting")).text
+        assert f"All {PARKED:,} that are parked" in page
+        preview = (await client.get("/commands/retry?everything=on")).text
+        assert f"Retry {PARKED:,} commands" in preview
+        token = preview.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "everything": "on", "reason": "the map was mended"}
+        answer = await client.post("/commands/retry", data=form)
+        place = answer.headers["location"]
+        assert place.startswith("/jobs/")
+        while 'data-poll="1000"' in (shown := (await client.get(place)).text):
+            await asyncio.sleep(0)
+        assert f"{PARKED:,} of {PARKED:,}" in shown
+        assert "the map was mended" in shown
+        assert (await bus.stats("orders")).parked == 0
+        (record,) = await bus.list_actions(action="bulk_retry")
+        assert (record.actor, record.reason) == ("local", "the map was mended")
+        assert f"{PARKED:,} commands (everything)" in record.subject
+        assert place in (await client.get("/troubleshooting")).text, "it is listed for a while"
+
+
+async def test_a_job_is_stopped_from_another_process_of_the_dashboard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "SAVE_SECONDS", 0.001)
+    async with CommandBus("memory://") as bus:
+        mine, other = Jobs(Stores(bus)), Jobs(Stores(bus))
+
+        async def work(progress: Progress) -> Any:
+            done = 0
+            while progress(done, 500):
+                done += 1
+                await asyncio.sleep(0)
+            return BulkReport(500, done, 0, stopped=True)
+
+        job = new_job("Retry", {"Domain": "orders"}, "", "ana", "a test", 500)
+        task = await mine.start(job, work)
+        assert (await other.get(job.job_id)).state == "running"
+        await other.stop(job.job_id)
+        ended = await task
+        assert (ended.state, ended.is_stopping) == ("stopped", True)
+        with pytest.raises(InvalidOperationError, match="ended already"):
+            await other.stop(job.job_id)
+        assert [one.job_id for one in await other.list()] == [job.job_id]
+
+
+def test_a_job_whose_process_is_gone_is_interrupted() -> None:
+    job = new_job("Retry", {}, "", "ana", "a test", 500)
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert job.state_at(datetime.now(UTC)) == "running"
+    assert job.state_at(later) == "interrupted"
+    assert msgspec.structs.replace(job, state="done").state_at(later) == "done"
+
+
+async def test_a_job_that_cannot_be_begun_keeps_the_form() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await scene.fill(bus, parked=2)
+        token = (
+            (await client.get("/commands/retry?domain=orders"))
+            .text.split('name="form_token" value="')[1]
+            .split('"')[0]
+        )
+        refused = await client.post(
+            "/commands/complete", data={"form_token": token, "domain": "orders", "result": "{"}
+        )
+        assert refused.status_code == 422
+        assert 'value="{"' in refused.text
+        assert (await client.get("/jobs/nope")).status_code == 404
