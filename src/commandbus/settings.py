@@ -262,6 +262,12 @@ class WorkerOptions(TypedDict, total=False):
     ageing: Duration | None
 
 
+def defaults_of(kind: type[S]) -> dict[str, Any]:
+    """The default of each setting."""
+    made = kind()
+    return {setting.name: getattr(made, setting.name) for setting in fields(kind)}
+
+
 def settings_of(kind: type[S], given: S | None, options: Mapping[str, Any]) -> S:
     """The settings that a bus or a worker was given, with its further arguments in their place.
     A name that is no setting is refused, with the nearest one."""

@@ -91,6 +91,7 @@ class CircuitBreaker:
         self.state, self._until = BreakerState.OPEN, now + seconds
 
     def close(self) -> None:
+        """Let everything through again, and forget the failures."""
         self.state, self.failures, self._until = BreakerState.CLOSED, 0, -inf
 
     def remaining(self, now: float) -> float:

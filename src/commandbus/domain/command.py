@@ -14,6 +14,7 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import Duration
 from commandbus.domain.priority import Priority
 from commandbus.domain.retry import RetryPolicy
+from commandbus.domain.shown import Named, shows_options
 from commandbus.domain.unique import Unique
 from commandbus.errors import InvalidArgumentError
 
@@ -112,6 +113,7 @@ class SendRequest(msgspec.Struct, Generic[R_co], frozen=True, gc=False, repr_omi
         if self.requires.__class__ is not tuple:
             msgspec.structs.force_setattr(self, "requires", _as_tuple(self.requires, "requires"))
 
+    @shows_options(dict.fromkeys(SendOptions.__annotations__, Named("UNCHANGED")))
     def options(self, **options: Unpack[SendOptions]) -> Self:
         """A copy with other options, such as `delay` or `priority`: those of `send`."""
         for name in options:
@@ -122,6 +124,14 @@ class SendRequest(msgspec.Struct, Generic[R_co], frozen=True, gc=False, repr_omi
         elif options.get("expires") is not None:
             options.setdefault("expires_at", None)
         return msgspec.structs.replace(self, **options)
+
+
+SEND_DEFAULTS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(SendRequest)
+    if field.default is not msgspec.NODEFAULT
+}
+"""What `send` takes for options that are not given."""
 
 
 def _as_tuple(texts: Any, what: str) -> tuple[str, ...]:

@@ -116,6 +116,7 @@ class RetryPolicy:
         return None if self.window is None else as_seconds(self.window, "window")
 
     def should_retry(self, attempt: int) -> bool:
+        """Whether another attempt follows this one, counted from 1."""
         return attempt < self.max_attempts
 
 

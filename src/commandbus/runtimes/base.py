@@ -8,21 +8,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, ForwardRef, Protocol, Self, TypeVar, Unpack
-
-import msgspec
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from commandbus.connect import create_engine, create_pgmq_engine
 from commandbus.domain.breaker import CircuitBreaker
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import SEND_DEFAULTS
 from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.domain.names import as_actor
+from commandbus.domain.shown import expanded, shows_options
 from commandbus.errors import ConfigurationError
 from commandbus.operations.breakers import TOPIC as BREAKERS
 from commandbus.operations.scope import Scope
-from commandbus.settings import BusOptions, BusSettings, resolve_url, settings_of
+from commandbus.settings import BusOptions, BusSettings, defaults_of, resolve_url, settings_of
 from commandbus.store.op import Op, Undone
 from commandbus.store.session import Engine
 from commandbus.store.wakeup import WakeHub
@@ -76,19 +75,8 @@ def public_signature(build: Callable[..., Any]) -> inspect.Signature:
     """The signature of a method: `self` in place of the first parameter, each keyword of a TypedDict
     by itself, and the result in place of the op that gives it."""
     signature = inspect.signature(build)
-    shown = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for parameter in list(signature.parameters.values())[1:]:
-        keywords = _UNPACKED.match(str(parameter.annotation))
-        if keywords is None:
-            shown.append(parameter)
-            continue
-        for name, kind in build.__globals__[keywords[1]].__annotations__.items():
-            default = _DEFAULTS.get(name, False if _text(kind) == "bool" else None)
-            shown.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_text(kind)
-                )
-            )
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    shown = [own, *expanded(build, list(signature.parameters.values())[1:], SEND_DEFAULTS)]
     result = _RESULT.match(str(signature.return_annotation))
     return signature.replace(
         parameters=shown,
@@ -96,18 +84,7 @@ def public_signature(build: Callable[..., Any]) -> inspect.Signature:
     )
 
 
-_UNPACKED = re.compile(r"Unpack\[(\w+)\]$")
 _RESULT = re.compile(r"(?:Op|Flow)\[(.*)\]$")
-_DEFAULTS = {
-    field.name: field.default
-    for field in msgspec.structs.fields(SendRequest)
-    if field.default is not msgspec.NODEFAULT
-}
-
-
-def _text(annotation: Any) -> str:
-    """An annotation as it was written."""
-    return annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else str(annotation)
 
 
 def tracing_module() -> Any:
@@ -149,6 +126,7 @@ class BusBase(Acting):
     Its settings are the fields of BusSettings, as arguments or as `settings=BusSettings(…)`.
     """
 
+    @shows_options(defaults_of(BusSettings))
     def __init__(
         self,
         url: str | None = None,

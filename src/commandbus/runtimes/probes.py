@@ -86,9 +86,11 @@ class ProbeServer:
         return self._server.port
 
     def start(self) -> None:
+        """Answer from now on, in a thread."""
         self._server.start()
 
     def stop(self) -> None:
+        """Close the port."""
         self._server.close()
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
 from commandbus.operations.presence import forget_worker
 from commandbus.operations.processes import TIMERS
+from commandbus.runtimes.base import BusBase
 from commandbus.services.presence import Presence
 from commandbus.services.process_router import (
     RouterLoop,
@@ -41,6 +42,7 @@ CUT_SECONDS = 1.0
 
 
 S = TypeVar("S")
+Bus = TypeVar("Bus", bound=BusBase)
 
 
 class ManagerBase(Generic[S]):
@@ -141,7 +143,7 @@ def stop_seconds(timeout: Duration | None) -> float | None:
     return None if timeout is None else as_seconds(timeout, "timeout")
 
 
-class RouterBase:
+class RouterBase(Generic[Bus]):
     """Drives processes on with the replies to their commands; any number of routers may run.
 
     `processes` are the declarations it serves, each with its steps; a batch of replies is one
@@ -153,7 +155,7 @@ class RouterBase:
 
     def __init__(
         self,
-        bus: Any,
+        bus: Bus,
         processes: type[Process[Any]] | Iterable[type[Process[Any]]],
         *,
         concurrency: int = 1,

@@ -56,12 +56,14 @@ class WorkerWatchdog:
         """How often the worker was restarted."""
 
     def start(self) -> None:
+        """Watch from now on, in a thread."""
         if self._thread is None:
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="commandbus-watchdog", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
+        """Stop watching, and wait for the end of the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -14,6 +14,7 @@ from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
+from commandbus.domain.shown import shows_options
 from commandbus.errors import ConfigurationError
 from commandbus.operations.canceling import TOPIC as CANCELLATIONS
 from commandbus.operations.presence import forget_worker
@@ -33,7 +34,7 @@ from commandbus.services.declarer import Declarer
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
-from commandbus.settings import WorkerOptions, WorkerSettings, settings_of
+from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
@@ -64,6 +65,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
     bus_type: ClassVar[type[BusBase]]
     context_type: ClassVar[type[HandlerContext | SyncHandlerContext]]
 
+    @shows_options(defaults_of(WorkerSettings))
     def __init__(
         self,
         bus: Bus,

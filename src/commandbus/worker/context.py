@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from commandbus.domain import payload
-from commandbus.domain.command import CommandRecord, SendOptions, SendRequest, SendResult
+from commandbus.domain.command import SEND_DEFAULTS, CommandRecord, SendOptions, SendRequest, SendResult
 from commandbus.domain.ids import as_id
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_text
 from commandbus.domain.outcome import Succeeded, as_result
+from commandbus.domain.shown import shows_options
 from commandbus.errors import (
     CommandCanceled,
     InvalidArgumentError,
@@ -315,6 +316,7 @@ class HandlerContext(_Context):
     async def send(
         self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
     ) -> SendResult[Any]: ...
+    @shows_options(SEND_DEFAULTS)
     async def send(
         self,
         domain: str | SendRequest[Any],
@@ -407,6 +409,7 @@ class SyncHandlerContext(_Context):
     def send(
         self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
     ) -> SendResult[Any]: ...
+    @shows_options(SEND_DEFAULTS)
     def send(
         self,
         domain: str | SendRequest[Any],

@@ -23,7 +23,7 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.breaker import CircuitBreaker
 from commandbus.domain.codec import Codec
-from commandbus.domain.command import SendOptions, SendRequest, as_request
+from commandbus.domain.command import SEND_DEFAULTS, SendOptions, SendRequest, as_request
 from commandbus.domain.contract import CommandType
 from commandbus.domain.defaults import Defaults
 from commandbus.domain.limits import Limit
@@ -33,6 +33,7 @@ from commandbus.domain.priority import Priority
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.domain.retry import RetryPolicy
 from commandbus.domain.schedule import Misfire, Schedule
+from commandbus.domain.shown import shows_options
 from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
@@ -58,6 +59,7 @@ from commandbus.worker.options import (
     defaults_of,
     limit_of,
     seconds_of,
+    two_of_one_name,
 )
 from commandbus.worker.providing import inject
 from commandbus.worker.signatures import (
@@ -146,6 +148,7 @@ class HandlerRegistry:
         self.lifespans: tuple[Lifespan, ...] = ()
         """What a worker starts before its first claim, in this order, and stops in reverse."""
 
+    @shows_options()
     def handler(
         self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Function], Function]:
@@ -196,6 +199,7 @@ class HandlerRegistry:
     def command(
         self, name: str | None = None, /, **options: Unpack[HandlerOptions]
     ) -> CommandDecorator: ...
+    @shows_options()
     def command(self, function: Any = None, /, **options: Unpack[HandlerOptions]) -> Any:
         """Make a typed command of the function below: its parameters are the payload, its return type
         the result, its name, or the one that is given, the command type.
@@ -232,6 +236,7 @@ class HandlerRegistry:
         self.layers = (*self.layers, check_middleware(function))
         return function
 
+    @shows_options(SEND_DEFAULTS)
     def request(
         self, domain: str, command_type: str, data: Any = None, **options: Unpack[SendOptions]
     ) -> SendRequest[Any]:
@@ -273,7 +278,7 @@ class HandlerRegistry:
                 overlap=overlap,
             ).checked()
             if schedule.name in self.schedules:
-                raise _two("schedules", schedule.name, "name=")
+                raise two_of_one_name("schedules", schedule.name, "name=")
             self.schedules[schedule.name] = msgspec.structs.replace(schedule, misfire=Misfire(misfire))
             return target
 
@@ -308,7 +313,7 @@ class HandlerRegistry:
         a second one of the same process_type."""
         found = require_declaration(declaration)
         if self.processes.setdefault(found.process_type, found) is not found:
-            raise _two("processes", found.process_type, "process_type")
+            raise two_of_one_name("processes", found.process_type, "process_type")
         return declaration
 
     def lifespan(self, function: L) -> L:
@@ -350,6 +355,7 @@ class HandlerRegistry:
                 f"in domain {domain!r}: {describe_misfit(error)}"
             ) from None  # the cause may quote the payload, and tracebacks are kept
 
+    @shows_options()
     def register(
         self,
         domain: str,
@@ -453,7 +459,7 @@ class HandlerRegistry:
         for registry in registries:
             for name, schedule in registry.schedules.items():
                 if combined.schedules.setdefault(name, schedule) is not schedule:
-                    raise _two("schedules", name, "name=")
+                    raise two_of_one_name("schedules", name, "name=")
             for process in registry.processes.values():
                 combined.process(process)
         combined._handlers = ChainMap(*(registry._handlers for registry in registries))
@@ -468,26 +474,27 @@ class HandlerRegistry:
         return changed
 
     def get(self, domain: str, command_type: str) -> Handler | None:
+        """The handler of a type, or None."""
         return self._handlers.get((domain, command_type))
 
     def get_or_raise(self, domain: str, command_type: str) -> Handler:
+        """The handler of a type. Raises HandlerNotFoundError."""
         found = self.get(domain, command_type)
         if found is None:
             raise HandlerNotFoundError(domain, command_type)
         return found
 
     def has_handler(self, domain: str, command_type: str) -> bool:
+        """Whether a type has a handler."""
         return (domain, command_type) in self._handlers
 
     def registered_handlers(self) -> list[tuple[str, str]]:
+        """The domains and types that have handlers."""
         return list(self._handlers)
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))
 
     def clear(self) -> None:
+        """Forget all handlers."""
         self._handlers.clear()
-
-
-def _two(what: str, name: str, field: str) -> ConfigurationError:
-    return ConfigurationError(f"Two {what} are called {name!r}; give one of them another {field}.")

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from commandbus.domain.shown import shows_options
+
 DEGRADED_FAILURES = 10
 DEGRADED_SECONDS = 30.0
 CRITICAL_STUCK_THREADS = 3
@@ -21,6 +23,8 @@ CRITICAL_POOL_EXHAUSTIONS = 5
 
 
 class HealthState(StrEnum):
+    """How a worker is: DEGRADED works on, CRITICAL needs a restart."""
+
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"
     CRITICAL = "CRITICAL"
@@ -50,6 +54,10 @@ class HealthReport(msgspec.Struct, frozen=True):
     """Why it is CRITICAL, in a word each; none if a restart would not help."""
 
 
+def unimpaired() -> None:
+    """Nothing impairs the worker."""
+
+
 class HealthStatus:
     """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
 
@@ -61,10 +69,11 @@ class HealthStatus:
     and keep it DEGRADED.
     """
 
+    @shows_options()
     def __init__(
         self,
         silence_max: float = 60.0,
-        impairment: Callable[[], str | None] = lambda: None,
+        impairment: Callable[[], str | None] = unimpaired,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -130,6 +139,7 @@ class HealthStatus:
         self._asked_at[what] = self._monotonic()
 
     def answered(self, what: str) -> None:
+        """What was asked of the store has come back."""
         self._asked_at.pop(what, None)
 
     def record_stuck_thread(self) -> None:
@@ -169,6 +179,7 @@ class HealthStatus:
         return self.report().reasons
 
     def report(self) -> HealthReport:
+        """The state at this moment, with the reasons for it."""
         impairment = self.impairment()
         with self._lock:
             critical: list[str] = []

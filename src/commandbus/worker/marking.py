@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
+from commandbus.domain.shown import shows_options
 from commandbus.worker.options import HandlerOptions, check_options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,6 +23,7 @@ class Mark:
     options: HandlerOptions
 
 
+@shows_options()
 def handler(
     domain: str, command_type: str, **options: Unpack[HandlerOptions]
 ) -> Callable[[Function], Function]:

@@ -61,6 +61,7 @@ class WorkerMetrics(msgspec.Struct):
         return self.commands_received / claims if claims else 0.0
 
     def woken(self, source: str) -> None:
+        """Count a wake-up by what caused it."""
         self.wakeups[source] = self.wakeups.get(source, 0) + 1
 
     def claimed(self, seconds: float) -> None:
@@ -69,7 +70,9 @@ class WorkerMetrics(msgspec.Struct):
         self.claim_counts[bisect_left(CLAIM_BOUNDS, seconds)] += 1
 
     def child_killed(self, cause: str) -> None:
+        """Count a child process that was killed."""
         self.child_kills[cause] = self.child_kills.get(cause, 0) + 1
 
     def recovered(self, kind: str) -> None:
+        """Count commands of a dead worker that went back to the queue."""
         self.recoveries[kind] = self.recoveries.get(kind, 0) + 1

@@ -84,3 +84,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> N
             raise ConfigurationError(
                 f"{name} of the handler {described(function)} must be a {names}, not {value!r}."
             )
+
+
+def two_of_one_name(what: str, name: str, field: str) -> ConfigurationError:
+    return ConfigurationError(f"Two {what} are called {name!r}; give one of them another {field}.")

@@ -68,7 +68,8 @@ class Chain(Process[ChainState]):
         )
 
     @send.reply
-    def completed(self, state: ChainState, reply: Reply) -> Any:
+    def completed(self, state: ChainState, reply: Reply) -> str:
+        """Keep the result, and go on with the next command."""
         state.results.append(reply.result)
         return "send" if len(state.results) < len(state.links) else END
 

@@ -197,6 +197,7 @@ class Process(Generic[S]):
 
     @classmethod
     def decode_state(cls, text: str) -> Any:
+        """A state from what the store keeps."""
         validate = getattr(cls.state_type, "model_validate_json", None)  # pydantic
         if validate is not None:
             return validate(text)

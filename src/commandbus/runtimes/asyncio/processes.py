@@ -74,7 +74,7 @@ class ProcessManager(ManagerBase[S]):
     skip_compensation = awaiting(processes.skip_compensation)
 
 
-class ProcessReplyRouter(Background, RouterBase):
+class ProcessReplyRouter(Background, RouterBase[CommandBus]):
     """Drives processes on with the replies to their commands; `run()` works until `stop()`."""
 
     runtime = "asyncio"

@@ -75,7 +75,7 @@ class SyncProcessManager(ManagerBase[S]):
     skip_compensation = blocking(processes.skip_compensation)
 
 
-class SyncProcessReplyRouter(Background, RouterBase):
+class SyncProcessReplyRouter(Background, RouterBase[SyncCommandBus]):
     """Drives processes on with the replies to their commands; `run()` blocks until `stop()`."""
 
     runtime = "threads"
