@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from commandbus import CommandBus, TroubleshootingQueue
+from commandbus import CommandBus, HandlerRegistry, TroubleshootingQueue, Worker
 from commandbus.operations.presence import report_worker
-from commandbus.records import WorkerInfo
+from commandbus.operations.restarts import record_restart
+from commandbus.records import WorkerInfo, WorkerRestart
 from tests.web import saga, scene
 from tests.web.visitor import visitor
 
@@ -146,3 +151,29 @@ async def test_an_unknown_domain_is_not_found() -> None:
         assert answer.status_code == 404
         assert "There is no domain &#39;nope&#39;" in answer.text
         assert (await client.get("/domains/mail")).status_code == 200
+
+
+async def test_a_worker_shows_what_its_slots_run_its_memory_and_recent_crashes() -> None:
+    ran, go = asyncio.Event(), asyncio.Event()
+    registry = HandlerRegistry()
+
+    @registry.handler("video", "cut")
+    async def cut(command: Any, context: Any) -> None:
+        ran.set()
+        await go.wait()
+
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        sent = await bus.send("video", "cut")
+        worker = Worker(bus, ["video"], registry, concurrency=3)
+        running = asyncio.create_task(worker.run())
+        await ran.wait()
+        restart = WorkerRestart("w-9", "h", 1, datetime.now(UTC), "the event loop was blocked")
+        await bus.session.run(record_restart(bus.scope, restart))
+        page = (await client.get("/workers")).text
+        go.set()
+        await worker.stop()
+        await running
+        assert "1 of 3 busy" in page
+        assert f'href="/commands/video/{sent.command_id}">cut</a>' in page
+        assert re.search(r">\d+ MB<|>\d+\.\d MB<", page) or not Path("/proc/self/statm").exists()
+        assert "restarted: the event loop was blocked" in page

@@ -40,6 +40,7 @@ from commandbus.interfaces.web.drawings import draw_process
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
 from commandbus.interfaces.web.identity import Account, Role
+from commandbus.interfaces.web.machines import usage_of
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
 from commandbus.interfaces.web.timelines import draw_timeline
@@ -339,7 +340,14 @@ class Pages:
         }
 
     async def workers(self, request: Request, who: Account) -> Content:
-        return "workers.html", {"workers": (await self.desk.workers()).workers}
+        workers = (await self.desk.workers()).workers
+        return "workers.html", {
+            "workers": [(worker, usage_of(worker)) for worker in workers],
+            "running": await self.desk.running(),
+            "crashes": await self.desk.crashes(),
+            "restarts": await self.desk.restarts(),
+            "now": datetime.now(UTC),
+        }
 
     async def breakers(self, request: Request, who: Account) -> Content:
         found = (await self.desk.breakers()).breakers

@@ -14,10 +14,11 @@ from uuid import UUID
 import msgspec
 
 from commandbus.connect import create_administration
-from commandbus.domain.audit import AuditEvent
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
-from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.presence import WorkerInfo, WorkerRestart
 from commandbus.domain.process.values import ProcessRecord, StepKind
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.domain.schedule import ScheduleRecord
@@ -48,6 +49,7 @@ NO_ID = UUID(int=0)
 """Nothing has it."""
 IDS_MAX = 20
 IDS_SECONDS = 5.0
+RUNNING_MAX, CRASHES_MAX = 200, 10
 STEPS_MAX = 50
 """So many steps of a process have their attempts drawn."""
 NEIGHBOURS = 5_000
@@ -311,6 +313,23 @@ class Reads:
 
     async def workers(self) -> v.Workers:
         return v.Workers(list(await (await self.stores.reading()).list_workers()))
+
+    async def running(self) -> dict[str, list[CommandRecord]]:
+        """What runs now, by worker, the oldest first."""
+        bus = await self.stores.reading()
+        page = await bus.query_commands(status=CommandStatus.IN_PROGRESS, limit=RUNNING_MAX)
+        found: dict[str, list[CommandRecord]] = {}
+        for record in sorted(page, key=lambda one: one.started_at or one.created_at):
+            found.setdefault(record.worker or "", []).append(record)
+        return found
+
+    async def crashes(self) -> list[v.AuditItem]:
+        """The newest commands whose worker died."""
+        query = v.AuditQuery(event=AuditEventType.WORKER_LOST, limit=CRASHES_MAX)
+        return (await self.audit(query)).events
+
+    async def restarts(self) -> list[WorkerRestart]:
+        return list(await (await self.stores.reading()).list_restarts(limit=CRASHES_MAX))
 
     async def breakers(self) -> v.Breakers:
         return v.Breakers(list(await (await self.stores.reading()).list_breakers()))

@@ -1,0 +1,37 @@
+"""Memory and processor time of workers on the machine of the dashboard, as its kernel tells them.
+
+Workers do not report them: an idle fleet would write to the store for nothing but these figures.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from commandbus.domain.presence import WorkerInfo
+
+
+class Usage(msgspec.Struct, frozen=True):
+    memory_bytes: int
+    cpu_seconds: float
+    """Since the process began."""
+
+
+def usage_of(worker: WorkerInfo, proc: Path = Path("/proc")) -> Usage | None:
+    """None for a worker elsewhere, for one that is gone, and on systems without /proc."""
+    identity = worker.process
+    if worker.host != socket.gethostname() or identity is None or not identity.started:
+        return None
+    try:
+        # The name of a program is in brackets, and may have any characters.
+        fields = (proc / str(worker.pid) / "stat").read_text().rpartition(")")[2].split()
+        pages = int((proc / str(worker.pid) / "statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    if int(fields[19]) != identity.started:  # the id belongs to another process by now
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK"))
