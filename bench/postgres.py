@@ -8,10 +8,12 @@ any, all.
 import argparse
 import asyncio
 import multiprocessing
+import re
 import resource
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,15 @@ from typing import Any
 import psycopg
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
+from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
 DATA = {"text": "x" * 80}
+IDLE_WORKERS = 4
+IDLE_SETTLE_SECONDS = 20.0
+"""After its start, or after other workers held leases, a worker looks for those for 16 s."""
 
 
 def show(name: str, value: float, unit: str, more: str = "") -> None:
@@ -233,15 +239,33 @@ def bench_wake(fresh: Callable[[], str], rounds: int = 300) -> None:
     process.join()
 
 
-def bench_idle(fresh: Callable[[], str], log: Path, seconds: float = 120.0) -> None:
-    """Counted in the server's log: its statistics would count autovacuum, too."""
+def bench_idle(fresh: Callable[[], str], log: Path, seconds: float) -> None:
+    """Four idle workers, each in a process of its own, over either transport. Counted in the server's
+    log: its statistics would count autovacuum, too."""
     url = fresh()
+    install(url)
     context = multiprocessing.get_context("spawn")
-    started, results = context.Event(), context.SimpleQueue()
-    process = context.Process(target=_wake_worker, args=(url, started, results), daemon=True)
-    process.start()
-    started.wait(30)
-    time.sleep(2)
+    for name, transport in (("idle", ""), ("idle over PGMQ", "&transport=pgmq")):
+        processes = []
+        for _ in range(IDLE_WORKERS):
+            started, results = context.Event(), context.SimpleQueue()
+            arguments = (url + transport, started, results)
+            processes.append(context.Process(target=_wake_worker, args=arguments, daemon=True))
+            processes[-1].start()
+            started.wait(30)
+        time.sleep(IDLE_SETTLE_SECONDS)
+        statements = _logged(url, log, seconds)
+        more = f"{len(statements)} in all"
+        show(f"{name}, {IDLE_WORKERS} workers, {seconds:g} s", len(statements) / seconds, "/s", more)
+        for text, count in Counter(statements).most_common(10):
+            print(f"    {count} × {text}", flush=True)
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _logged(url: str, log: Path, seconds: float) -> list[str]:
+    """The statements of buses in so many seconds."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("alter system set log_line_prefix = '%a|'")
         connection.execute("alter system set log_min_duration_statement = 0")
@@ -252,13 +276,12 @@ def bench_idle(fresh: Callable[[], str], log: Path, seconds: float = 120.0) -> N
         lines = log.read_text(encoding="utf-8", errors="replace")[begun:].splitlines()
         connection.execute("alter system reset log_min_duration_statement")
         connection.execute("select pg_reload_conf()")
-    count = sum(
-        line.startswith("commandbus") and (" execute " in line or " statement: " in line)
-        for line in lines
-    )
-    show(f"idle worker, {seconds:g} s", count / seconds, "statements/s", f"{count} in all")
-    process.terminate()
-    process.join()
+    found = [line for line in lines if line.startswith("commandbus") and " ms  " in line]
+    return [
+        re.sub(r".* ms  |\s+", " ", line)[:120]
+        for line in found
+        if " parse " not in line and " bind " not in line
+    ]
 
 
 def bench_snapshot(fresh: Callable[[], str], commands: int = 300_000) -> None:
@@ -449,6 +472,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="which figures")
     parser.add_argument("--commands", type=int, default=50_000)
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--idle-seconds", type=float, default=300.0)
     options = parser.parse_args()
     server = PostgresServer.start(durable=True, settings={"shared_buffers": "1GB"})
     used: list[str] = []
@@ -468,7 +492,7 @@ def main() -> None:
         "bulk": lambda: bench_bulk(fresh, options.commands),
         "single": lambda: bench_single(fresh),
         "wake": lambda: bench_wake(fresh),
-        "idle": lambda: bench_idle(fresh, server._log),
+        "idle": lambda: bench_idle(fresh, server._log, options.idle_seconds),
         "snapshot": lambda: bench_snapshot(fresh),
         "backlog": lambda: bench_backlog(fresh),
         "processes": lambda: bench_processes(fresh, options.commands),

@@ -33,7 +33,7 @@ from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op
 from commandbus.store.records import Capacity, Inserted, NewCommand
 
 logger = logging.getLogger("commandbus.schedules")
@@ -115,6 +115,7 @@ def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord,
             due_at = None
         # A slot that is sent meanwhile makes it another version.
         if (yield from _write(scope, body, due_at, present.version if present else 0)):
+            yield from scope.store.announce(TOPIC)
             return _record(body, due_at), True
 
 
@@ -268,6 +269,7 @@ def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[Sc
         body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
         due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
         if (yield from _write(scope, body, due_at, document.version)):
+            yield from scope.store.announce(TOPIC)
             action = "enable_schedule" if enabled else "disable_schedule"
             yield from record_action(scope, action, name, reason)
             return _record(body, due_at)
@@ -281,7 +283,6 @@ def _require(scope: Scope, name: str) -> Op[tuple[_Body, Document]]:
 
 
 def _write(scope: Scope, body: _Body, due_at: int | None, version: int) -> Op[bool]:
-    yield Wake(TOPIC)
     encoded = msgspec.json.encode(body).decode()
     status = "enabled" if body.schedule.enabled else "disabled"
     document = Document(KIND, body.schedule.name, version, status, due_at, encoded)

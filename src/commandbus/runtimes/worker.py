@@ -31,6 +31,7 @@ from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.cancellations import Cancellations
 from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.services.declarer import Declarer
+from commandbus.services.historian import Historian
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
@@ -247,6 +248,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
                 is_recorded=self._is_recorded,
                 rescued=self._on_recovered,
             ),
+            Historian(lambda: (self.metrics.commands_received, self.metrics.commands_settled)),
             self.settings.visibility_timeout,
             self._bus.settings,
             self._refresh,

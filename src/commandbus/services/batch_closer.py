@@ -10,12 +10,14 @@ from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.scope import Scope
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op
+from commandbus.store.sessions import quiet
 from commandbus.store.wakeup import WakeHub
 
 SWEEP = 300.0
 """How often open batches are looked for."""
 AGAIN = 10.0
-"""How often they are looked at while there are some: a worker may die between a settle and this."""
+"""How often they are looked at while there are some: a worker may die between a settle and this. With a
+session ever more rarely while nothing settles here, since the death of a worker is noticed."""
 
 
 class BatchCloser:
@@ -30,6 +32,7 @@ class BatchCloser:
         self._lock = threading.Lock()
         self.touched: set[UUID] = set()
         """Not looked at yet."""
+        self._again = AGAIN
 
     def touch(self, batches: Iterable[UUID], hub: WakeHub) -> None:
         """Settles changed the counts of these; look at them soon."""
@@ -42,6 +45,8 @@ class BatchCloser:
             touched, self.touched = self.touched, set()
         if touched:
             yield from close_batches(scope, touched)
+            self._again = AGAIN
             return AGAIN
         left = yield from close_open_batches(scope, self._domains)
-        return AGAIN if left else SWEEP
+        self._again = min(quiet(scope.store, AGAIN), 2 * self._again)
+        return self._again if left else quiet(scope.store, SWEEP)

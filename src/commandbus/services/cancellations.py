@@ -8,6 +8,7 @@ from commandbus.operations.canceling import TOPIC, open_requests
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest
+from commandbus.store.sessions import quiet
 
 SWEEP = 300.0
 """How often to look for requests whose notification was lost, because their worker died for example."""
@@ -27,4 +28,4 @@ class Cancellations:
 
     def work(self, scope: Scope) -> Op[float]:
         self._tell((yield from open_requests(scope, self._domains)))
-        return SWEEP
+        return quiet(scope.store, SWEEP)

@@ -1,15 +1,20 @@
 """Keeps a sample of every domain's figures once a minute, whichever worker comes first.
 
 A fleet without work takes samples ever more rarely: nothing changes, and idle stores are left alone.
+With a session a worker that did nothing since its last sample takes none for minutes.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import msgspec
 
 from commandbus.operations.history import record_history, take_samples
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
+from commandbus.store.sessions import QUIET_SECONDS
 
 BUSY, IDLE_MAX = 60.0, 900.0
 
@@ -17,12 +22,26 @@ BUSY, IDLE_MAX = 60.0, 900.0
 class Historian:
     name = "historian"
     topic = "commandbus.history"
+    look_seconds = BUSY
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        activity: Callable[[], object] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pause = BUSY
         self._last: object = None
+        self._activity = activity
+        """What changes with everything that the worker does."""
+        self._monotonic = monotonic
+        self._done: object = None
+        self._quiet_until = float("-inf")
+
+    def look(self) -> bool:
+        return self._activity() != self._done or self._monotonic() >= self._quiet_until
 
     def work(self, scope: Scope) -> Op[float]:
+        self._done = self._activity()
         taken = yield from take_samples(scope)
         figures = [
             msgspec.structs.astuple(history.samples[0])[1:8] for history in taken
@@ -33,4 +52,7 @@ class Historian:
             self._pause = BUSY
             yield from record_history(scope, taken)
         self._last = figures
-        return self._pause
+        if not scope.store.session:
+            return self._pause
+        self._quiet_until = self._monotonic() + QUIET_SECONDS
+        return BUSY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from commandbus.operations.ledger import TOPIC, link_open
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
+from commandbus.store.sessions import quiet
 
 SWEEP = 300.0
 """How often to look for entries that were left while no process listened."""
@@ -18,4 +19,4 @@ class Linker:
 
     def work(self, scope: Scope) -> Op[float]:
         linked = yield from link_open(scope)
-        return 0.0 if linked else SWEEP
+        return 0.0 if linked else quiet(scope.store, SWEEP)

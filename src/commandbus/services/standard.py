@@ -30,6 +30,7 @@ def standard_services(
     cancellations: Cancellations,
     restarts: Restarts,
     reclaimer: Reclaimer,
+    historian: Historian,
     lease_seconds: float,
     settings: BusSettings,
     refresh: Callable[[WorkerInfo], WorkerInfo] = lambda info: info,
@@ -42,7 +43,7 @@ def standard_services(
     return [
         *pruning,
         *escalating,
-        Historian(),
+        historian,
         Presence(info, lease_seconds, refresh),
         Scheduler(),
         BreakerSharing(gates, info.name),

@@ -159,6 +159,9 @@ class ClaimReply(msgspec.Struct, frozen=True):
     """Commands taken back from expired leases by this claim."""
     stuck: tuple[str, ...] | None = None
     """Expired leases that cannot be taken back, in words; None if this claim did not look for any."""
+    hears: bool = False
+    """Of an empty one: all that may become eligible before is announced to this process, whose session
+    proves that it hears announcements."""
 
 
 class ParkedGroup(msgspec.Struct, frozen=True):

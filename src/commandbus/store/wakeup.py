@@ -163,15 +163,18 @@ class WakeHub:
 
     def wake_all(self, source: str) -> None:
         """Every waiter claims once: what tells it of work is "lost", or is there again after a
-        "reconnect", and something may have been missed; then services run, too."""
+        "reconnect", and something may have been missed."""
         with self._lock:
             waiters = list(self._waiters)
-            subscribers = [each for topic in self._subscribers.values() for each in topic]
         for waiter in waiters:
             _tell(waiter.callback, source, None)
-        if source == RECONNECT:
-            for subscriber in subscribers:
-                _tell(subscriber)
+
+    def wake_services(self) -> None:
+        """All subscribers look once: from now on they are told of news, and may rest longer."""
+        with self._lock:
+            subscribers = [each for topic in self._subscribers.values() for each in topic]
+        for subscriber in subscribers:
+            _tell(subscriber)
 
     def armed_domains(self) -> set[str]:
         """The domains that someone in this process waits for right now."""

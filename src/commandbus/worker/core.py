@@ -21,6 +21,7 @@ from typing import assert_never
 from commandbus.errors import NotOpen
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.sessions import QUIET_SECONDS
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace
@@ -95,6 +96,8 @@ class WorkerCore:
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
         """The last claim had commands of high priority, so others may follow."""
+        self._hears = False
+        """As the last claim said, news is announced to this process as long as it lives."""
         self._share = 1
         """As the last claim had commands that others may wait for, less is claimed ahead."""
         self._woken_meanwhile, self._due_meanwhile = False, inf
@@ -189,7 +192,7 @@ class WorkerCore:
                 self.concurrency = event.concurrency
             case PollChanged():
                 self.poll_interval = event.poll_interval
-                self._look(now + self.poll_interval, "fallback")
+                self._look(now + self._fallback, "fallback")
             case StopRequested():
                 self._stop(now + event.patience, effects)
             case _:
@@ -260,8 +263,14 @@ class WorkerCore:
         """One worker of a process claims when a timer expires; the others go back to waiting."""
         if self._look_source != "timer" or self._take_timer_turn(self._look_at, now):
             return True
-        self._look_at, self._look_source = now + self.poll_interval, "fallback"
+        self._look_at, self._look_source = now + self._fallback, "fallback"
         return False
+
+    @property
+    def _fallback(self) -> float:
+        """Seconds until a claim that nothing has led to."""
+        is_quiet = self._hears and self.poll_interval >= pace.GLANCE_FROM
+        return max(self.poll_interval, QUIET_SECONDS) if is_quiet else self.poll_interval
 
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""
@@ -324,7 +333,8 @@ class WorkerCore:
             metrics.empty_receives += 1
             self._sweep_at = now
             self._may_wait = self._woken_meanwhile
-            self._look_at = now + self.poll_interval
+            self._hears = reply.hears
+            self._look_at = now + self._fallback
             self._look_source = "fallback"
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")

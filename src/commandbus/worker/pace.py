@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 GLANCE_FROM = 30.0
-"""Workers that poll less often than this use the cheap idle check."""
+"""Workers that poll less often than this use the cheap idle check, and none while the store knows by a
+session that they hear announcements."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
 SWEEP_INTERVAL_MIN = 0.02

@@ -69,7 +69,8 @@ class Claimer(Part):
             # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
-                return ClaimReply([], None if moment is None else moment / SECOND, 0)
+                due_in = None if moment is None else moment / SECOND
+                return ClaimReply([], due_in, 0, hears=self._hears(request))
         if request.hurried and self._context.gated.isdisjoint(request.domains):
             # A worker was woken for this: one round trip less before its handler starts.
             for domain in request.domains:
@@ -107,7 +108,12 @@ class Claimer(Part):
         moment = yield from self._next_moment(request, [place for _, place in places])
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
-        return ClaimReply([], due_in, rescued, stuck)
+        return ClaimReply([], due_in, rescued, stuck, self._hears(request))
+
+    def _hears(self, request: ClaimRequest) -> bool:
+        """Whether senders know that this process sleeps, and the server that it lives."""
+        sleepers = self._context.sleepers
+        return bool(sleepers.session) and all(map(sleepers.is_asleep, request.domains))
 
     def _glance_will_do(self, request: ClaimRequest) -> bool:
         """Whether the time of the next look is all that an idle worker needs to ask for: it is known

@@ -202,8 +202,7 @@ class Listener:
         self._sleepers.session = self._hold_session(connection)
         self._deaf_since = None
         self._sleepers.listening.set()
-        if self._sleepers.session:
-            self._hub.wake(WORKERS, None, "session")
+        self._hub.wake_services()
         if self._sleepers.missed:
             # What was announced meanwhile was not heard, and a server that crashed has forgotten who
             # sleeps: all look once, and those that find nothing record again that they sleep.

@@ -89,6 +89,11 @@ class PgmqClaimer(Claimer):
     def _glance_will_do(self, request: ClaimRequest) -> bool:
         return False  # other programs may have made queues that are not known here
 
+    def _hears(self, request: ClaimRequest) -> bool:
+        """Queues of other programs may have no trigger that announces what is sent to them."""
+        queues = (queue for domain in request.domains for queue in self._messages.queues.of(domain))
+        return super()._hears(request) and all(queue.mapping is None for queue in queues)
+
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         swept = yield from super()._sweep(request)
         for domain in request.domains:
