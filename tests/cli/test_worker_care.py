@@ -149,6 +149,18 @@ def test_a_recycled_process_is_replaced(
         assert worker.process.wait(20) == 0
 
 
+@pytest.mark.parametrize(
+    "options", [["--until-idle"], ["--until-idle=100ms", "--processes", "2"]], ids=str
+)
+def test_a_worker_that_runs_until_idle_ends_and_is_not_replaced(
+    folder: Path, url: str, bus: SyncCommandBus, options: list[str]
+) -> None:
+    bus.send_many([SendRequest("shop", "Buy") for _ in range(5)])
+    with serving(folder, url, "shop", *options) as worker:
+        assert worker.process.wait(20) == 0
+    assert bus.stats("shop").completed == 5
+
+
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=str)
 def test_systemd_is_told(
     folder: Path, url: str, bus: SyncCommandBus, systemd: socket.socket, options: list[str]
@@ -227,6 +239,8 @@ def test_arguments_of_each_process(tmp_path: Path) -> None:
         (["--probe-port", "65536"], "65535"),
         (["--heartbeat-file", "nowhere/beat"], "no folder"),
         (["--recycle-after", "0"], "recycle-after"),
+        (["--until-idle=soon"], "until-idle"),
+        (["--until-idle", "--reload"], "not both"),
         (["shop"], "not both"),
     ],
 )

@@ -68,7 +68,7 @@ class VirtualWorker:
         self.domains = domains
         self.hub = hub
         self.core = WorkerCore(settings, uniform=world.rng.random)
-        self.core._measured = MEASURED_MIN  # a life of a few commands would claim nothing ahead
+        self.core._pace.runs = MEASURED_MIN  # a life of a few commands would claim nothing ahead
         self.inbox: deque[Event] = deque()
         self.claim: Claim | None = None
         self.claim_answer: Event | None = None

@@ -21,10 +21,19 @@ E = TypeVar("E")
 class Bench:
     """Claims are shown without their limit of suspects, which has tests of its own."""
 
-    def __init__(self, *, uniform: float = 0.0, measured: int = MEASURED_MIN, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        uniform: float = 0.0,
+        measured: int = MEASURED_MIN,
+        until_idle: float | None = None,
+        **settings: Any,
+    ) -> None:
         self.now = 1_000.0
-        self.core = WorkerCore(WorkerSettings(**settings), uniform=lambda: uniform)
-        self.core._measured = measured
+        self.core = WorkerCore(
+            WorkerSettings(**settings), uniform=lambda: uniform, until_idle=until_idle
+        )
+        self.core._pace.runs = measured
         self.running: list[Claimed] = []
         self._limit = 0
         self._seq = 0

@@ -59,6 +59,7 @@ from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.readiness import ANSWER_SECONDS, StoreAnswer, StoreCheck
 from commandbus.worker.settlements import settlement_of
+from commandbus.worker.until_idle import idle_seconds
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -130,6 +131,7 @@ class WorkerBase:
         """The process that watches this one, and knows how it ends; 0 for none."""
         self._restart_reason: str | None = None
         self._stop_early: bool | None = None
+        self._until_idle: float | None = None
         self._fresh = True
 
     def _check_handlers(self) -> None:
@@ -180,7 +182,10 @@ class WorkerBase:
         """A fresh core for a new run; counters and what was set at run time stay."""
         before = self._core
         self._core = WorkerCore(
-            self.settings, metrics=before.metrics, take_timer_turn=self._take_timer_turn
+            self.settings,
+            metrics=before.metrics,
+            take_timer_turn=self._take_timer_turn,
+            until_idle=self._until_idle,
         )
         self._core.concurrency = before.concurrency
         self._core.poll_interval = before.poll_interval
@@ -376,9 +381,15 @@ class WorkerBase:
             self._stop_early = True
         return not self._running
 
-    def _may_run(self) -> bool:
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last run ended by itself, because of its `until_idle`."""
+        return self._core.until_idle.is_over
+
+    def _may_run(self, until_idle: bool | Duration | None = None) -> bool:
         """Take the right to run; False when a stop came first."""
         self._check_can_run()
+        self._until_idle = idle_seconds(until_idle)
         self._check_handlers()
         self._execution.check_middleware()
         self._warn_of_idle_domains()

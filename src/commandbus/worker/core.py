@@ -12,10 +12,8 @@ interval as the last net.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from math import inf
-from operator import attrgetter
 from typing import assert_never
 
 from commandbus.errors import NotOpen
@@ -54,12 +52,12 @@ from commandbus.worker.events import (
     Withdrawn,
     Woken,
 )
+from commandbus.worker.held_leases import HeldLeases
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
 from commandbus.worker.suspects import Suspects
-
-_lease_id = attrgetter("lease_id")
+from commandbus.worker.until_idle import UntilIdle
 
 
 class WorkerCore:
@@ -70,6 +68,7 @@ class WorkerCore:
         metrics: WorkerMetrics | None = None,
         uniform: Callable[[], float] = random.random,
         take_timer_turn: Callable[[float, float], bool] = lambda due_at, now: True,
+        until_idle: float | None = None,
     ) -> None:
         self.metrics = metrics or WorkerMetrics()
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
@@ -83,8 +82,7 @@ class WorkerCore:
         """Commands handed to slots and not finished."""
         self.unsettled: list[Settlement] = []
         self.settling: list[Settlement] = []
-        self._leases: dict[int, int] = {}
-        self._lost_members = 0
+        self._leases = HeldLeases()
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
         self.suspects = Suspects()
@@ -102,22 +100,21 @@ class WorkerCore:
         """As the last claim had commands that others may wait for, less is claimed ahead."""
         self._woken_meanwhile, self._due_meanwhile = False, inf
         self._look_at, self._look_source = -inf, "start"
-        self._claim_at = self._settle_at = -inf
+        self._claim_at = self._settle_at = self._sweep_at = -inf
         self._settled_at = -inf  # when the last settle began
-        self._sweep_at = -inf
         self._swept = False  # the last claim put things in order, too
         self._hurried = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
         self._one_by_one = False
-        self._handler_seconds: float | None = None
-        self._measured = 0  # how many runs that is the average of
+        self._pace = pace.HandlerTime()
         self._progress_at = -inf
         self._held_up = False
         """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
         self._held_up_until = -inf
         self.ending = Ending()
+        self.until_idle = UntilIdle(until_idle)
 
     @property
     def stopping(self) -> bool:
@@ -131,7 +128,7 @@ class WorkerCore:
 
     @property
     def leases(self) -> frozenset[int]:
-        return frozenset(self._leases)
+        return self._leases.ids()
 
     def done(self, now: float) -> bool:
         """Whether the worker may end: everything is recorded, or patience is at its end."""
@@ -222,7 +219,7 @@ class WorkerCore:
                 self._give_back(self.chains.give_up(), STOPPING)
         if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
-            self._handler_seconds = pace.HOARD_SECONDS
+            self._pace.seconds = pace.HOARD_SECONDS
             self._held_up = True
             self._held_up_until = now if self.suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
@@ -235,13 +232,13 @@ class WorkerCore:
             effects.append(Settle(self.settling))
         if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
-            idle = (
-                self._look_source == "fallback"
-                and self._swept
-                and self.poll_interval >= pace.GLANCE_FROM
-            )
+            rarely = self.poll_interval >= pace.GLANCE_FROM
+            idle = rarely and self._swept and self._look_source == "fallback"
             self._sweep_at = now
             self.metrics.woken(self._look_source)
+        busy = bool(self.held or self._in_flight())
+        if not self._may_wait and self.until_idle.wants_look(busy):
+            self._may_wait, self._sweep_at = True, now
         room = self._room()
         if room > 0 and self._may_claim(now):
             self._claiming = True
@@ -254,6 +251,7 @@ class WorkerCore:
             suspects = self.suspects.limit(self.concurrency)
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
+            self.until_idle.asked(sweep and not (idle or hurried or busy))
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # New work wakes only one waiter; one that cannot take it wakes the next.
             self._woken_meanwhile = False
@@ -316,8 +314,7 @@ class WorkerCore:
     def _prefetch(self) -> int:
         if self._held_up or self.suspects:
             return 0
-        seconds = self._handler_seconds if self._measured >= pace.MEASURED_MIN else None
-        return prefetch(self._settings, self.concurrency, seconds, self._urgent)
+        return prefetch(self._settings, self.concurrency, self._pace.known(), self._urgent)
 
     def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
@@ -345,13 +342,14 @@ class WorkerCore:
                 self.suspects.wary, self._may_wait = False, True
             if self.suspects:  # others that had to stay in the queue may be claimed then
                 self._look(now + APART_SECONDS, "lease")
+            self._end_if_idle(now)
             return
+        self.until_idle.found()
         if reply.next_due_in is not None:
             self._sweep_at = min(self._sweep_at, now + max(pace.SWEEP_INTERVAL_MIN, reply.next_due_in))
         metrics.batches_processed += 1
         metrics.commands_received += len(reply.claimed)
-        for lease_id, count in Counter(map(_lease_id, reply.claimed)).items():
-            self._leases[lease_id] = self._leases.get(lease_id, 0) + count
+        self._leases.add(reply.claimed)
         if self.stopping:
             self.unsettled += [release(claimed, STOPPING) for claimed in reply.claimed]
             return
@@ -366,6 +364,16 @@ class WorkerCore:
             self.ending.at = now + self._settings.shutdown_timeout
         if self.backlog or self.suspects:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
+
+    def _end_if_idle(self, now: float) -> None:
+        idle_at = self.until_idle.end_at(now)
+        if idle_at is None or self._may_wait:
+            return
+        if now < (end_at := max(idle_at, self._left_until)):
+            self._look(end_at, "lease")
+        elif not self.stopping:
+            self.until_idle.is_over = True
+            self.ending.at = now + self._settings.shutdown_timeout
 
     def _woken(self, event: Woken, now: float) -> None:
         if event.due_in is not None:
@@ -414,9 +422,7 @@ class WorkerCore:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
             self.metrics.process_seconds += seconds
-            self._measured += count
-            average, known = seconds / count, self._handler_seconds
-            self._handler_seconds = average if known is None else 0.8 * known + 0.2 * average
+            self._pace.add(seconds, count)
 
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
         """Claim again when a suspect has left: others may have had to stay in the queue."""
@@ -425,12 +431,10 @@ class WorkerCore:
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
         """Another worker has, or will have, the commands that were held under them."""
-        gone = frozenset(event.lease_ids) & self._leases.keys()
+        gone = frozenset(event.lease_ids) & self._leases.ids()
         if not gone:
             return
-        lost = sum(self._leases.pop(lease_id) for lease_id in gone)
-        self._lost_members += lost
-        self.metrics.leases_lost += lost
+        self.metrics.leases_lost += self._leases.lose(gone)
         self.suspects.gone(gone)
         self.held -= len(self.chains.give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
@@ -493,21 +497,14 @@ class WorkerCore:
         self.unsettled += [release(claimed, reason) for claimed in unbegun]
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
-        emptied: list[int] = []
         self._make_room(settled, durable=True)
-        for lease_id, count in Counter(map(_lease_id, settled)).items():
-            left = self._leases.get(lease_id, 0) - count
-            if left > 0:
-                self._leases[lease_id] = left
-            elif self._leases.pop(lease_id, None) is not None:
-                emptied.append(lease_id)
+        emptied = self._leases.remove(settled)
         if emptied:
             effects.append(Forget(emptied))
 
     def check(self) -> None:
         """The invariants, for tests."""
         assert self.held >= 0, "more runs ended than began"
-        assert all(count > 0 for count in self._leases.values()), "a lease without members is kept"
-        members = sum(self._leases.values()) + self._lost_members
+        members = self._leases.count()
         waiting = self.held + len(self.unsettled) + len(self.settling)
         assert waiting <= members, "a command is held that belongs to no lease"

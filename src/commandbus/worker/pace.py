@@ -23,3 +23,21 @@ MEASURED_MIN = 32
 before the slow ones, so their average is too low."""
 SUSPECTS_HOARD_SECONDS = 0.2
 """The same while suspects are held, which may be among them."""
+
+
+class HandlerTime:
+    """How long handlers take, as a running mean."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self.runs = 0
+
+    def add(self, seconds: float, runs: int) -> None:
+        """So many runs took so many seconds together."""
+        self.runs += runs
+        average = seconds / runs
+        self.seconds = average if self.seconds is None else 0.8 * self.seconds + 0.2 * average
+
+    def known(self) -> float | None:
+        """The mean, once it is one of enough runs."""
+        return self.seconds if self.runs >= MEASURED_MIN else None

@@ -104,6 +104,9 @@ GROUPS = {
     for group, reads in READS.items()
 }
 
+BARE = {"--until-idle": "0s"}
+"""Options whose value may be left out, and the value that they have then."""
+
 EPILOG = "\b\nExit codes:\n" + "\n".join(
     f"  {int(code):>2}  {meaning}" for code, meaning in EXIT_CODES.items()
 )
@@ -118,6 +121,10 @@ def _coloured(page: str) -> str:
 
 class BusCommand(TyperCommand):
     """A command with coloured help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        whole = [f"{one}={BARE[one]}" if one in BARE else one for one in args]
+        return super().parse_args(ctx, whole)
 
     def get_help(self, ctx: Any) -> str:
         return _coloured(super().get_help(ctx))

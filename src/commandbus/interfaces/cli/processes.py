@@ -15,7 +15,7 @@ from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.care import Care, sign_seconds
 from commandbus.interfaces.cli.child_probes import ChildProbes
 from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.signals import SUPERVISOR
+from commandbus.interfaces.cli.signals import DRAINED, SUPERVISOR
 from commandbus.runtimes.probes import notify_systemd
 from commandbus.runtimes.recovery import (
     Recordings,
@@ -80,7 +80,8 @@ class Supervisor:
         self._signals = 0
 
     def run(self) -> int:
-        """Until a signal has stopped them all; returns the worst exit code."""
+        """Until a signal has stopped them all, or nothing is left to do for any of them; returns the
+        worst exit code."""
         with self._probes.served():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._pass_on)
@@ -106,7 +107,8 @@ class Supervisor:
                 signed = time.monotonic()
             for child in self._children:
                 worst = max(worst, self._look_after(child))
-            if self._signals and all(child.process.poll() is not None for child in self._children):
+            is_over = self._signals or all(child.process.poll() == DRAINED for child in self._children)
+            if is_over and all(child.process.poll() is not None for child in self._children):
                 return worst or self._farewell()
             if worst and not self._signals:
                 self._pass_on(signal.SIGTERM, None)
@@ -121,7 +123,7 @@ class Supervisor:
         self._stopping.set()
         for recovery in self._recoveries:
             recovery.join(max(0.0, until - time.monotonic()))
-        clean = (Exit.OK, -signal.SIGTERM)
+        clean = (Exit.OK, DRAINED, -signal.SIGTERM)
         stopped = [child for child in self._children if child.restart_at is None]
         failed = any(child.process.returncode not in clean for child in stopped)
         return Exit.FAILURE if failed else Exit.OK
@@ -146,7 +148,7 @@ class Supervisor:
             self._give_back(child, code)
         if code is None:
             self._end_if_stuck(child, now)
-        if code is None or self._signals:
+        if code is None or code == DRAINED or self._signals:
             return 0
         if child.restart_at is None:
             if code in HOPELESS and now - child.started < YOUNG_SECONDS:
@@ -184,7 +186,7 @@ class Supervisor:
     def _give_back(self, child: _Child, code: int) -> None:
         """What a process held that did not end in order goes back, in a thread: the store may not
         answer. If that fails, the next worker on this machine does it."""
-        if code == Exit.OK or os.name != "posix":
+        if code in (Exit.OK, DRAINED) or os.name != "posix":
             return
         pid = child.process.pid
         for_memory = memory_kills() > child.memory_kills

@@ -12,17 +12,18 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.signals import Signals, supervisor
+from commandbus.interfaces.cli.signals import DRAINED, Signals, supervisor
 from commandbus.settings import WorkerSettings
 from commandbus.store.urls import shown_url
 from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
-from commandbus.worker.metrics import WorkerMetrics
+
+T = TypeVar("T")
 
 LEAVE_SECONDS = 2.0
 """After a worker has stopped, how long its process may take to end by itself."""
@@ -38,6 +39,7 @@ class Plan:
     settings: WorkerSettings
     care: Care
     log_format: str = "text"
+    until_idle: float | None = None
 
     def dress(self, worker: WorkerBase) -> None:
         """What is logged while a handler runs names its command, where logs can tell; and a supervisor
@@ -74,25 +76,24 @@ def configure_logging(verbose: bool, log_format: str = "text") -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def serve(plan: Plan, registry: HandlerRegistry) -> None:
-    """Run a worker until a signal stops it."""
+def serve(plan: Plan, registry: HandlerRegistry) -> int:
+    """Run a worker until a signal stops it, or nothing is left to do. Returns the exit code."""
     global is_worker_process
     is_worker_process = True
     if plan.threads:
-        _serve_threads(plan, registry)
-    else:
-        run_async(_serve_asyncio(plan, registry))
+        return _serve_threads(plan, registry)
+    return run_async(_serve_asyncio(plan, registry))
 
 
-def run_async(work: Coroutine[Any, Any, None]) -> None:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`, on the loop that suits workers."""
     from commandbus import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(work)
+        return runner.run(work)
 
 
-async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
+async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
     from commandbus import CommandBus, Worker
 
     bus = CommandBus(plan.url)
@@ -110,7 +111,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
         care = plan.care.around(worker)
         care.__enter__()
         try:
-            running = loop.create_task(worker.run())
+            running = loop.create_task(worker.run(until_idle=plan.until_idle))
             Signals(partial(tell_loop, loop, begin), plan.settings.shutdown_timeout)
             _hello(worker.name, plan)
             await running
@@ -118,8 +119,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> None:
         finally:
             # Elsewhere, because it waits for threads that may wait for this loop.
             await asyncio.to_thread(care.__exit__, None, None, None)
-    _goodbye(worker.name, worker.metrics)
-    _end_soon()
+    return _goodbye(worker)
 
 
 def tell_loop(
@@ -129,7 +129,7 @@ def tell_loop(
         loop.call_soon_threadsafe(begin, timeout)
 
 
-def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
+def _serve_threads(plan: Plan, registry: HandlerRegistry) -> int:
     from commandbus.sync import SyncCommandBus, SyncWorker
 
     bus = SyncCommandBus(plan.url)
@@ -146,12 +146,11 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> None:
         with plan.care.around(worker):
             Signals(begin, plan.settings.shutdown_timeout)
             _hello(worker.name, plan)
-            worker.run()
-    _goodbye(worker.name, worker.metrics)
-    _end_soon()
+            worker.run(until_idle=plan.until_idle)
+    return _goodbye(worker)
 
 
-def _end_soon() -> None:
+def _end_soon(code: int) -> None:
     """Everything is recorded and closed. A handler that swallows its cancellation, or a thread that
     never ends, must not keep the process: Python would wait for them for ever."""
 
@@ -160,7 +159,7 @@ def _end_soon() -> None:
         output.note("handlers that cannot be stopped are left behind")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(Exit.OK)
+        os._exit(code)
 
     threading.Thread(target=leave, name="commandbus-leave", daemon=True).start()
 
@@ -173,8 +172,12 @@ def _hello(name: str, plan: Plan) -> None:
     )
 
 
-def _goodbye(name: str, metrics: WorkerMetrics) -> None:
+def _goodbye(worker: WorkerBase) -> int:
+    metrics, why = worker.metrics, ": nothing is left to do" if worker.is_drained else ""
     output.done(
-        f"worker {name} has stopped after {text.plural(metrics.commands_settled, 'command')}, "
-        f"{text.duration(metrics.average_process_seconds)} each"
+        f"worker {worker.name} has stopped after {text.plural(metrics.commands_settled, 'command')}, "
+        f"{text.duration(metrics.average_process_seconds)} each{why}"
     )
+    code = DRAINED if worker.is_drained and worker.supervisor else Exit.OK
+    _end_soon(code)
+    return code

@@ -29,6 +29,8 @@ def supervisor() -> int:
     return int(os.environ.get(SUPERVISOR) or 0)
 
 
+DRAINED = 74
+"""How a worker process tells its supervisor that nothing is left to do, and none takes its place."""
 ABORT_SECONDS = 5.0
 """What has not stopped so long after its patience never will: the process is ended."""
 

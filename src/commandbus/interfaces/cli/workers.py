@@ -90,6 +90,15 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+UntilIdle = Annotated[
+    str | None,
+    typer.Option(
+        "--until-idle",
+        metavar="[=TIME]",
+        help="End when nothing runs and nothing is eligible, for so long: --until-idle or "
+        "--until-idle=30s.",
+    ),
+]
 Reload = Annotated[bool, typer.Option("--reload", help="Restart when code below this folder changes.")]
 Tags = Annotated[
     list[str] | None,
@@ -113,6 +122,7 @@ def worker(
     ] = False,
     shutdown_timeout: Patience = "25s",
     recycle_after: Recycle = None,
+    until_idle: UntilIdle = None,
     watchdog: Watchdog = True,
     probe_port: ProbePort = None,
     probe_host: ProbeHost = "127.0.0.1",
@@ -136,6 +146,7 @@ def worker(
     second cancels them, and their commands go back to the queue. The third ends the process at once.
     Handlers run in a child process. When it dies, its commands go back within a second, and another
     takes its place.
+    With --until-idle it drains the queue and ends with code 0, for jobs and cron.
     Under systemd with Type=notify it reports that it is ready and alive.
     """
     from commandbus.interfaces.cli import worker_settings
@@ -156,19 +167,23 @@ def worker(
     assigned += [f"tags={','.join(tag)}"] if tag else []
     assigned += setting or []
     settings = worker_settings.parse(assigned)
+    idle = options.seconds(until_idle, "--until-idle")
+    if reload and idle is not None:
+        raise CliError("Give --reload or --until-idle, not both.", Exit.USAGE)
     if reload:
         _follow(store, settings.shutdown_timeout)
     configure_logging(verbose, log_format)
     if processes == 1 and (supervisor() or os.name != "posix"):  # Windows cannot ask a child to drain
         registry, served = _handlers(name, domains)
-        serve(Plan(store, served, threads, settings, care, log_format), registry)
-        return
+        code = serve(Plan(store, served, threads, settings, care, log_format, idle), registry)
+        raise typer.Exit(code)
     from commandbus.interfaces.cli.processes import Supervisor
 
     # The app is imported by the worker processes alone, so that this one stays small.
     arguments = [name, *(part for domain in domains or [] for part in ("--domains", domain))]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
     arguments += [part for assignment in assigned for part in ("--set", assignment)]
+    arguments += [] if idle is None else [f"--until-idle={idle}s"]
     code = Supervisor(arguments, store, care, processes, settings.recorder).run()
     if code:
         raise typer.Exit(code)

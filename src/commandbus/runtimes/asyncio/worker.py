@@ -92,17 +92,21 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
 
-    async def run(self, *, signals: bool = False) -> None:
+    async def run(self, *, signals: bool = False, until_idle: bool | Duration | None = None) -> None:
         """Work until `stop()` is called or this task is canceled, which also stops gracefully.
 
         With `signals`, for the main thread of a program of your own, SIGINT and SIGTERM stop it as
         well: the first one gracefully, the second cancels what runs, a third does what it did before.
+
+        With `until_idle` it also ends by itself, as soon as nothing runs and nothing is eligible: True,
+        or the seconds for which that has to last. Delayed work counts when it becomes due within them;
+        commands that run in other workers do not. `is_drained` says that it ended so.
         """
         if signals:
             with StopBySignal(self._stop_by_signal):
-                await self.run()
+                await self.run(until_idle=until_idle)
             return
-        if not self._may_run():
+        if not self._may_run(until_idle):
             return
         # No await since the right to run was taken, so these are set before any other task can stop it.
         self._loop = asyncio.get_running_loop()

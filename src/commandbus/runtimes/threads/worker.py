@@ -80,20 +80,24 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._inbox: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
-    def run(self, *, signals: bool = False) -> None:
+    def run(self, *, signals: bool = False, until_idle: bool | Duration | None = None) -> None:
         """Work until `stop()` is called, or until KeyboardInterrupt, which stops gracefully.
 
         With `signals`, for the main thread of a program of your own, SIGINT and SIGTERM stop it as
         well: the first one gracefully, the second cancels what runs, a third does what it did before.
+
+        With `until_idle` it also ends by itself, as soon as nothing runs and nothing is eligible: True,
+        or the seconds for which that has to last. Delayed work counts when it becomes due within them;
+        commands that run in other workers do not. `is_drained` says that it ended so.
         """
         if signals:
             with StopBySignal(self._stop_by_signal):
-                self.run()
+                self.run(until_idle=until_idle)
             return
         self._check_can_run()
         self._runner = threading.get_ident()
         self._stopped.clear()
-        if not self._may_run():
+        if not self._may_run(until_idle):
             self._stopped.set()
             return
         try:

@@ -16,6 +16,8 @@ from commandbus.errors import (
     InvalidOperationError,
     StoreUnavailable,
 )
+from commandbus.store.records import ClaimRequest
+from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import registry_of, spy_on
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
@@ -220,3 +222,29 @@ class WorkerLoopSuite:
         with Gate() as gate, bus.run_worker(registry_of(ship=gate), concurrency=8):
             gate.wait_for(8)
             assert gate.inside == 8
+
+    def test_a_worker_that_runs_until_idle_drains_and_ends(self, bus: Harness) -> None:
+        elsewhere, handler = bus.send(), Recorder()
+        bus.run(bus.store.claim(ClaimRequest((DOMAIN,), 1, "another worker", 30.0)))
+        late = bus.send(delay=3600)
+        bus.send_many(SendRequest(DOMAIN, "ship", n) for n in range(5))
+        worker = bus.worker(DOMAIN, registry_of(ship=handler))
+        bus.call(worker.run, until_idle=True)
+        assert worker.is_drained
+        assert sorted(command.data for command in handler.commands) == list(range(5))
+        assert bus.get(late).status is CommandStatus.PENDING, "what is due later waits for another run"
+        assert bus.get(elsewhere).status is CommandStatus.IN_PROGRESS, (
+            "what others run does not hold it"
+        )
+
+    def test_a_worker_that_runs_until_idle_waits_for_what_is_due_soon(self, open_bus: OpenBus) -> None:
+        bus, handler = open_bus(real_time=True), Recorder()
+        bus.send(delay=0.2)
+        bus.call(bus.worker(DOMAIN, registry_of(ship=handler)).run, until_idle=0.4)
+        assert len(handler.commands) == 1
+
+    @pytest.mark.parametrize("until_idle", [-1, "soon", float("nan")])
+    def test_an_idle_time_that_is_none_is_refused(self, bus: Harness, until_idle: Any) -> None:
+        worker = bus.worker(DOMAIN, registry_of(ship=Recorder()))
+        with pytest.raises(InvalidArgumentError, match="until_idle"):
+            bus.call(worker.run, until_idle=until_idle)
