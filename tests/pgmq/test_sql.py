@@ -49,7 +49,9 @@ MADE: dict[str, Any] = {
     "insert": lambda texts, found: texts.insert(found),
     "settle": lambda texts, found: texts.settle(found, lock=False),
     "settle locked": lambda texts, found: texts.settle(found, lock=True),
-    "quick": lambda texts, found: texts.settle_quickly(found),
+    "quick": lambda texts, found: texts.settle_quickly(found, "all"),
+    "quick ends": lambda texts, found: texts.settle_quickly(found, "ends"),
+    "quick plain": lambda texts, found: texts.settle_quickly(found, "plain"),
 }
 """Statements with named parameters."""
 OVER_QUEUES = sorted(

@@ -111,11 +111,15 @@ VALUES = {
     "place": "d1", "wanted": 100, "worker": "w", "duration": 30_000_000, "domain": "d1",
     "followers": 100, "chain": 20, **EVERYTHING, **suspect_values(SuspectLimit(8)),
 }  # fmt: skip
-FRESH = list(claim_query("commandbus", True, False).params(VALUES))
-CLAIM = list(claim_query("commandbus", False, False).params(VALUES))
+FRESH = list(claim_query("commandbus", True, "chains").params(VALUES))
+CLAIM = list(claim_query("commandbus", False, "chains").params(VALUES))
+FRESH_PLAIN = list(claim_query("commandbus", True, "plain").params(VALUES))
+PLAIN = list(claim_query("commandbus", False, "plain").params(VALUES))
 PARAMS: dict[str, list[Any]] = {
     "claim": CLAIM,
     "claim_fresh": FRESH,
+    "claim_plain": PLAIN,
+    "claim_fresh_plain": FRESH_PLAIN,
     "sweep": ["{d1,d2}", 2_000_000],
     "next_moment": ["{d1}", "w"],
     "renew": ["{1,2}", 30_000_000],
@@ -131,7 +135,7 @@ def check_plans(connection: psycopg.Connection[Any], statistics: str) -> None:
             walked = re.findall(r"Seq Scan on (\w+)", plan)
             # Few rows, and each look at them wants all of them.
             assert set(walked) <= {"tally", "lease"}, told
-            if name in ("claim", "claim_fresh"):
+            if name.startswith("claim"):
                 assert "Index Scan using queue_pkey on queue" in plan, told
                 assert "Index Scan using command_pkey on command" in plan, told
                 assert "Tid Scan on queue" in plan, told
@@ -169,6 +173,40 @@ def test_a_fresh_claim_leaves_suspects_to_the_other(connection: psycopg.Connecti
     suspects = connection.execute(MADE["claim"].encode(), CLAIM).fetchall()
     assert [row[0] for row in fresh] == [3, 6]
     assert [row[0] for row in suspects] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("change", ["none", "a gap", "a retry", "a priority", "an outcome", "keys"])
+def test_a_claim_without_chains_takes_what_one_with_them_does(
+    connection: psycopg.Connection[Any], change: str
+) -> None:
+    """Consecutive commands are read in one walk, and others one by one: the answer is the same."""
+    connection.execute(
+        "insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,"
+        " priority, created_at, due_at) select n, lpad(to_hex(n), 32, '0')::uuid, 'd1', 't', n::text,"
+        " lpad(to_hex(n), 32, '0')::uuid, 5, 0, 0 from generate_series(1, 40) n"
+    )
+    connection.execute(
+        "insert into commandbus.queue (domain, priority, seq, available_at, keyed)"
+        " select 'd1', 5, n, 0, $1 from generate_series(1, 40) n".replace("$1", str(change == "keys"))
+    )
+    connection.execute({
+        "none": "select 1",
+        "a gap": "delete from commandbus.queue where seq = 7",
+        "a retry": "update commandbus.queue set attempts = 2, releases = 1 where seq = 9",
+        "a priority": "update commandbus.queue set priority = 0 where seq = 30",
+        "an outcome": "insert into commandbus.outcome (seq, status, attempts, crashes, finished_at)"
+        " values (12, 'COMPLETED', 1, 0, 0)",
+        "keys": "select 1",
+    }[change])  # fmt: skip
+    answers = []
+    for name, params in [("claim_fresh", FRESH), ("claim_fresh_plain", FRESH_PLAIN)]:
+        with connection.transaction(force_rollback=True):
+            rows = connection.execute(MADE[name].encode(), params).fetchall()
+            lease = connection.execute("select seqs, unusual::jsonb from commandbus.lease").fetchone()
+        # The number of the lease, the time, and the age by it.
+        answers.append(([(row[0], *row[3:20], row[21]) for row in rows], lease))
+    assert answers[0] == answers[1]
+    assert len(answers[0][0]) == (39 if change == "a gap" else 40)
 
 
 def forget_statistics(connection: psycopg.Connection[Any]) -> None:

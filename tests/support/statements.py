@@ -8,11 +8,15 @@ from commandbus.engines.postgres.settle_query import settle_query
 
 def made(schema: str = "commandbus") -> dict[str, str]:
     return {
-        "claim": claim_query(schema, False, False).sql,
-        "claim_fresh": claim_query(schema, True, False).sql,
-        "claim_apart": claim_query(schema, False, True).sql,
-        "claim_fresh_apart": claim_query(schema, True, True).sql,
+        "claim": claim_query(schema, False, "chains").sql,
+        "claim_fresh": claim_query(schema, True, "chains").sql,
+        "claim_plain": claim_query(schema, False, "plain").sql,
+        "claim_fresh_plain": claim_query(schema, True, "plain").sql,
+        "claim_apart": claim_query(schema, False, "apart").sql,
+        "claim_fresh_apart": claim_query(schema, True, "apart").sql,
         "settle": settle_query(schema).sql,
+        "settle_ends": settle_query(schema, "ends").sql,
+        "settle_plain": settle_query(schema, "plain").sql,
         "insert_commands": insert_query(schema).sql,
         "insert_command": single_insert(schema),
         "limited insert_commands": limited_insert(schema).sql,

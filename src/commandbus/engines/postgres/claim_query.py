@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from commandbus.engines.postgres.bounds import RANGES
@@ -47,17 +47,22 @@ def hides(limit: SuspectLimit | None) -> bool:
     return limit is not None and not limit.alone and limit.room > 0
 
 
+Leases = Literal["plain", "chains", "apart"]
+"""One lease for all; one that takes members of groups along; or one for each command."""
+
+
 @cache
-def claim_query(schema: str, fresh: bool, apart: bool) -> Query:
-    """The claim; of fresh commands only, or with those whose workers died; under one lease, or each
-    under its own."""
+def claim_query(schema: str, fresh: bool, leases: Leases) -> Query:
+    """The claim; of fresh commands only, or with those whose workers died."""
     found = parts(schema, "claim.sql")
+    apart = leases == "apart"
     return compile_query(
         found.claim,
         [RANGES],
         found="taken" if fresh else "found",
         suspects_found="" if fresh else found.suspects_found,
         suspects_left="" if fresh else found.suspects_left,
+        under_lease=found.no_chains if leases == "plain" else found.chains,
         lease=found.lease_each if apart else found.one_lease,
         leased=found.under_each if apart else found.under_one,
     )

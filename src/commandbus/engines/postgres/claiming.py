@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import msgspec
 
@@ -15,6 +16,7 @@ from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.claim_query import (
+    Leases,
     Received,
     Unclaimable,
     claim_query,
@@ -55,9 +57,9 @@ class Claimer(Part):
         super().__init__(context)
         self._limits, self._settler = limits, settler
         self._queries = {
-            (fresh, apart): claim_query(context.schema, fresh, apart)
+            (fresh, leases): claim_query(context.schema, fresh, leases)
             for fresh in (False, True)
-            for apart in (False, True)
+            for leases in get_args(Leases)
         }
         self._turn = 0
         self._rescued_to: frozenset[str] = frozenset()
@@ -171,7 +173,9 @@ class Claimer(Part):
             careful = began < self._context.bounds.careful_until.get(domain, 0.0)
             # Commands whose workers died return with old keys, for a look without bounds.
             fresh = fresh_only or (ranges is not None and not careful)
-            query = self._queries[fresh, request.apart]
+            # A worker that has not seen the gates of a domain yet takes no members of groups along.
+            leases: Leases = "chains" if domain in self._context.gated else "plain"
+            query = self._queries[fresh, "apart" if request.apart else leases]
             values = {
                 "place": place,
                 "wanted": wanted,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -50,6 +51,8 @@ OUTCOMES = Columns(
     error=TEXT.unless(None),
     reason=TEXT.unless(None),
 )
+PLAIN_OUTCOMES = Columns("plain_outcomes", seq=BIGINT, ran=BIGINT)
+"""Outcomes that have nothing else: completed at the first attempt, without a result."""
 TALLIES = Columns("tallies", proof=BIGINT, status=WORD, n=BIGINT)
 FREED = Columns("freed", proof=BIGINT, seq=BIGINT)
 """Commands whose unique keys are free: their outcomes are final."""
@@ -80,16 +83,33 @@ BATCH_COUNTS = Columns(
 )
 """What the outcomes add to the counts of batches, one row per batch and lease."""
 LISTS = (
-    ENDING, SHRINKING, OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PLACES, REQUEUES, AUDITS, BATCH_COUNTS,
+    ENDING, SHRINKING, OUTCOMES, PLAIN_OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PLACES, REQUEUES, AUDITS,
+    BATCH_COUNTS,
 )  # fmt: skip
 
 
+Extent = Literal["plain", "ends", "all"]
+"""What a settle writes: plain outcomes under one lease; outcomes that free nothing; or everything."""
+
+
 @cache
-def settle_query(schema: str) -> Query:
+def settle_query(schema: str, extent: Extent = "all") -> Query:
     """The settle over the tables of the bus."""
+    places = parts(schema, "settle.sql").settle_places if extent == "all" else ""
+    return compile_settle(schema, extent, LISTS, before="", fenced="", places=places, after="")
+
+
+def compile_settle(schema: str, extent: Extent, lists: Iterable[Columns], **transport: str) -> Query:
+    """The settle with the parts of a transport; `places` is not about commands that come back unless
+    all is written."""
     found = parts(schema, "settle.sql")
     return compile_query(
-        found.settle, LISTS, before="", fenced="", places=found.settle_places, after=""
+        found.settle,
+        lists,
+        ended=found.ended_plainly if extent == "plain" else found.ended,
+        others=found.settle_others if extent == "all" else "{places}",
+        answer=found.settle_answer if extent == "all" else found.ends_answer,
+        **transport,
     )
 
 
@@ -126,19 +146,39 @@ class Prepared(msgspec.Struct):
     doubted: bool = True
     """Whether a transport is to look before it writes, for what it cannot undo by itself."""
 
+    def extent(self) -> Extent:
+        """How much of the statement it needs."""
+        writes, known = self.writes, self.known
+        if writes.requeues or writes.audits or known.keyed or known.batches or not self.shrinks:
+            return "all"
+        plain = len(self.shrinks) == 1 and all(map(_is_plain, writes.outcomes))
+        return "plain" if plain else "ends"
 
-def settle_values(built: Prepared, domain: str | None, notify: bool) -> Values:
+
+def _is_plain(row: OutcomeRow) -> bool:
+    if row.attempts != 1 or row.crashes or row.status is not CommandStatus.COMPLETED:
+        return False
+    return row.result is None and row.error is None and row.reason is None
+
+
+def settle_values(built: Prepared, domain: str | None, notify: bool, extent: Extent) -> Values:
     """What every settle has beside its leases; `domain` is that of what needs no lease."""
+    outcomes, proofs = built.writes.outcomes, built.proofs
+    values: Values = {"unproved_domain": domain, "worker": built.worker}
+    values |= _tally_columns(outcomes, proofs)
+    if extent == "plain":
+        seqs, rans = [row.seq for row in outcomes], [row.ran for row in outcomes]
+        return values | PLAIN_OUTCOMES(seq=seqs, ran=rans)
+    values |= _outcome_columns(outcomes, proofs)
+    if extent == "ends":
+        return values
     return {
-        "unproved_domain": domain,
-        "worker": built.worker,
+        **values,
         "origin": ORIGIN,
         "notify": notify,
-        **_outcome_columns(built.writes.outcomes, built.proofs),
-        **_tally_columns(built.writes.outcomes, built.proofs),
         **_key_columns(built),
         **_requeue_columns(built),
-        **_audit_columns(built.writes.audits, built.proofs),
+        **_audit_columns(built.writes.audits, proofs),
         **_batch_columns(built),
         **_slot_columns(built),
     }

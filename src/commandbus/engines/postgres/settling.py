@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 from uuid import UUID
 
 from commandbus.domain.moment import SECOND
@@ -12,6 +13,7 @@ from commandbus.engines.postgres.leases import Held, Seat, members_of
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
+    Extent,
     Known,
     Prepared,
     Shrink,
@@ -32,7 +34,7 @@ class Settler(Part):
     def __init__(self, context: Context, sender: Sender) -> None:
         super().__init__(context)
         self._sender = sender
-        self._query = settle_query(context.schema)
+        self._queries = {extent: settle_query(context.schema, extent) for extent in get_args(Extent)}
 
     @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
@@ -96,9 +98,9 @@ class Settler(Part):
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
         rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        query, transported = yield from self._statement(built)
+        query, extent, transported = yield from self._statement(built)
         values = (
-            settle_values(built, None, self._context.notify)
+            settle_values(built, None, self._context.notify, extent)
             | lease_columns(built.shrinks, rests)
             | transported
         )
@@ -194,17 +196,17 @@ class Settler(Part):
         seqs = [row.seq for row in writes.outcomes]
         seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
         prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
-        query, transported = yield from self._statement(prepared)
-        values = (
-            settle_values(prepared, domain, self._context.notify) | lease_columns({}, {}) | transported
-        )
+        query, extent, transported = yield from self._statement(prepared)
+        values = settle_values(prepared, domain, self._context.notify, extent)
+        values |= lease_columns({}, {}) | transported
         yield Statement(query.sql, query.params(values))
         yield from self._announce((domain, row) for row in writes.requeues)
 
-    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Extent, Values]]:
         """The statement that settles, and what it needs beside the values that are common."""
         yield from ()
-        return self._query, {}
+        extent = prepared.extent()
+        return self._queries[extent], extent, {}
 
     def still_held(self, members: list[Member]) -> Op[list[Member]]:
         """Those of an ended lease that no other worker has taken meanwhile."""

@@ -18,7 +18,7 @@ import msgspec
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.insert_query import COMMANDS, Insert
 from commandbus.engines.postgres.pgmq.names import quoted_table
-from commandbus.engines.postgres.settle_query import LISTS
+from commandbus.engines.postgres.settle_query import LISTS, Extent, compile_settle
 from commandbus.engines.postgres.statements import in_schema, parts
 from commandbus.engines.postgres.templates import (
     BIGINT,
@@ -173,8 +173,9 @@ class Texts:
         `lock` is for messages of different read counts."""
 
         def build() -> Query:
-            return compile_query(
-                parts(self._schema, "settle.sql").settle,
+            return compile_settle(
+                self._schema,
+                "all",
                 [*LISTS, FATES],
                 before=self._expanded("before_proof", queues),
                 fenced="and l.lease_id not in (select proof from unfit)",
@@ -186,12 +187,13 @@ class Texts:
         query: Query = self._make("settle locked" if lock else "settle", queues, build)
         return query
 
-    def settle_quickly(self, queues: Sequence[Queue]) -> Query:
+    def settle_quickly(self, queues: Sequence[Queue], extent: Extent) -> Query:
         """The engine's settle for completed commands, which deletes their messages or is undone."""
 
         def build() -> Query:
-            return compile_query(
-                parts(self._schema, "settle.sql").settle,
+            return compile_settle(
+                self._schema,
+                extent,
                 LISTS,
                 before="",
                 fenced="",
@@ -199,7 +201,7 @@ class Texts:
                 after=self._expanded("quick_end", queues),
             )
 
-        query: Query = self._make("settle quickly", queues, build)
+        query: Query = self._make(f"settle {extent} quickly", queues, build)
         return query
 
     def _query(self, name: str, queues: Sequence[Queue], columns: Sequence[Columns]) -> Query:

@@ -25,6 +25,7 @@ from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBER
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
+    Extent,
     Known,
     Prepared,
     as_json,
@@ -81,7 +82,7 @@ class PgmqSettler(Settler):
                 built.doubted = True
         return (yield from super()._send_prepared(built, kind))
 
-    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Extent, Values]]:
         if not prepared.doubted:
             quick = self._deletes(prepared)
             if quick is not None:
@@ -89,7 +90,7 @@ class PgmqSettler(Settler):
         fates = yield from self._fates(prepared)
         if not fates and prepared.writes.requeues:
             # An operator's retry: the message is in the archive, and `_write` sends another.
-            return self._query, {}
+            return self._queries["all"], "all", {}
         queues = self._messages.queues.among(fate.queue_id for fate in fates)
         lock = len({fate.read_count for fate in fates}) > 1
         columns = FATES(
@@ -100,9 +101,9 @@ class PgmqSettler(Settler):
             read_ct=[fate.read_count for fate in fates],
             fate=[fate.fate for fate in fates],
         )
-        return self._messages.texts.settle(queues, lock=lock), columns
+        return self._messages.texts.settle(queues, lock=lock), "all", columns
 
-    def _deletes(self, prepared: Prepared) -> tuple[Query, Values] | None:
+    def _deletes(self, prepared: Prepared) -> tuple[Query, Extent, Values] | None:
         """What settles completed commands of one attempt, if that is all there is."""
         writes, by_queue = prepared.writes, dict[int, list[int]]()
         if writes.requeues or any(row.status != CommandStatus.COMPLETED for row in writes.outcomes):
@@ -125,7 +126,8 @@ class PgmqSettler(Settler):
             "leases": len(prepared.shrinks),
             "messages": len(writes.outcomes),
         }
-        return self._messages.texts.settle_quickly(queues), values
+        extent = prepared.extent()
+        return self._messages.texts.settle_quickly(queues, extent), extent, values
 
     def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
         """What becomes of the messages of what is written."""

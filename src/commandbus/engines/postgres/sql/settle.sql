@@ -4,8 +4,9 @@
 -- deleted or shrunk here; rows without such a lease are not written, and their leases are missing
 -- from the answer. Proof 0 stands for what needs none: rescue and operators, who hold other locks.
 -- Leases come sorted, so that settles and renewals lock them in one order. Arrays shorter than the
--- first stand for the ordinary value. The lists of rows are declared in settling.py; `before`, `fenced`,
--- `places` and `after` are parts of the transport.
+-- first stand for the ordinary value. The lists of rows are declared in settle_query.py; `before`, `fenced`,
+-- `places` and `after` are parts of the transport. Most settles need few of the parts, and a statement takes
+-- longer to begin than to end a few commands: `others` and `answer` are left out where nothing needs them.
 with moment as materialized (select commandbus.now_us() as now),
 {before}
 finished as (
@@ -22,6 +23,15 @@ proof as materialized (
     select lease_id, domain from finished
     union all select lease_id, domain from shrunk
     union all select 0, :unproved_domain::text where :unproved_domain::text is not null),
+{others}
+{ended}
+tallied as (
+    insert into commandbus.tally (domain, status, n)
+    select p.domain, t.status, t.n
+    from {tallies} as t join proof p on p.lease_id = t.proof)
+{answer}
+
+-- name: ended
 ended as (
     insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
         finished_at, result, error, reason)
@@ -31,10 +41,16 @@ ended as (
         o.result, o.error, o.reason
     from moment m, {outcomes} as o
     where o.proof in (select lease_id from proof)),
-tallied as (
-    insert into commandbus.tally (domain, status, n)
-    select p.domain, t.status, t.n
-    from {tallies} as t join proof p on p.lease_id = t.proof),
+
+-- name: ended_plainly
+-- Completed at the first attempt, without a result, and all under one lease: as most.
+ended as (
+    insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
+        finished_at)
+    select o.seq, 'COMPLETED', 1, 0, p.lease_id, :worker::text, m.now - o.ran, m.now
+    from moment m cross join proof p cross join {plain_outcomes} as o),
+
+-- name: settle_others
 freed as (
     delete from commandbus.unique_key k
     using {freed} as f
@@ -105,11 +121,17 @@ woken as materialized (
         case when bool_or(w.requires is not null) then :origin::text || '*' else :origin::text end)
     from (select domain, delay, requires from back
         union all select domain, 0, null from left_slots) w
-    where :notify::boolean group by w.domain)
+    where :notify::boolean group by w.domain),
+
+-- name: settle_answer
 select p.lease_id, p.domain, h.priority, h.seq from proof p
 left join (select domain, priority, min(seq) as seq from handed group by domain, priority) h
     on h.domain = p.domain
 where (select count(*) from woken) is not null {after}
+
+-- name: ends_answer
+-- Where nothing can have let others pass.
+select lease_id, domain, null::integer, null::bigint from proof where true {after}
 
 -- name: settle_places
 -- Where commands go that come back: to the queue, to their first gate, or to their time.
