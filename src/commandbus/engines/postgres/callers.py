@@ -141,6 +141,7 @@ def _by_asyncpg(connection: Any) -> Performer:
                 schema_name=named[1],
                 columns=[name.strip() for name in named[3].split(",")],
                 source=BytesIO(b"".join(statement.blocks())),
+                format="binary" if statement.binary else "text",
             )
             return ()
         sql, params = statement.sql, statement.params

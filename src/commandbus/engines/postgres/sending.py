@@ -15,7 +15,8 @@ from commandbus.engines.postgres.copying import (
     command_line,
     held_line,
     is_plain,
-    plain_line,
+    plain_place,
+    plain_row,
     queue_line,
     scheduled_line,
     touch_line,
@@ -33,7 +34,7 @@ from commandbus.engines.postgres.insert_query import (
     plain_silent,
     single_insert,
 )
-from commandbus.engines.postgres.statements import ORIGIN, Copy, Shared
+from commandbus.engines.postgres.statements import ORIGIN, BinaryCopy, Copy, Shared
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.op import Op, Read, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
@@ -266,11 +267,14 @@ class Sender(Part):
     def _copy_plain(self, commands: list[NewCommand], seqs: list[int], now: int) -> Op[list[bool]]:
         """The same for commands that nothing can hold back, in fewer steps."""
         rows = list(zip(seqs, commands, repeat(now), repeat(now), strict=False))
-        yield Copy(self._sql.copy_plain, rows, render=plain_line)
-        yield from self._copy_places(rows, [])
+        yield BinaryCopy(self._sql.copy_plain, rows, render=plain_row(now))
+        yield from self._copy_plain_places(rows, now)
         soonest = dict.fromkeys([command.domain for command in commands], 0)
         yield from self._announce_copied(commands, soonest, tagged=False)
         return [True] * len(commands)
+
+    def _copy_plain_places(self, rows: list[Row], now: int) -> Op[None]:
+        yield BinaryCopy(self._sql.copy_plain_places, rows, render=plain_place(now))
 
     def _announce_copied(
         self, commands: list[NewCommand], soonest: dict[str, int], tagged: bool

@@ -66,6 +66,9 @@ class PgmqSender(Sender):
         carriers = self._messages.queues.among(queue.queue_id for queue in found if queue is not None)
         return self._messages.texts.insert(carriers), None
 
+    def _copy_plain_places(self, rows: list[Row], now: int) -> Op[None]:
+        yield from self._copy_places(rows, [])
+
     def _copy_places(self, ready: list[Row], later: list[Row]) -> Op[None]:
         rows = sorted(ready + later, key=_sequence)
         commands = [command for _, command, _, _ in rows]

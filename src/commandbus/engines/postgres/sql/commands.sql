@@ -51,10 +51,13 @@ from stdin
 -- The same for commands that have nothing else.
 copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, priority,
     created_at, due_at)
-from stdin
+from stdin (format binary)
 
 -- name: copy_queue
 copy commandbus.queue (domain, priority, seq, available_at, keyed) from stdin
+
+-- name: copy_plain_places
+copy commandbus.queue (domain, priority, seq, available_at, keyed) from stdin (format binary)
 
 -- name: copy_scheduled
 copy commandbus.scheduled (domain, due_at, seq, priority, keyed) from stdin
