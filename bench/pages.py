@@ -38,7 +38,14 @@ from commandbus.interfaces.web import create_dashboard
 
 BOUND_SECONDS, HELP_SECONDS = 0.300, 0.250
 ROUNDS = 5
-parked_every = 200
+
+
+class Mix:
+    """The commands of the store; the options change it."""
+
+    parked_every = 200
+
+
 DOMAINS = ("orders", "payments", "mail", "reports")
 COMMAND = (
     "seq, command_id, domain, command_type, data, correlation_id, priority, created_at, due_at, tags"
@@ -68,13 +75,13 @@ def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         data = json.dumps({"account": seq % 1_000, "amount": seq, "city": "Oslo"})
         tags = json.dumps(["vip"]) if seq % 500 == 0 else None
         process = uuid.UUID(int=(1 << 101) + seq)
-        whole = one if seq % parked_every else process
+        whole = one if seq % Mix.parked_every else process
         yield "command", (seq, one, domain, kind, data, whole, 5, created, created, tags)
         if seq % 10 == 0:
             status, ended = ("COMPLETED", created) if seq < count * 0.7 else ("RUNNING", None)
             saga = f"saga{seq % 3}"
             yield "process", (process, saga, domain, status, 5, "{}", "{}", created, created, ended)
-        if seq % parked_every == 0:
+        if seq % Mix.parked_every == 0:
             parked = "IN_TROUBLESHOOTING_QUEUE"
             yield "outcome", (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, ERROR, "PERMANENT")
         elif seq % 97 == 0:
@@ -109,7 +116,7 @@ def fill_sqlite(path: str, count: int) -> None:
         connection.executemany(f"insert into commandbus_{table} ({names}) values ({marks})", chosen)
     connection.executemany(
         "insert into commandbus_audit (seq, kind, at, details) values (?, ?, ?, ?)",
-        ((seq, "MOVED_TO_TSQ", 0, "{}") for seq in range(parked_every, count, parked_every)),
+        ((seq, "MOVED_TO_TSQ", 0, "{}") for seq in range(0, count, Mix.parked_every) if seq),
     )
     connection.executemany(
         "insert into commandbus_tally values (?, ?, ?)", [(*k, n) for k, n in tallies(count).items()]
@@ -132,8 +139,9 @@ def fill_postgres(url: str, count: int) -> None:
                         copy.write_row(row)
         cursor.execute(
             "insert into commandbus.audit (seq, kind, at, details)"
-            " select s, 'MOVED_TO_TSQ', 0, '{}' from generate_series(%s::bigint, %s::bigint, %s::bigint) s",
-            (parked_every, count, parked_every),
+            " select s, 'MOVED_TO_TSQ', 0, '{}'"
+            " from generate_series(%s::bigint, %s::bigint, %s::bigint) s",
+            (Mix.parked_every, count, Mix.parked_every),
         )
         for (domain, status), n in tallies(count).items():
             cursor.execute("insert into commandbus.tally values (%s, %s, %s)", (domain, status, n))
@@ -145,13 +153,14 @@ def fill_postgres(url: str, count: int) -> None:
 
 
 def pages(count: int, batch: str) -> list[str]:
-    parked = count // parked_every * parked_every
+    parked = count // Mix.parked_every * Mix.parked_every
+    process = uuid.UUID(int=(1 << 101) + count // 10 * 10)
     place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
     found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting",
              "/troubleshooting?domain=orders", "/commands/retry?everything=on", "/?span=7d",
              "/batches", batch, "/processes", "/processes?status=COMPLETED",
              "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
-             f"/processes/{uuid.UUID(int=(1 << 101) + parked)}", "/schedules", "/send", "/workers",
+             f"/processes/{process}", "/schedules", "/send", "/workers",
              "/breakers", "/audit", "/audit?event=OPERATOR_RETRY", "/audit?actor=ana",
              "/audit?view=actions", "/system", "/metrics", place, f"/api/v1{place}"]  # fmt: skip
     searches = ["status:pending", "status:running", "status:completed", "status:failed",
@@ -165,7 +174,7 @@ def pages(count: int, batch: str) -> list[str]:
 
 def lists(count: int) -> list[str]:
     """Commands of the command line that read."""
-    parked = count // parked_every * parked_every
+    parked = count // Mix.parked_every * Mix.parked_every
     one = uuid.UUID(int=(1 << 100) + parked)
     searches = ["", "--status completed", "--status pending", "--status failed", "--domain mail",
                 "--type type7", "--type nothing", "--tag vip", "--tag nothing", "error:NOTHING",
@@ -283,8 +292,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--parked-every", type=int, default=200, help="one of so many is parked")
     parser.add_argument("--only-pages", action="store_true", help="not the command line")
     chosen = parser.parse_args(arguments)
-    global parked_every
-    parked_every = chosen.parked_every
+    Mix.parked_every = chosen.parked_every
     server = own_postgres() if chosen.postgres else chosen.url
     count: int = chosen.commands or (1_000_000 if server else 300_000)
     with tempfile.TemporaryDirectory() as folder:

@@ -177,3 +177,22 @@ async def test_a_worker_shows_what_its_slots_run_its_memory_and_recent_crashes()
         assert f'href="/commands/video/{sent.command_id}">cut</a>' in page
         assert re.search(r">\d+ MB<|>\d+\.\d MB<", page) or not Path("/proc/self/statm").exists()
         assert "restarted: the event loop was blocked" in page
+
+
+async def test_a_filter_is_saved_as_a_view_and_deleted() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await bus.send("mail", "digest")
+        place = "/commands?q=domain:mail+status:pending"
+        page = (await client.get(place)).text
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "name": "mail & <b>", "q": "domain:mail status:pending"}
+        assert (await client.post("/views/save", data=form)).status_code == 303
+        assert (await client.post("/views/save", data=form | {"name": ""})).status_code == 422
+        page = (await client.get("/commands")).text
+        assert ">mail &amp; &lt;b&gt;</a>" in page
+        assert 'href="/commands?q=domain%3Amail+status%3Apending"' in page
+        assert "Delete the view mail" in (await client.get(place)).text
+        assert (await client.post("/views/delete", data=form)).status_code == 303
+        assert (await client.post("/views/delete", data=form)).status_code == 404
+        acts = [record.action for record in await bus.list_actions()]
+        assert acts == ["delete_view", "save_view"]

@@ -23,6 +23,7 @@ from commandbus.interfaces.web.jobs import Job, Jobs, Progress
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
 from commandbus.interfaces.web.redaction import Redaction, without_masks
+from commandbus.interfaces.web.saved import Views
 from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 
@@ -40,6 +41,7 @@ class Desk(Reads):
     def __init__(self, stores: Stores, redaction: Redaction) -> None:
         super().__init__(stores, redaction)
         self.jobs = Jobs(stores)
+        self.views = Views(stores)
 
     async def act(self, action: Action, given: Given, who: Account) -> tuple[Any, str]:
         """Carry an action out. Returns its answer, and the same in words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,7 +46,12 @@ class Forms:
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
-        acts: list[tuple[str, Act]] = [("/send", self.send), ("/jobs/{job_id}/stop", self.stop_job)]
+        acts: list[tuple[str, Act]] = [
+            ("/send", self.send),
+            ("/jobs/{job_id}/stop", self.stop_job),
+            ("/views/save", self.save_view),
+            ("/views/delete", self.delete_view),
+        ]
         for action in ACTIONS:
             acts.append((action.path, self._one(action)))
             if action.exists != "must":
@@ -126,6 +131,16 @@ class Forms:
     async def stop_job(self, request: Request, form: Form, who: Account) -> Response:
         job = await self._desk.jobs.stop(request.path_params["job_id"])
         return self._pages.redirect(request, f"/jobs/{job.job_id}", "The job is asked to stop.")
+
+    async def save_view(self, request: Request, form: Form, who: Account) -> Response:
+        name, query = form.get("name", "").strip(), form.get("q", "").strip()
+        await self._desk.views.save(name, query, who.name)
+        place = f"/commands?{urlencode({'q': query})}"
+        return self._pages.redirect(request, place, f"The view {name} is saved for everyone.")
+
+    async def delete_view(self, request: Request, form: Form, who: Account) -> Response:
+        await self._desk.views.delete(form.get("name", ""), who.name)
+        return self._pages.redirect(request, "/commands", f"The view {form.get('name')} is deleted.")
 
     async def send(self, request: Request, form: Form, who: Account) -> Response:
         """What was entered is kept when it does not fit."""

@@ -238,6 +238,7 @@ class Pages:
             "first": "after" not in request.query_params,
             "of_many": [a for a in table.ACTIONS if a.many and not a.many.everything],
             "of_chosen": [a for a in table.ACTIONS if a.many],
+            "views": await self.desk.views.list(),
             "page": v.SearchPage([], None, exhausted=True),
         }
         query = _query(request, v.CommandsQuery)
