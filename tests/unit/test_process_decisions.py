@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from commandbus import ReplyOutcome, SendRequest
+from commandbus.domain.process import decisions
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.values import (
     ENDED,
@@ -306,6 +307,29 @@ def test_what_may_have_to_be_undone_is_never_forgotten() -> None:
     assert undoing.name == "undo"
     world.tell("replied", reply_to(world, undoing, ReplyOutcome.SUCCESS))
     assert world.status is ProcessStatus.COMPENSATED
+
+
+class Hoard(Process[Trip]):
+    """Loops over a step that has to be undone each time."""
+
+    @step(then="take")
+    def take(self, state: Trip) -> SendRequest:
+        return SendRequest("travel", "take")
+
+    @take.compensation
+    def give_back(self, state: Trip) -> SendRequest:
+        return SendRequest("travel", "give_back")
+
+
+def test_a_loop_of_what_has_to_be_undone_ends_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "RUNS_MAX", 5)
+    world = World(Hoard, 0)
+    for _ in range(4):
+        (run,) = world.progress.pending()
+        world.tell("replied", reply_to(world, run, ReplyOutcome.SUCCESS))
+    (run,) = world.progress.pending()
+    with pytest.raises(DecisionError, match="TOO_MANY_STEPS"):
+        world.tell("replied", reply_to(world, run, ReplyOutcome.SUCCESS))
 
 
 def test_a_late_reply_to_a_forgotten_run_is_ignored() -> None:

@@ -35,6 +35,8 @@ BEGINS_MAX = 100
 SIGNALS_KEPT_MAX = 100
 RUNS_KEPT_MAX = 100
 """Runs of steps that a process remembers; more only where they may have to be undone."""
+RUNS_MAX = 10_000
+"""Runs that may have to be undone: a process that has more of them begins no further step."""
 
 _UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELED})
 _DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT})
@@ -235,6 +237,13 @@ class Decision(WorkingCopy):
         self._begun += 1
         if self._begun > BEGINS_MAX:
             refuse(name, "ENDLESS", f"More than {BEGINS_MAX} steps would begin at once.")
+        if len(self.progress.runs) >= RUNS_MAX:
+            refuse(
+                name,
+                "TOO_MANY_STEPS",
+                f"It has {RUNS_MAX} runs of steps that may have to be undone. Cancel the process, which "
+                "undoes them, and start several shorter ones.",
+            )
         declared = self.declaration.steps[name]
         action: Action = self._ask(name, declared.build)
         run = self._run(name, name, action, declared.timeout)
