@@ -11,6 +11,7 @@ import pytest
 from commandbus import (
     CommandStatus,
     DuplicateCommandError,
+    HandlerRegistry,
     PermanentCommandError,
     RetryPolicy,
     Schedule,
@@ -19,6 +20,7 @@ from commandbus import (
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
+from commandbus.operations.declaring import DeclareReport
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.postgres import create_database
 from commandbus.testing.waiting import eventually
@@ -163,6 +165,26 @@ def test_the_services_of_a_worker_have_the_rights_that_they_need(
         eventually(lambda: admin.get_batch(batch_id).completed_at, 20)  # type: ignore[union-attr]
         admin.delete_schedule("often")
     assert "failed, trying again" not in caplog.text
+
+
+def test_operator_actions_are_for_admins_and_declarations_for_workers(as_role: dict[str, str]) -> None:
+    registry = HandlerRegistry("declared")
+
+    @registry.schedule(name="hourly", every=3600)
+    @registry.command(concurrency=2)
+    def ship() -> None: ...
+
+    with SyncCommandBus(as_role["admin"]) as admin, SyncCommandBus(as_role["worker"]) as worker:
+        with pytest.raises(ConfigurationError, match="limit_rule"):
+            worker.declare(registry)
+        assert len(admin.declare(registry).created) == 2
+        assert worker.declare(registry) == DeclareReport()
+        sent = worker.send(ship())
+        with pytest.raises(ConfigurationError, match="role may not"):
+            worker.cancel(sent)
+        assert admin.cancel(sent) == "CANCELED"
+        admin.delete_schedule("hourly")
+        admin.clear_limit("declared", command_type="ship")
 
 
 def test_an_abandoned_lease_is_taken_back_by_a_worker_role(as_role: dict[str, str]) -> None:

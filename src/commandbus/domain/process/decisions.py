@@ -241,8 +241,8 @@ class Decision(WorkingCopy):
             refuse(
                 name,
                 "TOO_MANY_STEPS",
-                f"It has {RUNS_MAX} runs of steps that may have to be undone. Cancel the process, which "
-                "undoes them, and start several shorter ones.",
+                f"It has {RUNS_MAX} runs of steps that may have to be undone. Cancel the process, "
+                "which undoes them, and start several shorter ones.",
             )
         declared = self.declaration.steps[name]
         action: Action = self._ask(name, declared.build)
