@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
 from xml.etree import ElementTree as ET
@@ -316,6 +317,35 @@ async def test_the_document_describes_the_payloads_of_typed_commands() -> None:
     assert payload["required"] == ["article", "to"]
     assert payload["properties"]["article"] == {"type": "integer"}
     assert at(payload["properties"]["to"]["$ref"])["properties"] == {"street": {"type": "string"}}
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+def test_the_form_offers_the_values_of_an_enumeration() -> None:
+    registry = HandlerRegistry("paint")
+
+    @registry.command
+    def mix(
+        colour: Colour, level: Level, second: Colour | None = None, other: int | str = 1
+    ) -> None: ...
+
+    (known,) = Payloads(registry).handlers()
+    fields = fields_of(known.schema)
+    assert fields is not None
+    assert [(one["name"], one["kind"], one["choices"]) for one in fields] == [
+        ("colour", "string", ["blue", "red"]),
+        ("level", "integer", [1, 2]),
+        ("second", "string", ["blue", "red"]),
+        ("other", "json", None),
+    ]
 
 
 def test_the_form_asks_for_the_parameters_of_a_typed_command() -> None:

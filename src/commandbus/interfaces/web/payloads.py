@@ -78,14 +78,28 @@ def _schema(payload_type: Any) -> dict[str, Any]:
     own: Any = getattr(payload_type, "model_json_schema", None)  # pydantic, without importing it
     if own is not None:
         described: dict[str, Any] = own()
-        return described
+        return _in_place(described, described.get("$defs", {}))
     try:
         (schema,), components = msgspec.json.schema_components([payload_type])
     except TypeError:
         return {}
     reference = schema.get("$ref", "").rpartition("/")[2]
-    found: dict[str, Any] = components.get(reference, schema)
+    found: dict[str, Any] = _in_place(components.get(reference, schema), components)
     return found
+
+
+def _in_place(part: Any, components: dict[str, Any], above: tuple[str, ...] = ()) -> Any:
+    """A schema with the parts that it refers to in their places; one that contains itself stays a
+    reference."""
+    if isinstance(part, list):
+        return [_in_place(one, components, above) for one in part]
+    if not isinstance(part, dict):
+        return part
+    name = str(part.get("$ref", "")).rpartition("/")[2]
+    if name in components and name not in above:
+        rest = {key: value for key, value in part.items() if key != "$ref"}
+        return _in_place(components[name], components, (*above, name)) | rest
+    return {key: _in_place(value, components, above) for key, value in part.items() if key != "$defs"}
 
 
 def _moved(part: Any, place: str) -> Any:
@@ -108,20 +122,25 @@ def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]] | None:
         return None
     fields: list[dict[str, Any]] = []
     for name, part in schema["properties"].items():
-        kind = part.get("type")
-        if kind is None and "anyOf" in part:
-            kinds = [choice.get("type") for choice in part["anyOf"]]
-            kind = next((k for k in kinds if k not in (None, "null")), None)
-        if kind not in ("string", "integer", "number", "boolean") and "enum" not in part:
-            kind = "json"
+        several = [choice for choice in part.get("anyOf", ()) if choice.get("type") != "null"]
+        known = several[0] if len(several) == 1 else part
+        choices = known.get("enum")
+        kind = known.get("type", _kind_of(choices) if choices else None)
         fields.append(
             {
                 "name": name,
-                "kind": kind or "string",
+                "kind": kind if kind in ("string", "integer", "number", "boolean") else "json",
                 "required": name in schema.get("required", []),
                 "default": part.get("default"),
-                "choices": part.get("enum"),
-                "format": part.get("format"),
+                "choices": choices,
+                "format": known.get("format"),
             }
         )
     return fields
+
+
+def _kind_of(choices: list[Any]) -> str:
+    """The kind of a field whose values are known."""
+    if all(isinstance(one, str) for one in choices):
+        return "string"
+    return "integer" if all(type(one) is int for one in choices) else "json"
