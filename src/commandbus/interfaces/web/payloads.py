@@ -78,7 +78,8 @@ def _schema(payload_type: Any) -> dict[str, Any]:
     own: Any = getattr(payload_type, "model_json_schema", None)  # pydantic, without importing it
     if own is not None:
         described: dict[str, Any] = own()
-        return _in_place(described, described.get("$defs", {}))
+        placed: dict[str, Any] = _in_place(described, described.get("$defs", {}))
+        return placed
     try:
         (schema,), components = msgspec.json.schema_components([payload_type])
     except TypeError:
