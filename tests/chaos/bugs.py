@@ -166,31 +166,31 @@ def what_is_taken_back_stays_under_its_old_lease() -> None:
 
 @bug("P14")
 def a_crash_is_not_counted() -> None:
-    def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
+    def plan_rescued(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         original(writes, replace(member, crashes=member.crashes - 1), *rest)
 
-    around(sqlite, "plan_lost", plan_lost)
+    around(sqlite, "plan_rescued", plan_rescued)
 
 
 @bug("P14")
 def a_crash_leaves_no_audit() -> None:
-    def plan_lost(original: Any, writes: Any, *rest: Any) -> None:
+    def plan_rescued(original: Any, writes: Any, *rest: Any) -> None:
         before = len(writes.audits)
         original(writes, *rest)
         del writes.audits[before]
 
-    around(sqlite, "plan_lost", plan_lost)
+    around(sqlite, "plan_rescued", plan_rescued)
 
 
 @bug("P7")
 def the_first_crash_parks() -> None:
-    def plan_lost(original: Any, writes: Any, member: Any, *rest: Any) -> None:
+    def plan_rescued(original: Any, writes: Any, member: Any, *rest: Any) -> None:
         outcomes = len(writes.outcomes)
         original(writes, replace(member, crashes=2), *rest)
         parked = writes.outcomes[outcomes]
         writes.outcomes[outcomes] = replace(parked, crashes=member.crashes + 1)
 
-    around(sqlite, "plan_lost", plan_lost)
+    around(sqlite, "plan_rescued", plan_rescued)
 
 
 # Settles.

@@ -133,12 +133,12 @@ def _requeue_with(patch: pytest.MonkeyPatch, kind: type, more: int) -> None:
 
 @bug
 def a_crash_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    original = memory.plan_lost
+    original = memory.plan_rescued
 
-    def plan_lost(writes: Any, member: Any, *rest: Any) -> None:
+    def plan_rescued(writes: Any, member: Any, *rest: Any) -> None:
         original(writes, msgspec.structs.replace(member, crashes=member.crashes - 1), *rest)
 
-    patch.setattr(memory, "plan_lost", plan_lost)
+    patch.setattr(memory, "plan_rescued", plan_rescued)
 
 
 @bug

@@ -9,7 +9,15 @@ import pytest
 from commandbus.domain.outcome import CRASHES_MAX, Released, Succeeded
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
-from commandbus.store.suspects import APART, APART_SECONDS, LAST_APART, NONE, Admission, SuspectLimit
+from commandbus.store.suspects import (
+    APART,
+    APART_SECONDS,
+    LAST_APART,
+    LAST_APART_SECONDS,
+    NONE,
+    Admission,
+    SuspectLimit,
+)
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
@@ -23,6 +31,7 @@ from commandbus.worker.events import (
     Withdrawn,
 )
 from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
+from commandbus.worker.suspects import WARY_SECONDS
 from tests.unit.cores import _claimed
 
 ONCE, LAST = 1, CRASHES_MAX - 1
@@ -241,21 +250,27 @@ def test_a_stopping_worker_gives_back_the_suspects_that_have_not_begun() -> None
     assert it.core.done(0.4)
 
 
-def test_after_a_death_a_new_worker_leaves_last_chances_until_it_has_finished_something() -> None:
+def test_after_a_death_a_new_worker_leaves_last_chances_for_a_moment() -> None:
     it = Watched(concurrency=4)
-    it.core.suspects.wary = True
+    it.core.suspects.after_death = True
     it.find(claimed(1, 0), now=0.1)
     assert it.limit.room == 4
     assert admitted(it.limit, (ONCE, 0), (LAST, 10 * LAST_APART), (0, 0)) == [0, 2]
-    it.finish(1, 0.2)
-    it.find(claimed(2, 0), now=0.3)
-    assert it.limit == SuspectLimit(4)
+    it.finish(1, WARY_SECONDS)
+    it.find(claimed(2, 0), now=WARY_SECONDS)
+    waited = 10 * LAST_APART
+    assert admitted(it.limit, (LAST, waited), (LAST, waited), (ONCE, waited), (0, 0)) == [0, 2, 3]
 
 
-def test_a_new_worker_takes_a_last_chance_at_once_if_there_is_nothing_else() -> None:
+def test_what_waited_while_no_worker_was_there_still_stays_apart() -> None:
     it = Watched(concurrency=4)
-    it.core.suspects.wary = True
+    it.core.suspects.after_death = True
     it.find(claimed(1, 0), now=0.1)
     before = len(it.claims)
     it.find(now=0.2)
-    assert (len(it.claims), it.limit) == (before + 1, SuspectLimit(4))
+    assert len(it.claims) == before + 1, "nothing else is there, so it takes last chances at once"
+    waited = 10 * LAST_APART
+    assert admitted(it.limit, (LAST, waited), (LAST, waited), (ONCE, waited)) == [0]
+    it.find(claimed(2, LAST), now=LAST_APART_SECONDS)
+    it.finish(2, LAST_APART_SECONDS)
+    assert it.limit == SuspectLimit(3, alone=False, last_chance=True)

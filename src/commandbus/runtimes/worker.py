@@ -275,7 +275,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             return []
         recordings = Recordings(execution.recorder.path.parent)
         engine.store.consult(recordings.death_of)
-        self._core.suspects.wary = recordings.has_dead()
+        self._core.suspects.after_death = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)
         return [self._recovery]
 

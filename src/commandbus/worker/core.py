@@ -248,7 +248,7 @@ class WorkerCore:
             self._hurried = False
             if sweep and not hurried:
                 self._sweep_at = now + pace.SWEEP_INTERVAL
-            suspects = self.suspects.limit(self.concurrency)
+            suspects = self.suspects.limit(self.concurrency, now)
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
             self.until_idle.asked(sweep and not (idle or hurried or busy))
@@ -338,7 +338,7 @@ class WorkerCore:
             self._look(self._due_meanwhile, "timer")
             if now < self._left_until:
                 self._look(self._left_until, "lease")
-            if self.suspects.wary:
+            if self.suspects.after_death and self.suspects.wary:
                 self.suspects.wary, self._may_wait = False, True
             if self.suspects:  # others that had to stay in the queue may be claimed then
                 self._look(now + APART_SECONDS, "lease")
@@ -418,7 +418,6 @@ class WorkerCore:
             effects.append(Start(following))
         self._give_back(self.chains.held_up(), OVERTAKEN)
         if count:
-            self.suspects.wary = False
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.processed += count
             self.metrics.process_seconds += seconds

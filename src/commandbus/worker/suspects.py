@@ -5,8 +5,9 @@ than there are slots. Others stay in the queue, for this worker's next claim or 
 on its last chance counts until its outcome is durable.
 
 Processes that die again and again, such as those of a machine that is out of memory, die soon after
-their start, and suspects stand first in the queue. After a death, a worker that has not finished
-anything yet therefore takes suspects on their last chance only if it finds nothing else.
+their start. Suspects stand first in the queue, and have waited for a worker rather than for their turn.
+A worker that starts after a death therefore leaves those on their last chance for a moment, if it finds
+anything else, and does not count how long suspects have waited before it was there.
 """
 
 from __future__ import annotations
@@ -14,26 +15,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commandbus.store.records import Claimed, Settlement
-from commandbus.store.suspects import LAST_CHANCE, NEVER, SuspectLimit
+from commandbus.store.suspects import (
+    APART,
+    APART_SECONDS,
+    LAST_APART_SECONDS,
+    LAST_CHANCE,
+    NEVER,
+    SuspectLimit,
+)
+
+WARY_SECONDS = 0.5
 
 
 class Suspects:
     def __init__(self) -> None:
         self._aboard: dict[int, tuple[int, bool]] = {}
         """By sequence: the lease, and whether it is on its last chance."""
-        self.wary = False
-        """Processes have died lately, and this worker has not finished a command yet."""
+        self.after_death = False
+        """A process died on this machine shortly before this worker started."""
+        self.wary = True
+        """Whether such a worker leaves those on their last chance; until it finds nothing else."""
+        self._since: float | None = None
 
     def __len__(self) -> int:
         return len(self._aboard)
 
-    def limit(self, concurrency: int) -> SuspectLimit:
+    def limit(self, concurrency: int, now: float) -> SuspectLimit:
         """What a claim may take."""
         room = max(0, concurrency - len(self))
-        if self.wary:
-            return SuspectLimit(room, alone=False, last_chance=True, apart=0, last_apart=NEVER)
         last_chance = any(last_chance for _, last_chance in self._aboard.values())
-        return SuspectLimit(room, not self._aboard, last_chance)
+        self._since = now if self._since is None else self._since
+        age = now - self._since
+        if not self.after_death or age >= LAST_APART_SECONDS:
+            return SuspectLimit(room, not self._aboard, last_chance)
+        if self.wary and age < WARY_SECONDS:
+            return SuspectLimit(room, alone=False, last_chance=True, apart=0, last_apart=NEVER)
+        apart = APART if age >= APART_SECONDS else NEVER
+        return SuspectLimit(room, not self._aboard, last_chance, apart, last_apart=NEVER)
 
     def arrived(self, claimed: Iterable[Claimed]) -> None:
         for one in claimed:
