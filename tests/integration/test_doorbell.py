@@ -153,6 +153,7 @@ def test_a_bell_that_was_removed_is_hung_again(harness: Harness, store: Path) ->
         eventually(bell.exists)
         bell.unlink()
         eventually(bell.exists)
+        assert stat.S_ISFIFO(bell.stat().st_mode)
 
 
 def test_one_process_looks_at_once_and_the_others_stand_by(store: Path) -> None:

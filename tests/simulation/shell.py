@@ -40,6 +40,7 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.pace import MEASURED_MIN
 from tests.simulation.oracle import Violation
+from tests.support.core_invariants import check_core
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -109,7 +110,7 @@ class VirtualWorker:
             due = world.now + int(self.settings.visibility_timeout * 1_000_000 / 3)
             self.renewals |= dict.fromkeys((c.lease_id for c in event.reply.claimed), due)
         effects = core.handle(event, world.seconds)
-        core.check()
+        check_core(core)
         for effect in effects:
             if isinstance(effect, Claim) and (was_stopping or core.stopping):
                 raise Violation(f"P18: {self.name} claims while it stops")

@@ -15,7 +15,7 @@ STATES = {"done", "partly", "planned"}
 GROUPS = {
     "SEND": 13,
     "CLAIM": 16,
-    "WAKE": 14,
+    "WAKE": 15,
     "WORK": 16,
     "HAND": 4,
     "TYPE": 6,

@@ -14,6 +14,7 @@ from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, Start
 from commandbus.worker.events import Claims, Event, Finished, Tick
 from commandbus.worker.pace import MEASURED_MIN
+from tests.support.core_invariants import check_core
 
 E = TypeVar("E")
 
@@ -44,7 +45,7 @@ class Bench:
             replace(effect, suspects=None) if isinstance(effect, Claim) else effect
             for effect in self.core.handle(event, self.now)
         ]
-        self.core.check()
+        check_core(self.core)
         for start in self.kinds(effects, Start):
             self.running += start.claimed
         return effects

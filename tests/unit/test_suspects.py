@@ -32,6 +32,7 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
 from commandbus.worker.suspects import WARY_SECONDS
+from tests.support.core_invariants import check_core
 from tests.unit.cores import _claimed
 
 ONCE, LAST = 1, CRASHES_MAX - 1
@@ -107,7 +108,7 @@ class Watched:
 
     def tell(self, event: Event, now: float) -> list[Effect]:
         effects = self.core.handle(event, now)
-        self.core.check()
+        check_core(self.core)
         for effect in effects:
             if isinstance(effect, Start):
                 self.started += [one.seq for one in effect.claimed]

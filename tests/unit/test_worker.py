@@ -26,6 +26,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.pace import MEASURED_MIN
+from tests.support.core_invariants import check_core
 
 POLL_SECONDS = 60.0
 
@@ -117,7 +118,7 @@ def test_waits_for_slot() -> None:
     effects = core.handle(Claims(ClaimReply([third]), 1), 2.0)
     assert [effect.claimed for effect in effects if isinstance(effect, Start)] == [[third]]
     assert limits(effects) == []
-    core.check()
+    check_core(core)
 
 
 def test_a_claim_that_found_something_is_followed_by_the_next_at_once() -> None:
@@ -185,7 +186,7 @@ def test_one_settle_is_in_flight_and_the_rest_rides_in_the_next() -> None:
     effects = core.handle(Settled(SettleReport()), 0.0)
     (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
     assert [settlement.seq for settlement in settle.batch] == [2, 3]
-    core.check()
+    check_core(core)
 
 
 def test_a_failed_claim_backs_off_and_longer_each_time() -> None:

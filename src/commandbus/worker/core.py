@@ -123,8 +123,7 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        busy = self.held or self.unsettled or self.settling
-        return not (busy or self._claiming or self._may_wait)
+        return not (self.held or self._in_flight() or self._may_wait)
 
     @property
     def leases(self) -> frozenset[int]:
@@ -236,8 +235,7 @@ class WorkerCore:
             idle = rarely and self._swept and self._look_source == "fallback"
             self._sweep_at = now
             self.metrics.woken(self._look_source)
-        busy = bool(self.held or self._in_flight())
-        if not self._may_wait and self.until_idle.wants_look(busy):
+        if self.until_idle.wants_look and not (self.held or self._may_wait or self._in_flight()):
             self._may_wait, self._sweep_at = True, now
         room = self._room()
         if room > 0 and self._may_claim(now):
@@ -251,6 +249,7 @@ class WorkerCore:
             suspects = self.suspects.limit(self.concurrency, now)
             effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
             self._swept = sweep
+            busy = self.held or self.unsettled or self.settling
             self.until_idle.asked(sweep and not (idle or hurried or busy))
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # New work wakes only one waiter; one that cannot take it wakes the next.
@@ -366,8 +365,7 @@ class WorkerCore:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _end_if_idle(self, now: float) -> None:
-        idle_at = self.until_idle.end_at(now)
-        if idle_at is None or self._may_wait:
+        if (idle_at := self.until_idle.end_at(now)) is None or self._may_wait:
             return
         if now < (end_at := max(idle_at, self._left_until)):
             self._look(end_at, "lease")
@@ -497,13 +495,5 @@ class WorkerCore:
 
     def _forget(self, settled: list[Settlement], effects: list[Effect]) -> None:
         self._make_room(settled, durable=True)
-        emptied = self._leases.remove(settled)
-        if emptied:
+        if emptied := self._leases.remove(settled):
             effects.append(Forget(emptied))
-
-    def check(self) -> None:
-        """The invariants, for tests."""
-        assert self.held >= 0, "more runs ended than began"
-        members = self._leases.count()
-        waiting = self.held + len(self.unsettled) + len(self.settling)
-        assert waiting <= members, "a command is held that belongs to no lease"

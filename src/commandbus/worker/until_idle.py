@@ -29,9 +29,11 @@ class UntilIdle:
         self._has_worked = False
         self.is_over = False
 
-    def wants_look(self, busy: bool) -> bool:
-        """Whether to claim although nothing announced work: what ran may have made some."""
-        return self._seconds is not None and not busy and not self._has_looked
+    @property
+    def wants_look(self) -> bool:
+        """Whether to claim when nothing runs, although nothing announced work: what ran may have made
+        some."""
+        return self._seconds is not None and not self._has_looked
 
     def asked(self, whole: bool) -> None:
         self._is_whole = whole

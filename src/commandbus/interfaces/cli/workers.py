@@ -146,7 +146,7 @@ def worker(
     second cancels them, and their commands go back to the queue. The third ends the process at once.
     Handlers run in a child process. When it dies, its commands go back within a second, and another
     takes its place.
-    With --until-idle it drains the queue and ends with code 0, for jobs and cron.
+    With --until-idle it drains the queue and ends with code 0.
     Under systemd with Type=notify it reports that it is ready and alive.
     """
     from commandbus.interfaces.cli import worker_settings
@@ -155,13 +155,7 @@ def worker(
 
     store, name = target.find_url(url), _app(app, load)
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked()
-    assigned = [f"concurrency={concurrency}", f"shutdown_timeout={shutdown_timeout}"]
-    if max_concurrency is not None:
-        if max_concurrency < concurrency:
-            raise CliError(
-                f"--max-concurrency {max_concurrency} is below --concurrency {concurrency}.", Exit.USAGE
-            )
-        assigned += [f"min_concurrency={concurrency}", f"max_concurrency={max_concurrency}"]
+    assigned = [*_sizes(concurrency, max_concurrency), f"shutdown_timeout={shutdown_timeout}"]
     assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
     assigned += [] if ageing is None else [f"ageing={ageing}"]
     assigned += [f"tags={','.join(tag)}"] if tag else []
@@ -187,6 +181,18 @@ def worker(
     code = Supervisor(arguments, store, care, processes, settings.recorder).run()
     if code:
         raise typer.Exit(code)
+
+
+def _sizes(concurrency: int, max_concurrency: int | None) -> list[str]:
+    """The concurrency, or its bounds, as settings."""
+    if max_concurrency is None:
+        return [f"concurrency={concurrency}"]
+    if max_concurrency < concurrency:
+        raise CliError(
+            f"--max-concurrency {max_concurrency} is below --concurrency {concurrency}.", Exit.USAGE
+        )
+    bounds = (f"min_concurrency={concurrency}", f"max_concurrency={max_concurrency}")
+    return [f"concurrency={concurrency}", *bounds]
 
 
 def _follow(store: str, patience: float) -> None:
