@@ -3,6 +3,8 @@
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.ids import short_id
 from commandbus.domain.presence import WorkerRestart
 from commandbus.interfaces import search
-from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli import health, output
 from commandbus.interfaces.cli.commands import COLUMNS
 from commandbus.operations.restarts import record_restart
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -342,3 +344,35 @@ def test_why_says_the_same_thing_once(cli: Cli, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Wait", delay=3_600)
     bus.cancel(sent)
     assert [row[0] for row in cli("why", str(sent.command_id)).rows] == ["ENDED"]
+
+
+def test_secrets_are_masked_unless_they_are_asked_for(cli: Cli, bus: SyncCommandBus) -> None:
+    sent = str(bus.send("shop", "Buy", {"token": "sk_live", "city": "Oslo"}).command_id)
+    assert "sk_live" not in cli("show", sent).out + cli("show", sent, "--json").out
+    assert "Oslo" in cli("show", sent).out
+    assert "sk_live" in cli("show", sent, "--reveal").out
+
+
+def test_commands_of_the_bus_itself_are_listed_when_asked_for(cli: Cli, bus: SyncCommandBus) -> None:
+    own = str(bus.send("shop", "Buy", reply_to="answers").command_id)
+    bus.cancel(own)
+    assert [row[0] for row in cli("list").rows] == [own]
+    assert len(cli("list", "--internal").rows) == len(cli("list", "internal:yes").rows) == 2
+    assert len(cli("list", "--type", "commandbus.reply").rows) == 1
+
+
+def test_a_probe_answers_in_time_although_the_store_does_not(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+
+    @contextmanager
+    def never(url: str | None) -> Iterator[SyncCommandBus]:
+        done.wait()
+        raise AssertionError("nobody waits for it")
+        yield
+
+    monkeypatch.setattr(health.target, "opened", never)
+    assert "did not answer within 10 ms" in cli("health", "--timeout", "10ms", code=4).err
+    monkeypatch.undo()
+    done.set()

@@ -159,3 +159,14 @@ def test_old_commands_are_pruned(cli: Cli, tmp_path: Path) -> None:
     assert "would prune" in cli("db", "prune", "--canceled", "1d", "--dry-run", "--url", url).err
     kept = cli("db", "prune", "--canceled", "1d", "--yes", "--json", "--url", url)
     assert kept.document == {"gone": 0}
+
+
+def test_dev_ends_its_worker_before_itself(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(shop())
+    with running(tmp_path, "dev", "shop") as (process, _, log):
+        with SyncCommandBus(f"sqlite:///{tmp_path}/commandbus.db") as bus:
+            (worker,) = eventually(lambda: list(bus.list_workers()), 30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, log.read_text()
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker.pid, 0)

@@ -124,3 +124,13 @@ def test_what_destroys_is_kept_with_who_and_why(cli: Cli, bus: SyncCommandBus) -
         ("purge", "shop"),
     ], "the prune found nothing to forget"
     assert {action.reason for action in told} == {"clean desk"}
+
+
+def test_a_domain_that_nothing_was_sent_to_is_paused_only_as_a_new_one(
+    cli: Cli, bus: SyncCommandBus
+) -> None:
+    bus.send("shop", "Buy")
+    assert "there are shop" in cli("queue", "pause", "shpo", code=7).err
+    assert list(bus.list_domains()) == ["shop"]
+    cli("queue", "pause", "mail", "--new")
+    assert bus.stats("mail").paused

@@ -15,8 +15,8 @@ from pydantic import BaseModel, field_validator
 
 from commandbus import Command, CommandBus, HandlerRegistry, PermanentCommandError, Worker
 from commandbus.domain.misfit import describe_misfit
+from commandbus.interfaces.redaction import MASK, Redaction
 from commandbus.interfaces.web.openapi import PREFIX
-from commandbus.interfaces.web.redaction import MASK, Redaction
 from commandbus.sync import SyncCommandBus
 from tests.web import scene
 from tests.web.visitor import visitor

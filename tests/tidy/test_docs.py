@@ -187,3 +187,11 @@ def test_marks_and_line_numbers_of_a_page_are_understood() -> None:
     assert second.code.splitlines()[3] == "a = 1"
     assert second.code.splitlines()[10] == "b = a"
     assert (first.skip_reason, second.skip_reason, third.skip_reason) == (None, None, "slow")
+
+
+def test_the_guide_has_every_situation_of_why() -> None:
+    """The table in docs/guide/why.md is `render()` of the staged situations."""
+    from commandbus.testing.conformance.situations import TABLE, render
+
+    assert len(TABLE) >= 40
+    assert render() in (ROOT / "docs" / "guide" / "why.md").read_text(encoding="utf-8")

@@ -148,3 +148,13 @@ def test_a_gate_with_a_rate_says_when_to_ask_again() -> None:
 def test_commands_that_require_tags_lie_apart() -> None:
     assert place_of("orders", None) == "orders"
     assert place_of("orders", "gpu") == "orders#gpu"
+
+
+@pytest.mark.parametrize(
+    ("rate", "per", "words"),
+    [(5, 1, "5 per second"), (100, 3_600, "100 per hour"), (10, 60, "10 per minute"),
+     (1, 3_600, "1 per hour"), (3, 86_400, "3 per day"), (0.5, 1, "30 per minute"),
+     (1.7, 1, "102 per minute")],
+)  # fmt: skip
+def test_a_rate_is_told_by_a_time_in_which_one_starts(rate: float, per: float, words: str) -> None:
+    assert str(made(rate=rate, per=per)).startswith(words)

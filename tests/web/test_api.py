@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from commandbus import CommandBus
+from commandbus.interfaces.redaction import MASK
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX, document
-from commandbus.interfaces.web.redaction import MASK
 from tests.web import scene
 
 

@@ -21,6 +21,8 @@ class AuditEventType(StrEnum):
     RELEASED = "RELEASED"
     WORKER_LOST = "WORKER_LOST"
     MOVED_TO_TSQ = "MOVED_TO_TSQ"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"
+    """It ran, and was asked to stop."""
     CANCELED = "CANCELED"
     EXPIRED = "EXPIRED"
     OPERATOR_RETRY = "OPERATOR_RETRY"

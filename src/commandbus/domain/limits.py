@@ -57,7 +57,7 @@ class Limit(msgspec.Struct, frozen=True):
         if self.concurrency is not None:
             parts.append(f"{self.concurrency} at once")
         if self.rate is not None:
-            parts.append(f"{self.rate:g} per second")
+            parts.append(rate_in_words(self.rate))
         if self.per_sender:
             return " and ".join(parts) + f" per sender to domain {self.domain!r}"
         whose = f"of type {self.command_type!r} in" if self.command_type else "of"
@@ -69,6 +69,16 @@ class Limit(msgspec.Struct, frozen=True):
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(\d+)?([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def rate_in_words(rate: float) -> str:
+    """By the shortest time in which a whole number starts, as it was given: 100 per hour, and not
+    0.0277778 per second."""
+    units = [(1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")]
+    found = [(rate * seconds, unit) for seconds, unit in units]
+    whole = [one for one in found if round(one[0]) and abs(one[0] - round(one[0])) < 1e-6 * one[0]]
+    number, unit = (whole or [one for one in found if one[0] >= 1] or found[-1:])[0]
+    return f"{round(number, 3):g} per {unit}"
 
 
 def parse_rate(text: object) -> tuple[float, float]:

@@ -7,7 +7,7 @@ business of operations/schedules.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid5
@@ -173,6 +173,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for given, name in ((self.cron, "cron"), (self.timezone, "timezone")):
             if given is not None:
                 as_text(given, name)
+        _zone(self.timezone)
         try:
             Misfire(self.misfire)
         except ValueError:
@@ -216,17 +217,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 yield slot
                 slot += step
         # Here, because every program that opens a bus would pay for calendars.
-        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
         from cronsim import CronSim, CronSimError
 
-        try:
-            local = moment.astimezone(ZoneInfo(self.timezone))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ConfigurationError(
-                f"Unknown time zone {self.timezone!r}; use a name such as Europe/Berlin (systems "
-                "without zone data need the package tzdata)."
-            ) from None
+        local = moment.astimezone(_zone(self.timezone))
         try:
             for found in CronSim(self.cron or "", local):
                 slot = found.astimezone(UTC)
@@ -266,3 +259,17 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     next_run: datetime | None
     last_run: datetime | None
     last_command_id: UUID | None
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigurationError(
+            f"Unknown time zone {name!r}; use a name such as Europe/Berlin (systems without zone data "
+            "need the package tzdata)."
+        ) from None

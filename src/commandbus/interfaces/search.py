@@ -15,6 +15,7 @@ import msgspec
 
 from commandbus.domain.ids import as_id_parts
 from commandbus.domain.lifecycle import PARKED, CommandStatus
+from commandbus.domain.names import RESERVED
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.cli.text import parse_duration
@@ -38,6 +39,7 @@ QUALIFIERS = {
     "batch": "the id of a batch",
     "correlation": "a correlation id",
     "id": "the id of a command",
+    "internal": "yes, for commands of the bus itself, such as replies",
     "data.…": "a value in the payload, such as data.account:42",
 }
 """What a search understands."""
@@ -65,6 +67,17 @@ class Search(msgspec.Struct, frozen=True):
     command_id: UUID | None = None
     parts: dict[Literal["command", "batch"], str] = {}
     shown: dict[str, str] = {}
+    internal: bool = False
+
+    @property
+    def named(self) -> bool:
+        """Whether internal commands are asked for, or chosen by something that they have as well."""
+        return self.internal or not {"command_type", "correlation_id"}.isdisjoint(self.conditions)
+
+
+def is_own(record: CommandRecord) -> bool:
+    """Whether a command is one of the application, and not a reply or a control of the bus itself."""
+    return not record.command_type.startswith(RESERVED)
 
 
 class Look:
@@ -122,6 +135,7 @@ def parse_search(
     shown: dict[str, str] = {}
     wanted: UUID | None = None
     parts: dict[Literal["command", "batch"], str] = {}
+    internal = False
     for word in _words(text):
         key, colon, value = word.partition(":")
         if not colon:
@@ -130,6 +144,8 @@ def parse_search(
             raise InvalidArgumentError(f"{key}: is followed by a value, such as {key}:something.")
         if key in ("id", "batch") and not _is_uuid(value) and as_id_parts(value):
             parts["command" if key == "id" else "batch"] = value
+        elif key == "internal":
+            internal = value.lower() in ("yes", "true", "1", "on")
         elif key == "id":
             wanted = _as_uuid(value, key)
         elif key.startswith("data."):
@@ -142,7 +158,7 @@ def parse_search(
             raise InvalidArgumentError("The tag names a secret, so it cannot be searched.")
         else:
             _add(conditions, _condition(key, value, now or datetime.now(UTC)), key)
-    return Search(conditions, wanted, parts, shown)
+    return Search(conditions, wanted, parts, shown, internal)
 
 
 def _add(conditions: dict[str, Any], found: dict[str, Any], key: str) -> None:

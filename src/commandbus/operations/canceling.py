@@ -109,7 +109,18 @@ def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bo
             )
     yield from scope.store.announce(TOPIC)
     if is_new:
+        told = {"by": scope.by, "reason": reason} | ({"terminate": True} if terminate else {})
+        yield from scope.store.note(
+            record.domain, record.command_id, AuditEventType.CANCEL_REQUESTED, told
+        )
         yield from record_action(scope, CANCEL, key, reason)
+
+
+def requested(scope: Scope, record: CommandRecord) -> Op[CancelRequest | None]:
+    """What a running command was asked, that has not taken effect yet."""
+    document = yield from scope.store.get_document(KIND, _key(record.domain, record.command_id))
+    found = [] if document is None else readable([document], lambda d: _decoder.decode(d.body))
+    return found[0].request if found else None
 
 
 def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRequest]]:

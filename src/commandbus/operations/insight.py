@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from commandbus.domain.audit import AuditEventType
+from commandbus.domain.batch import BatchRecord
 from commandbus.domain.breaker import BreakerState
 from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
@@ -20,7 +21,9 @@ from commandbus.domain.process.values import (
     StepStatus,
 )
 from commandbus.errors import CommandNotFoundError
+from commandbus.operations.batches import get_batch
 from commandbus.operations.breakers import get_breaker
+from commandbus.operations.canceling import requested
 from commandbus.operations.commands import only_one, place_of
 from commandbus.operations.presence import list_workers
 from commandbus.operations.processes import ProcessRef, StartProcessResult, get_process
@@ -29,26 +32,66 @@ from commandbus.store.limiting import HeldAt
 from commandbus.store.op import Op
 
 AHEAD_MAX = 10_000
+JUST_NOW = timedelta(seconds=10)
+"""A worker that has just begun need not have reported itself yet."""
+UNCLAIMED_AFTER = timedelta(seconds=30)
+"""Live workers take what is ready sooner, unless something is wrong with them."""
 
 
 def why(scope: Scope, command_id: CommandRef | ProcessRef, *, domain: str | None = None) -> Op[Why]:
     """Why a command is not running: paused, scheduled, a breaker open, no worker that knows its type,
     its group or a limit in the way, others ahead of it, running, parked or ended; in words and as data.
-    Of a process, by its id: what it waits for, and whether a router drives it on. Raises
-    CommandNotFoundError."""
+    Of a process, by its id: what it waits for, and whether a router drives it on; of a batch, what
+    keeps it open. Raises CommandNotFoundError."""
     if isinstance(command_id, StartProcessResult | ProcessRecord):
         command_id = command_id.process_id
     wanted, domain = place_of(command_id, domain)
     found = yield from scope.store.find(wanted, domain)
     if not found and (process := (yield from get_process(scope, wanted))) is not None:
         return (yield from _why_process(scope, process))
+    if not found and (batch := (yield from get_batch(scope, wanted))) is not None:
+        return _why_batch(batch)
     record = only_one(found, wanted, domain)
     if record.status is CommandStatus.PENDING:
         reasons = yield from _why_waiting(scope, record)
     else:
         reasons = [_why_not_waiting(record)]
+        if record.status is CommandStatus.IN_PROGRESS:
+            reasons += yield from _why_still_running(scope, record)
     summary = "; ".join(reason.text for reason in reasons)
     return Why(str(record.command_id), record.domain, record.status, summary, tuple(reasons))
+
+
+def _why_still_running(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
+    """What is about to end a run: a request, or the end of a lease that is no longer renewed."""
+    reasons: list[Reason] = []
+    live = yield from list_workers(scope)
+    now = as_datetime((yield from scope.store.now()))
+    since = record.started_at or now
+    if record.worker not in [worker.name for worker in live] and now - since > JUST_NOW:
+        text = (
+            f"its worker {record.worker} does not report itself: it is dead, frozen or cut off, and "
+            "another worker takes the command over when the lease has ended"
+        )
+        reasons.append(Reason("WORKER_SILENT", text))
+    asked = yield from requested(scope, record)
+    if asked is not None:
+        by = f" by {asked.actor}" if asked.actor else ""
+        reasons.append(Reason("CANCEL_REQUESTED", f"it was asked to stop{by}: {asked.reason}"))
+    return reasons
+
+
+def _why_batch(batch: BatchRecord) -> Why:
+    """What keeps a batch open."""
+    if batch.completed_at is not None:
+        reason = Reason("ENDED", f"{batch.status} at {_moment(batch.completed_at)}")
+    elif batch.in_troubleshooting:
+        parked = f"{batch.in_troubleshooting} of its commands are parked and wait for an operator"
+        reason = Reason("BATCH_OPEN", f"{batch.remaining} of {batch.total} have not ended; {parked}")
+    else:
+        reason = Reason("BATCH_OPEN", f"{batch.remaining} of its {batch.total} commands have not ended")
+    domain = ", ".join(batch.domains)
+    return Why(str(batch.batch_id), domain, str(batch.status), reason.text, (reason,))
 
 
 def _why_process(scope: Scope, process: ProcessRecord) -> Op[Why]:
@@ -99,13 +142,38 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
         reasons.append(Reason("PAUSED", f"domain {record.domain!r} is paused{because}"))
     if record.due_at > now:
         reasons.append((yield from _why_later(scope, record)))
-    reasons += yield from _why_nobody(scope, record)
+    serving = yield from _who_can(scope, record)
+    if isinstance(serving, Reason):
+        reasons.append(serving)
     if record.expires_at is not None and record.expires_at <= now:
         ends = f"it expired at {_moment(record.expires_at)}, and ends when a worker comes to it"
         reasons.append(Reason("EXPIRED", ends))
     elif record.due_at <= now:
-        reasons += yield from _why_behind(scope, record)
-    return reasons or [Reason("NEXT", "nothing is in its way: it is next")]
+        behind = yield from _why_behind(scope, record)
+        # That its turn comes with a claim is true only where a worker claims it.
+        reasons += [one for one in behind if one.code != "HELD" or not isinstance(serving, Reason)]
+    if not reasons and not isinstance(serving, Reason):
+        reasons.append((yield from _why_unclaimed(scope, record, serving, now)))
+    return reasons
+
+
+def _why_unclaimed(
+    scope: Scope, record: CommandRecord, serving: list[WorkerInfo], now: datetime
+) -> Op[Reason]:
+    """Nothing is in its way, and workers are there."""
+    stats = yield from scope.store.stats(record.domain, 1)
+    slots = sum(worker.concurrency for worker in serving)
+    who = "the live worker" if len(serving) == 1 else f"{len(serving)} live workers"
+    if stats.running >= slots:
+        return Reason("BUSY", f"it is next, and all {slots} slots of {who} are taken")
+    if now - record.due_at > UNCLAIMED_AFTER:
+        seconds = int((now - record.due_at).total_seconds())
+        text = (
+            f"it has been ready for {seconds} s, and {who} did not take it: a handler may block the "
+            "event loop, or the worker drains; look at its log and its probe /readyz"
+        )
+        return Reason("UNCLAIMED", text)
+    return Reason("NEXT", "nothing is in its way: it is next")
 
 
 def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
@@ -128,20 +196,22 @@ def _why_later(scope: Scope, record: CommandRecord) -> Op[Reason]:
     return Reason("SCHEDULED", f"it is due at {due}")
 
 
-def _why_nobody(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
-    """No worker is there that could take it."""
+def _who_can(scope: Scope, record: CommandRecord) -> Op[list[WorkerInfo] | Reason]:
+    """The live workers that may take it, or what they lack."""
     workers = yield from list_workers(scope)
     serving = [worker for worker in workers if record.domain in worker.domains]
     if not serving:
-        return [Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}")]
+        return Reason("NO_WORKER", f"no live worker serves domain {record.domain!r}")
     tagged = [worker for worker in serving if set(record.requires) <= set(worker.tags)]
     if not tagged:
         tags = ", ".join(record.requires)
-        return [Reason("NO_TAGS", f"{_none_of(serving)} has the tags it requires: {tags}")]
-    if not any(w.processes or (record.domain, record.command_type) in w.command_types for w in tagged):
+        return Reason("NO_TAGS", f"{_none_of(serving)} has the tags it requires: {tags}")
+    wanted = (record.domain, record.command_type)
+    able = [w for w in tagged if w.processes or wanted in w.command_types]
+    if not able:
         who = f"{_none_of(tagged)} with the tags it requires" if record.requires else _none_of(tagged)
-        return [Reason("NO_HANDLER", f"{who} has a handler for {record.command_type!r}")]
-    return []
+        return Reason("NO_HANDLER", f"{who} has a handler for {record.command_type!r}")
+    return able
 
 
 def _none_of(serving: list[WorkerInfo]) -> str:

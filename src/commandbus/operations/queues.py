@@ -11,7 +11,7 @@ from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.priority import Priority, as_priority
-from commandbus.errors import InvalidArgumentError, InvalidOperationError
+from commandbus.errors import InvalidArgumentError, InvalidOperationError, NotFoundError
 from commandbus.operations.actions import record_action
 from commandbus.operations.batches import leave_batches
 from commandbus.operations.commands import LIMIT_MAX
@@ -28,12 +28,19 @@ class PurgeReport(msgspec.Struct, frozen=True):
     gone: int
 
 
-def pause(scope: Scope, domain: str, reason: str | None = None) -> Op[None]:
+def pause(scope: Scope, domain: str, reason: str | None = None, *, new: bool = True) -> Op[None]:
     """Stop giving out commands of a domain, fleet-wide and across restarts, until `resume`.
 
-    Sends are still accepted; commands that run now finish.
+    Sends are still accepted; commands that run now finish. With new=False, a domain that nothing was
+    sent to raises NotFoundError: its name is most likely a mistake.
     """
     checked, name = as_reason(reason), as_name(domain, "domain")
+    if not new and name not in (known := (yield from scope.store.domains())):
+        there = f"there are {', '.join(known[:10])}" if known else "there is none yet"
+        raise NotFoundError(
+            f"Nothing was ever sent to the domain {name!r}; {there}. To pause it before its first "
+            "command, say that it is new."
+        )
     if (yield from scope.store.set_paused(name, True, checked, scope.by)):
         yield from record_action(scope, "pause", name, checked)
 

@@ -15,6 +15,7 @@ from functools import partial
 from commandbus.errors import NotOpen
 from commandbus.operations.scope import Scope
 from commandbus.services.base import Confirming, Looking, Nudged, Service
+from commandbus.store.outage import outage_of
 from commandbus.store.session import Engine
 
 logger = logging.getLogger("commandbus.services")
@@ -26,6 +27,7 @@ STOP_SECONDS = 10.0
 class ServiceRunner:
     def __init__(self, engine: Engine, scope: Scope, services: Iterable[Service]) -> None:
         self._engine = engine
+        self._outage = outage_of(engine.url)
         self._scope = scope
         self._due = dict.fromkeys(services, 0.0)
         self._changed = threading.Condition()
@@ -62,12 +64,13 @@ class ServiceRunner:
                     seconds = service.look_seconds
                 else:
                     seconds = self._engine.service_session.run(service.work(self._scope))
+                    self._outage.answered()
                     if isinstance(service, Confirming):
                         service.confirm()
             except NotOpen:  # closed before the worker has stopped: nothing is left to do, or to tell
                 seconds = PAUSE_AFTER_FAILURE
             except Exception as error:  # a service outlives its failures
-                logger.warning("service %s failed, trying again: %s", service.name, error)
+                self._outage.failed(f"service {service.name}", error, logger)
                 seconds = PAUSE_AFTER_FAILURE
             with self._changed:
                 # A nudge that came meanwhile stands.

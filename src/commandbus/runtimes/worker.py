@@ -230,6 +230,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self.settings.visibility_timeout,
             self._on_leases_gone,
             partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
+            self._outage,
         )
         self._execution.keeper = self._keeper
         recording = self._record()

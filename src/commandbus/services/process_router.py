@@ -131,6 +131,8 @@ class RouterLoop:
             now = yield Await(0)
             try:
                 idle = yield from self._round(now)
+                if failures:
+                    logger.warning("router %s goes on after %d failures", self._name, failures)
                 failures = 0
             except NotOpen as error:
                 if not self.stopping:
@@ -139,7 +141,8 @@ class RouterLoop:
             except Exception as error:  # a router outlives its failures; what it holds is tried again
                 failures += 1
                 self._metrics.failures += 1
-                logger.warning("router %s failed, trying again: %s", self._name, error)
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                logger.log(level, "router %s failed, trying again: %s", self._name, error)
                 idle = min(BACKOFF_MAX_SECONDS, 0.1 * 2**failures)
             if idle > 0 and not self.stopping:
                 yield Await(idle)

@@ -31,6 +31,7 @@ from commandbus.errors import (
 from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake, autocommit
+from commandbus.store.outage import outage_of
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
@@ -103,6 +104,7 @@ class WorkerBase:
         base = as_name(name, "name") if name else f"w-{host[:30]}-{os.getpid()}"
         self.name = f"{base[:54]}-{boot_id}"
         self._engine = engine
+        self._outage = outage_of(engine.url)
         self._demand = self._demand_of(settings.concurrency)
         engine.check_demand(self._demand_of(settings.max_concurrency or settings.concurrency))
         self._check_handlers()
@@ -224,11 +226,12 @@ class WorkerBase:
             if recorder is not None and isinstance(event, Settled):
                 recorder.settled(self._core.settling)
             health.record_success(what)
+            self._outage.answered()
             if isinstance(event, Claims) and event.reply.stuck is not None:
                 health.record_stuck_leases(event.reply.stuck)
             return
         if not isinstance(event.error, NotOpen):
-            logger.warning("%s failed, trying again: %s", what, event.error)
+            self._outage.failed(what, event.error, logger)
         if isinstance(event.error, PoolExhausted):
             health.record_pool_exhaustion(event.error, what)
         else:

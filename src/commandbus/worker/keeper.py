@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from commandbus.errors import CommandBusError
+from commandbus.store.outage import Outage
 from commandbus.store.port import Store
 from commandbus.store.session import Session
 
@@ -31,7 +32,9 @@ class LeaseKeeper:
         seconds: float,
         lost: Callable[[list[int]], None],
         renewed: Callable[[], object],
+        outage: Outage,
     ) -> None:
+        self._outage = outage
         self._store = store
         self._session = session
         self._seconds = seconds
@@ -84,7 +87,7 @@ class LeaseKeeper:
             try:
                 gone = self._session.run(self._store.renew(due, self._seconds))
             except CommandBusError as error:
-                logger.warning("cannot renew %d leases, trying again: %s", len(due), error)
+                self._outage.failed(f"renewing {len(due)} leases", error, logger)
                 self._plan(due, self._seconds / 15)
                 continue
             renewed = [lease_id for lease_id in due if lease_id not in gone]

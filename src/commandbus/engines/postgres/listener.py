@@ -150,8 +150,9 @@ class Listener:
                     return
                 tries += 1
                 wait = min(BACKOFF_MAX, 0.05 * 2 ** min(tries, 8)) * (0.5 + 0.5 * random.random())
-                logger.warning(
-                    "not listening to PostgreSQL, trying again in %.1f s: %s", wait, self._why
+                level = logging.WARNING if tries == 1 else logging.DEBUG  # once, however long it is
+                logger.log(
+                    level, "not listening to PostgreSQL, trying again in %.1f s: %s", wait, self._why
                 )
                 select.select([self._door], [], [], wait)
 

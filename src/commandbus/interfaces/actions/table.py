@@ -259,8 +259,10 @@ ACTIONS: tuple[Action, ...] = (
         "pause", DOMAIN, "queue pause", "queues.pause",
         "Stop giving out a domain's commands, for the whole fleet, until it is resumed.",
             "{domain} is paused",
-        details="Sends are still accepted, and commands that run now finish.", exists="may",
-            when=("open",),
+        (Param("new", "Nothing was sent to the domain yet.", Kind.FLAG),),
+        details="Sends are still accepted, and commands that run now finish. A domain that nothing was "
+        "sent to is most likely a mistake, and is paused with `new` only.",
+        exists="may", when=("open",), shape=lambda given: {"new": False} | given,
     ),
     Action(
         "resume", DOMAIN, "queue resume", "queues.resume",

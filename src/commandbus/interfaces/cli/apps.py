@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import commandbus
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.worker.handlers import HandlerRegistry
 
@@ -50,7 +51,12 @@ def import_app(name: str) -> ModuleType:
 
 def _broken(name: str, error: BaseException) -> CliError:
     frames = traceback.extract_tb(error.__traceback__)
-    places = [(frame.filename, frame.lineno) for frame in frames if "importlib" not in frame.filename]
+    ours = str(Path(commandbus.__file__).parent)
+    places = [
+        (frame.filename, frame.lineno)
+        for frame in frames
+        if "importlib" not in frame.filename and not frame.filename.startswith(ours)
+    ]
     told = str(error)
     if isinstance(error, SyntaxError):  # nothing ran yet: it says itself where
         places, told = [(error.filename or name, error.lineno)], error.msg

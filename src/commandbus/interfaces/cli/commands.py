@@ -52,6 +52,9 @@ def list_(
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     limit: options.Limit = 20,
     after: options.After = None,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="With the commands of the bus itself, such as replies.")
+    ] = False,
     timeout: options.SearchTime = None,
     url: options.Url = None,
     json: options.Json = False,
@@ -61,11 +64,12 @@ def list_(
     A search goes on until the page is full or everything was looked at. One that takes longer than
     --timeout prints what it has found and where to go on, and ends with exit code 8.
     """
-    from commandbus.interfaces.search import Look, parse_search
+    from commandbus.interfaces.search import Look, is_own, parse_search
 
     seconds = options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
     named = {"domain": domain, "command_type": command_type, "status": as_status(status), "tag": tag}
+    internal = internal or command_type is not None
     conditions = search.conditions | {name: value for name, value in named.items() if value is not None}
     wanted = search.parts.get("command")
     if search.command_id is not None:
@@ -76,7 +80,10 @@ def list_(
             return
         if "batch" in search.parts:
             conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
-        look = Look(conditions, limit, after, seconds=finding.SECONDS if seconds is None else seconds)
+        keep = None if internal or search.named else is_own
+        look = Look(
+            conditions, limit, after, keep, seconds=finding.SECONDS if seconds is None else seconds
+        )
         finding.fill(bus, look)
     print_page(look.found, look.next, json, exhausted=look.exhausted)
     if not look.exhausted:
@@ -129,16 +136,24 @@ def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRec
 def show(
     command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
     domain: Annotated[str | None, typer.Option("--domain", "-d", help=OWN_DOMAIN)] = None,
+    reveal: options.Reveal = False,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Show a command: record, payload, error, timeline."""
+    """Show a command: record, payload, error, timeline.
+
+    Values under keys that name a secret are masked, as in the dashboard, unless --reveal is given.
+    """
+    from commandbus.interfaces.redaction import Redaction
     from commandbus.sync import SyncTroubleshootingQueue
 
     with target.opened(url) as bus:
         record = find(bus, command_id, domain)
         trail = bus.get_audit_trail(record.command_id, domain=record.domain)
         (case,) = SyncTroubleshootingQueue(bus).list_cases([record])
+    if not reveal:
+        redaction = Redaction()
+        record, trail = redaction.record(record), [redaction.event(event) for event in trail]
     if json:
         output.json_document(
             text.as_plain(record) | {"audit": text.as_plain(trail), "case": text.as_plain(case)}

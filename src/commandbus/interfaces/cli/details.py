@@ -72,7 +72,9 @@ def labelled(label: str, value: str) -> Text:
 def _facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
     """The lines of the head, without those that say nothing."""
     yield "id", str(record.command_id)
-    tried = f"{record.attempts} of {record.max_attempts}"
+    # What has ended may have had fewer: a handler has a maximum of its own.
+    is_open = record.status in ("PENDING", "IN_PROGRESS")
+    tried = f"{record.attempts} of {record.max_attempts}" if is_open else str(record.attempts)
     if record.crashes:
         tried += f", {text.plural(record.crashes, 'worker')} lost"
     yield "attempts", tried
@@ -187,6 +189,8 @@ def summary(event: AuditEvent) -> str:
             return _failed(details)
         case _:
             known = {key: value for key, value in details.items() if value is not None}
+            if isinstance(ran := known.get("ran"), int | float):
+                known["ran"] = text.duration(ran / 1e6)
             return ", ".join(
                 f"{key} {value if isinstance(value, str | int | float) else text.compact_json(value)}"
                 for key, value in known.items()

@@ -59,8 +59,13 @@ def dev(
     output.done(f"store      {shown_url(store)}")
     links = terminal_links("dashboard ", address_of(host, listener))
     serving = serve(create_server(create_dashboard(store, links=links, registry=registry)), listener)
-    with suppress(KeyboardInterrupt):  # the ordinary end
-        asyncio.run(_serve(serving, WorkerProcess(arguments, store), reload))
+    worker = WorkerProcess(arguments, store)
+    try:
+        with suppress(KeyboardInterrupt):  # the ordinary end
+            asyncio.run(_serve(serving, worker, reload))
+    finally:
+        # Here, and not in the loop, whose tasks the signal cancels again while it ends.
+        worker.end()
 
 
 async def _serve(serving: Coroutine[Any, Any, None], worker: WorkerProcess, reload: bool) -> None:
@@ -71,7 +76,6 @@ async def _serve(serving: Coroutine[Any, Any, None], worker: WorkerProcess, relo
         await serving
     finally:
         minding.cancel()
-        await asyncio.to_thread(worker.stop)
 
 
 async def _mind(worker: WorkerProcess, reload: bool) -> None:

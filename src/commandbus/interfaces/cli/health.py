@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.errors import CommandBusError
+from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.interfaces.cli import options, output, target, text
 from commandbus.interfaces.cli.exits import Exit, exit_code
+
+if TYPE_CHECKING:
+    from commandbus.store.records import QueueStats
 
 
 def health(
@@ -19,6 +22,9 @@ def health(
     max_parked: Annotated[
         int | None, typer.Option("--max-parked", min=0, help="Unhealthy when more are parked.")
     ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="How long the store may take to answer.")
+    ] = "2s",
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
@@ -28,14 +34,11 @@ def health(
     """
     import time
 
-    from commandbus.interfaces.cli.queues import all_stats
-
+    patience = options.seconds(timeout, "--timeout") or 0.0
     limit = options.seconds(max_age, "--max-age")
     began = time.perf_counter()
     try:
-        with target.opened(url) as bus:
-            bus.session.run(bus.engine.store.check())
-            found = all_stats(bus)
+        found = _asked(url, patience)
     except CommandBusError as error:
         if json:
             output.json_document({"healthy": False, "problems": [str(error)]})
@@ -59,3 +62,31 @@ def health(
             output.done(f"healthy: the store answered in {text.duration(took)}")
     if problems:
         raise typer.Exit(Exit.UNHEALTHY)
+
+
+def _asked(url: str | None, patience: float) -> list[QueueStats]:
+    """The figures of all domains. Raises StoreUnavailable when the store does not answer in time: it is
+    asked in another thread, because opening a connection may take longer than a probe may wait."""
+    import threading
+
+    from commandbus.interfaces.cli.queues import all_stats
+
+    answers: list[list[QueueStats]] = []
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            with target.opened(url) as bus:
+                bus.session.run(bus.engine.store.check())
+                answers.append(all_stats(bus))
+        except Exception as error:  # raised again below, where the answer is waited for
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, name="commandbus-health", daemon=True)
+    asking.start()
+    asking.join(patience)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise StoreUnavailable(f"The store did not answer within {text.duration(patience)}.")
+    return answers[0]

@@ -48,18 +48,20 @@ REASONS = (Column("code", field_of("code")), Column("text", field_of("text")))
 
 
 def why(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a command or a process.")],
+    command_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a command, a process or a batch.")
+    ],
     domain: options.Domain = None,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Say why a command is not running, or what a process waits for, in words."""
+    """Say why a command is not running, what a process waits for, or what keeps a batch open."""
     from commandbus.interfaces.cli.commands import find
     from commandbus.interfaces.cli.finding import whole_id
 
     with target.opened(url) as bus:
-        wanted = whole_id(bus, command_id, "command", "process")
-        if bus.get_process(wanted) is None:
+        wanted = whole_id(bus, command_id, "command", "process", "batch")
+        if bus.get_process(wanted) is None and bus.get_batch(wanted) is None:
             domain = find(bus, str(wanted), domain).domain
         answer = bus.why(wanted, domain=domain)
     if json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commandbus.domain.limits import rate_in_words
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -25,7 +26,12 @@ COLUMNS = (
     Column("domain", field_of("domain"), keep=True),
     Column("of", _scope, keep=True),
     Column("at once", lambda limit: "" if limit.concurrency is None else limit.concurrency, right=True),
-    Column("per second", lambda limit: "" if limit.rate is None else f"{limit.rate:g}", right=True),
+    Column(
+        "rate",
+        lambda limit: "" if limit.rate is None else f"{limit.rate:g}",
+        lambda limit: "" if limit.rate is None else rate_in_words(limit.rate),
+        right=True,
+    ),
     Column("burst", lambda limit: "" if limit.rate is None else limit.burst, right=True),
 )
 

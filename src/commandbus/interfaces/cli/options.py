@@ -30,6 +30,8 @@ Operator = Annotated[
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
 ]
 
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets in payloads.")]
+
 SearchTime = Annotated[
     str | None,
     typer.Option("--timeout", metavar="TIME", help="Stop searching after: 30s, 5m.", show_default="1m"),

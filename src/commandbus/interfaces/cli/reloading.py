@@ -72,6 +72,18 @@ class WorkerProcess:
             process.kill()
         process.wait()
 
+    def end(self) -> None:
+        """Drain for good; Ctrl-C ends it at once."""
+        self._dismissed = True
+        if not self.has_ended:
+            output.note("the worker finishes what it runs; Ctrl-C ends it at once")
+        try:
+            self.stop()
+        except KeyboardInterrupt:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
     def dismiss(self, number: int) -> None:
         """Pass a signal on that ends the worker for good."""
         self._dismissed = True

@@ -155,11 +155,12 @@ def _print_groups(found: list[FailureGroup], json: bool) -> None:
 def show(
     command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
     domain: options.Domain = None,
+    reveal: options.Reveal = False,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """Show a parked command: payload, error with traceback, timeline."""
-    commands.show(command_id, domain, url, json)
+    commands.show(command_id, domain, reveal, url, json)
 
 
 def count(

@@ -17,12 +17,12 @@ from commandbus.interfaces.actions.carrying import (
     sentence_of,
 )
 from commandbus.interfaces.actions.model import Action, Given, Kind
+from commandbus.interfaces.redaction import Redaction, without_masks
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.identity import Account
 from commandbus.interfaces.web.jobs import Job, Jobs, Progress
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
-from commandbus.interfaces.web.redaction import Redaction, without_masks
 from commandbus.interfaces.web.saved import Views
 from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from commandbus.errors import ConfigurationError
+from commandbus.interfaces.redaction import Redaction
 from commandbus.interfaces.web.accounts import AccountsFile, fixed
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.api import api_routes
@@ -28,7 +29,6 @@ from commandbus.interfaces.web.identity import Account, Authenticate
 from commandbus.interfaces.web.local import OneTimeLinks
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import Payloads
-from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.sessions import Keys
 from commandbus.interfaces.web.sides import Sides
 from commandbus.interfaces.web.signing_in import SigningIn

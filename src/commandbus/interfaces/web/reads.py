@@ -31,11 +31,11 @@ from commandbus.errors import (
     NotFoundError,
     ProcessNotFoundError,
 )
-from commandbus.interfaces.search import Look, is_at, parse_search
+from commandbus.interfaces.redaction import Redaction
+from commandbus.interfaces.search import Look, is_at, is_own, parse_search
 from commandbus.interfaces.web import values as v
 from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
-from commandbus.interfaces.web.redaction import Redaction
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.windows import window_of
 from commandbus.operations.history import COUNT_MAX, Sample
@@ -137,9 +137,11 @@ class Reads:
 
         def keep(record: CommandRecord) -> bool:
             hidden = self.redaction.hide(record.data)
-            return all(is_at(hidden, path, text) for path, text in shown)
+            return all(is_at(hidden, path, text) for path, text in shown) and (
+                search.named or is_own(record)
+            )
 
-        look = Look(conditions, query.limit, query.after, keep if shown else None)
+        look = Look(conditions, query.limit, query.after, keep if shown or not search.named else None)
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
         return v.SearchPage(self.listed(look.found), look.next, look.exhausted)

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import Cancellation, CommandStatus
 from commandbus.errors import (
     BusinessRuleException,
@@ -58,6 +59,10 @@ class CancelingSuite:
         taken = bus.take(worker)
         assert bus.cancel(command_id) is Cancellation.STOP_REQUESTED
         assert bus.get(command_id).status is CommandStatus.IN_PROGRESS
+        asked = bus.trail(command_id)[-1]
+        assert asked.event_type is AuditEventType.CANCEL_REQUESTED
+        reasons = bus.call(bus.bus.why, command_id).reasons
+        assert [reason.code for reason in reasons] == ["RUNNING", "CANCEL_REQUESTED"]
         bus.call(worker.complete, taken)
         assert bus.get(command_id).status is CommandStatus.COMPLETED
 

@@ -26,7 +26,7 @@ from commandbus.errors import CommandBusError
 from commandbus.interfaces.integrations.django import api
 from commandbus.interfaces.integrations.django.backend import CommandBusBackend
 from commandbus.interfaces.integrations.django.models import Command
-from commandbus.interfaces.web.redaction import Redaction
+from commandbus.interfaces.redaction import Redaction
 
 PAGE = 50
 FILTERS = ("backend", "domain", "command_type", "status", "tag")

@@ -1,0 +1,551 @@
+"""Staged situations in which `why` has to be right; docs/guide/why.md is made of this table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from commandbus.domain.command import SendRequest
+from commandbus.errors import (
+    BreakerOpen,
+    BusinessRuleException,
+    PermanentCommandError,
+    RetryAfter,
+    Snooze,
+    TransientCommandError,
+)
+from commandbus.operations.presence import HEARTBEAT, MISSED_MAX, report_worker
+from commandbus.testing.harness import Harness
+from commandbus.testing.sagas import Approved, BookTrip, Sagas
+
+MINUTE = 60.0
+
+
+class Stage:
+    """A domain of its own for one situation, with hands instead of a running worker."""
+
+    def __init__(self, bus: Harness, domain: str) -> None:
+        self.bus, self.domain = bus, domain
+        self._hand = bus.worker(domain)
+
+    def serve(self, *types: str, count: int = 1, **fields: Any) -> None:
+        """Live workers, as they report themselves."""
+        for _ in range(count):
+            info = self.bus.worker(self.domain)._presence(self.bus.runtime)
+            known = tuple((self.domain, one) for one in types or ("ship",))
+            fields = {"concurrency": 4} | fields
+            info = msgspec.structs.replace(info, command_types=known, **fields)
+            self.bus.run(report_worker(self.bus.bus.scope, info, 0))
+
+    def send(self, command_type: str = "ship", **options: Any) -> Any:
+        return self.bus.send(self.domain, command_type, None, **options)
+
+    def take(self) -> Any:
+        return self.bus.take(self._hand)
+
+    def fail(self, error: Exception) -> None:
+        self.bus.call(self._hand.fail, self.take(), error)
+
+    def complete(self) -> None:
+        self.bus.call(self._hand.complete, self.take())
+
+    def limit(self, **options: Any) -> None:
+        self.bus.call(self.bus.bus.set_limit, self.domain, **options)
+
+
+@dataclass(frozen=True)
+class Situation:
+    title: str
+    stage: Callable[[Stage], Any]
+    """Sets it up, and returns the id to ask about."""
+    codes: tuple[str, ...]
+    says: str
+    """A part of the answer."""
+    cure: str
+    needs: str = ""
+    """A capability of the store, without which it cannot come about."""
+
+
+TABLE: list[Situation] = []
+
+
+def situation(
+    title: str, *codes: str, says: str, cure: str, needs: str = ""
+) -> Callable[[Callable[[Stage], Any]], Callable[[Stage], Any]]:
+    def add(stage: Callable[[Stage], Any]) -> Callable[[Stage], Any]:
+        TABLE.append(Situation(title, stage, codes, says, cure, needs))
+        return stage
+
+    return add
+
+
+# No worker, or not the right one.
+
+
+@situation("No worker was started", "NO_WORKER", says="no live worker serves domain", cure="start one")
+def no_worker(at: Stage) -> Any:
+    return at.send()
+
+
+@situation(
+    "Workers serve other domains only", "NO_WORKER",
+    says="no live worker serves domain", cure="start a worker for this domain",
+)  # fmt: skip
+def other_domain(at: Stage) -> Any:
+    Stage(at.bus, f"{at.domain}_other").serve()
+    return at.send()
+
+
+@situation(
+    "The whole fleet died without a word", "NO_WORKER",
+    says="no live worker serves domain", cure="start workers; what they ran comes back by itself",
+)  # fmt: skip
+def dead_fleet(at: Stage) -> Any:
+    at.serve(count=3)
+    at.bus.advance(MISSED_MAX * HEARTBEAT + 1)
+    return at.send()
+
+
+@situation(
+    "No worker has a handler for the type", "NO_HANDLER",
+    says="no live worker has a handler for 'unheard'", cure="deploy the handler, or correct the type",
+)  # fmt: skip
+def no_handler(at: Stage) -> Any:
+    at.serve()
+    return at.send("unheard")
+
+
+@situation(
+    "None of several workers has a handler", "NO_HANDLER",
+    says="none of 3 live workers has a handler", cure="deploy the handler, or correct the type",
+)  # fmt: skip
+def no_handler_of_many(at: Stage) -> Any:
+    at.serve(count=3)
+    return at.send("unheard")
+
+
+@situation(
+    "A rolling deploy has not reached a worker yet", "SCHEDULED", "NO_HANDLER",
+    says="it was put off until", cure="wait for the deploy; the command comes back by itself",
+)  # fmt: skip
+def rolling_deploy(at: Stage) -> Any:
+    at.serve()
+    sent = at.send("fresh")
+    at.fail(Snooze(MINUTE, "no handler yet"))
+    return sent
+
+
+@situation(
+    "A rolling deploy has reached one worker", "NEXT",
+    says="nothing is in its way", cure="nothing to do",
+)  # fmt: skip
+def half_deployed(at: Stage) -> Any:
+    at.serve("ship")
+    at.serve("ship", "fresh")
+    return at.send("fresh")
+
+
+@situation(
+    "No worker has the tags it requires", "NO_TAGS",
+    says="has the tags it requires: gpu", cure="start a worker with these tags", needs="gates",
+)  # fmt: skip
+def wrong_tags(at: Stage) -> Any:
+    at.serve(tags=("cpu",))
+    return at.send(requires=["gpu"])
+
+
+@situation(
+    "The worker with the tags lacks the handler", "NO_HANDLER",
+    says="with the tags it requires has a handler", cure="deploy the handler there", needs="gates",
+)  # fmt: skip
+def tagged_without_handler(at: Stage) -> Any:
+    at.serve("ship", tags=("cpu",))
+    at.serve("other", tags=("gpu",))
+    return at.send(requires=["gpu"])
+
+
+@situation(
+    "All slots are taken", "BUSY",
+    says="all 1 slots of the live worker are taken", cure="wait, or start more workers",
+)  # fmt: skip
+def busy(at: Stage) -> Any:
+    at.serve(concurrency=1)
+    at.send()
+    at.take()
+    return at.send()
+
+
+@situation(
+    "A handler blocks the event loop", "UNCLAIMED",
+    says="did not take it: a handler may block the event loop",
+    cure="look at the worker's log and its probe; make the handler `def`, or await",
+)  # fmt: skip
+def blocked_loop(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.bus.advance(40)
+    return sent
+
+
+@situation("It was just sent", "NEXT", says="nothing is in its way", cure="nothing to do")
+def just_sent(at: Stage) -> Any:
+    at.serve()
+    return at.send()
+
+
+@situation(
+    "Others were sent before", "AHEAD", says="2 commands are ahead", cure="wait, or reprioritise"
+)
+def behind(at: Stage) -> Any:
+    at.serve()
+    at.send()
+    at.send(priority="high")
+    return at.send()
+
+
+# Operators.
+
+
+@situation("The domain is paused", "PAUSED", says="is paused: stocktaking", cure="resume it")
+def paused(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.bus.pause(at.domain, "stocktaking")
+    return sent
+
+
+@situation(
+    "The domain is paused, and no worker runs", "PAUSED", "NO_WORKER",
+    says="is paused; no live worker", cure="start workers, then resume it",
+)  # fmt: skip
+def paused_alone(at: Stage) -> Any:
+    sent = at.send()
+    at.bus.pause(at.domain)
+    return sent
+
+
+@situation("It was canceled", "ENDED", says="CANCELED at", cure="resend it, if it is needed")
+def canceled(at: Stage) -> Any:
+    sent = at.send()
+    at.bus.cancel(sent, domain=at.domain, reason="ordered twice")
+    return sent
+
+
+@situation(
+    "A running command was asked to stop", "RUNNING", "CANCEL_REQUESTED",
+    says="it was asked to stop", cure="wait until the handler gives way, or terminate it",
+)  # fmt: skip
+def cancel_requested(at: Stage) -> Any:
+    sent = at.send()
+    at.take()
+    at.bus.cancel(sent, domain=at.domain)
+    return sent
+
+
+@situation(
+    "An operator retried a parked command", "NEXT", says="nothing is in its way", cure="nothing to do"
+)
+def retried(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(PermanentCommandError("BROKEN"))
+    at.bus.operator_retry(sent)
+    return sent
+
+
+# Time.
+
+
+@situation("It was sent with a delay", "SCHEDULED", says="it is due at 20", cure="wait, or reschedule")
+def delayed(at: Stage) -> Any:
+    at.serve()
+    return at.send(delay=MINUTE)
+
+
+@situation(
+    "The clock of its sender is ahead", "SCHEDULED",
+    says="it is due at 20", cure="set the sender's clock; send with delay= instead of due_at=",
+)  # fmt: skip
+def clock_ahead(at: Stage) -> Any:
+    at.serve()
+    return at.send(due_at=at.bus.now + timedelta(minutes=5))
+
+
+@situation(
+    "It has expired, and no worker came to it", "NO_WORKER", "EXPIRED",
+    says="it expired at 20", cure="start a worker; the command ends CANCELED",
+)  # fmt: skip
+def expired(at: Stage) -> Any:
+    sent = at.send(expires_at=at.bus.now + timedelta(seconds=10))
+    at.bus.advance(20)
+    return sent
+
+
+@situation(
+    "It expired before its turn came", "ENDED", says="EXPIRED", cure="send it again, if it is needed"
+)
+def ended_expired(at: Stage) -> Any:
+    sent = at.send(expires_at=at.bus.now + timedelta(seconds=10))
+    at.bus.advance(20)
+    at.bus.receive(at._hand)
+    return sent
+
+
+# What happened at the last attempt.
+
+
+@situation(
+    "An attempt failed, and the next one is not due", "SCHEDULED",
+    says="attempt 1 failed with KeyError, the next one is due", cure="wait, or mend the cause",
+)  # fmt: skip
+def retry_wait(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(KeyError("city"))
+    return sent
+
+
+@situation(
+    "The handler asked to be retried later", "SCHEDULED",
+    says="attempt 1 failed with", cure="wait",
+)  # fmt: skip
+def retry_after(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(RetryAfter(MINUTE, "429"))
+    return sent
+
+
+@situation(
+    "The handler put it off", "SCHEDULED", says="it was put off until", cure="wait",
+)  # fmt: skip
+def snoozed(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(Snooze(MINUTE, "the shop is closed"))
+    return sent
+
+
+@situation(
+    "A breaker is open", "BREAKER_OPEN",
+    says="the breaker of 'bank' is open until", cure="mend the target, or reset the breaker",
+)  # fmt: skip
+def breaker(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(BreakerOpen("bank", MINUTE))
+    return sent
+
+
+@situation(
+    "Its retries failed, and the domain is paused", "PAUSED", "SCHEDULED",
+    says="attempt 1 failed with DOWN", cure="mend the cause, then resume the domain",
+)  # fmt: skip
+def retry_wait_paused(at: Stage) -> Any:
+    at.serve()
+    sent = at.send()
+    at.fail(TransientCommandError("DOWN"))
+    at.bus.pause(at.domain)
+    return sent
+
+
+@situation(
+    "It is parked: an error that no retry mends", "PARKED",
+    says="parked for an operator at 20", cure="mend the cause, then retry it",
+)  # fmt: skip
+def parked(at: Stage) -> Any:
+    sent = at.send()
+    at.fail(PermanentCommandError("BROKEN", "no such city"))
+    return sent
+
+
+@situation(
+    "It is parked: its attempts are used up", "PARKED",
+    says="after 1 attempt", cure="mend the cause, then retry it",
+)  # fmt: skip
+def exhausted(at: Stage) -> Any:
+    sent = at.send(max_attempts=1)
+    at.fail(TransientCommandError("DOWN"))
+    return sent
+
+
+@situation(
+    "A business rule refused it", "ENDED", says="FAILED at", cure="nothing to do: it is an answer"
+)
+def refused(at: Stage) -> Any:
+    sent = at.send()
+    at.fail(BusinessRuleException("SOLD_OUT"))
+    return sent
+
+
+@situation("It has completed", "ENDED", says="COMPLETED at", cure="nothing to do")
+def completed(at: Stage) -> Any:
+    sent = at.send()
+    at.complete()
+    return sent
+
+
+# Limits and groups.
+
+
+@situation(
+    "A member of its group is running", "GROUP_BLOCKED",
+    says="its group 'order-7' is blocked by", cure="wait for that command", needs="gates",
+)  # fmt: skip
+def group_running(at: Stage) -> Any:
+    at.serve()
+    at.send(group_key="order-7")
+    at.take()
+    return at.send(group_key="order-7")
+
+
+@situation(
+    "So many run at once as a limit allows", "LIMIT_REACHED",
+    says="a limit is reached: 1 at once", cure="wait, or raise the limit", needs="gates",
+)  # fmt: skip
+def limited(at: Stage) -> Any:
+    at.serve()
+    at.limit(concurrency=1)
+    at.send()
+    at.take()
+    return at.send()
+
+
+@situation(
+    "So many of its type run as a limit allows", "LIMIT_REACHED",
+    says="of type 'ship'", cure="wait, or raise the limit", needs="gates",
+)  # fmt: skip
+def limited_type(at: Stage) -> Any:
+    at.serve()
+    at.limit(command_type="ship", concurrency=1)
+    at.send()
+    at.take()
+    return at.send()
+
+
+@situation(
+    "So many started as a rate allows", "LIMIT_REACHED",
+    says="1 per hour", cure="wait, or raise the limit", needs="gates",
+)  # fmt: skip
+def rate(at: Stage) -> Any:
+    at.serve()
+    at.limit(rate=1, per=3600)
+    at.send()
+    at.take()
+    return at.send()
+
+
+# Running.
+
+
+@situation("It is running", "RUNNING", says="it has been running since 20", cure="nothing to do")
+def running(at: Stage) -> Any:
+    sent = at.send()
+    at.take()
+    return sent
+
+
+@situation(
+    "Its lease is held by a worker that is frozen or dead", "RUNNING", "WORKER_SILENT",
+    says="does not report itself: it is dead, frozen or cut off",
+    cure="wait for the end of the lease; end the frozen process",
+)  # fmt: skip
+def frozen(at: Stage) -> Any:
+    sent = at.send()
+    at.take()
+    at.bus.advance(11)
+    return sent
+
+
+# Batches and processes.
+
+
+@situation(
+    "A batch is open: commands wait", "BATCH_OPEN",
+    says="2 of its 2 commands have not ended", cure="ask about one: `commandbus batch commands`",
+)  # fmt: skip
+def batch_open(at: Stage) -> Any:
+    requests = [SendRequest(at.domain, "ship") for _ in range(2)]
+    return at.bus.call(at.bus.bus.create_batch, requests).batch_id
+
+
+@situation(
+    "A batch is open: a command is parked", "BATCH_OPEN",
+    says="parked and wait for an operator", cure="retry, complete or cancel the parked command",
+)  # fmt: skip
+def batch_parked(at: Stage) -> Any:
+    batch = at.bus.call(at.bus.bus.create_batch, [SendRequest(at.domain, "ship")])
+    at.fail(PermanentCommandError("BROKEN"))
+    return batch.batch_id
+
+
+@situation(
+    "A process waits for a signal", "STEP",
+    says="waits for the signal 'approved'", cure="`commandbus process signal`, or wait for its timeout",
+)  # fmt: skip
+def signal(at: Stage) -> Any:
+    at.serve(processes=("approved",))
+    sagas = Sagas(at.bus, Approved)  # before the others, whose commands are in the same domain
+    process_id = sagas.start()
+    sagas.end("ask")
+    sagas.route()
+    return process_id
+
+
+@situation(
+    "A process has no router", "NO_ROUTER", "STEP",
+    says="no live router drives processes of type 'book_trip'",
+    cure="register the process in a worker, or run `commandbus process route`",
+)  # fmt: skip
+def no_router(at: Stage) -> Any:
+    return Sagas(at.bus, BookTrip).start()
+
+
+@situation(
+    "A process waits for its command", "STEP",
+    says="its step 'hotel' waits for command", cure="as for the command, which is named",
+)  # fmt: skip
+def process_step(at: Stage) -> Any:
+    at.serve(processes=("book_trip",))
+    return Sagas(at.bus, BookTrip).start()
+
+
+@situation(
+    "A chain waits for its first command", "NO_ROUTER", "STEP",
+    says="waits for command", cure="as for the command, which is named",
+)  # fmt: skip
+def chain(at: Stage) -> Any:
+    first, second = SendRequest(at.domain, "ship"), SendRequest(at.domain, "bill")
+    return at.bus.call(at.bus.bus.chain, first, second).process_id
+
+
+class SituationsSuite:
+    def test_why_is_right_in_every_situation(self, bus: Harness) -> None:
+        """Each in a domain of its own of one store, because an empty store takes longer than all."""
+        wrong: list[str] = []
+        for number, one in enumerate(TABLE):
+            if one.needs and not getattr(bus.capabilities, one.needs):
+                continue
+            wanted = one.stage(Stage(bus, f"place{number}"))
+            answer = bus.call(bus.bus.why, wanted)
+            codes = tuple(reason.code for reason in answer.reasons)
+            if codes != one.codes or one.says not in answer.summary:
+                wrong.append(f"{one.title}: {codes} {answer.summary!r}")
+        assert not wrong, "\n".join(wrong)
+
+
+def render() -> str:
+    """The table as the guide shows it."""
+    rows = [
+        f"| {one.title} | {', '.join(f'`{code}`' for code in one.codes)} | {one.cure} |"
+        for one in TABLE
+    ]
+    return "\n".join(("| situation | codes | what to do |", "|---|---|---|", *rows))
+
+
+def _marked(codes: tuple[str, ...]) -> str:
+    return ", ".join(f"`{code}`" for code in codes)

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.situations import SituationsSuite
+
+
+class TestSituations(SituationsSuite):
+    pass
