@@ -101,7 +101,23 @@ def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
     if facts.running:
         claimed_at, worker, attempt = facts.running
         add(AuditEventType.RECEIVED, claimed_at, {"attempt": attempt, "worker": worker})
-    return events
+    return _requests_in_their_runs(events)
+
+
+def _requests_in_their_runs(events: list[AuditEvent]) -> list[AuditEvent]:
+    """A request to cancel is written while the command runs, and the run when it has ended."""
+    asked = [event for event in events if event.event_type is AuditEventType.CANCEL_REQUESTED]
+    if not asked:
+        return events
+    others = [event for event in events if event.event_type is not AuditEventType.CANCEL_REQUESTED]
+    for request in asked:
+        runs = [
+            index
+            for index, event in enumerate(others)
+            if event.event_type is AuditEventType.RECEIVED and event.timestamp <= request.timestamp
+        ]
+        others.insert(runs[-1] + 1 if runs else 1, request)
+    return others
 
 
 def shown(details: dict[str, Any]) -> dict[str, Any]:
