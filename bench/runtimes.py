@@ -2,15 +2,19 @@
 
 A private server with durable settings; for each concurrency and handler, both runtimes drain a fresh
 database of the same commands, turn by turn, and the ratio of the medians is printed: 1.00 means that
-threads are as fast. `--profile threads` prints where that runtime spends its time instead.
+threads are as fast. Handlers do nothing (`noop`), make one system call (`call`, as handlers do that
+write somewhere: threads give up the interpreter in it), or wait so many milliseconds (`1ms`).
+`--profile threads` prints where that runtime spends its time instead.
 """
 
 import argparse
 import asyncio
 import cProfile
+import os
 import pstats
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -35,14 +39,34 @@ class Begun:
             self.at = time.perf_counter()
 
 
-async def drain_asyncio(url: str, count: int, concurrency: int, seconds: float) -> float:
+class Act:
+    """What a handler does: nothing, one system call, or a wait."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seconds = float(name.removesuffix("ms")) / 1000 if name.endswith("ms") else 0.0
+        self.file = tempfile.TemporaryFile() if name == "call" else None  # noqa: SIM115 - for all runs
+
+    def call(self) -> None:
+        if self.file is not None:
+            os.pwrite(self.file.fileno(), b"0123456789abcdef", 0)
+
+
+def acts(text: str) -> Act:
+    if text in ("noop", "call") or text.removesuffix("ms").isdecimal():
+        return Act(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is none of noop, call and 1ms")
+
+
+async def drain_asyncio(url: str, count: int, concurrency: int, act: Act) -> float:
     registry, begun = HandlerRegistry(), Begun()
 
     @registry.handler(DOMAIN, TYPE)
     async def work(command: Any, context: Any) -> None:
         begun.mark()
-        if seconds:
-            await asyncio.sleep(seconds)
+        act.call()
+        if act.seconds:
+            await asyncio.sleep(act.seconds)
 
     async with CommandBus(url) as bus:
         worker = Worker(bus, DOMAIN, registry, concurrency=concurrency)
@@ -56,14 +80,15 @@ async def drain_asyncio(url: str, count: int, concurrency: int, seconds: float) 
     return count / (ended - begun.at)
 
 
-def drain_threads(url: str, count: int, concurrency: int, seconds: float) -> float:
+def drain_threads(url: str, count: int, concurrency: int, act: Act) -> float:
     registry, begun = HandlerRegistry(), Begun()
 
     @registry.handler(DOMAIN, TYPE)
     def work(command: Any, context: Any) -> None:
         begun.mark()
-        if seconds:
-            time.sleep(seconds)
+        act.call()
+        if act.seconds:
+            time.sleep(act.seconds)
 
     with SyncCommandBus(url) as bus:
         worker = SyncWorker(bus, DOMAIN, registry, concurrency=concurrency)
@@ -87,23 +112,21 @@ def amount(commands: int, concurrency: int, seconds: float) -> int:
 
 def compare(fresh: Callable[[], str], options: argparse.Namespace) -> None:
     print(f"{'handler':<8}{'slots':>6}{'asyncio/s':>12}{'threads/s':>12}{'ratio':>8}", flush=True)
-    for seconds in (milliseconds / 1000 for milliseconds in options.milliseconds):
+    for act in options.handlers:
         for concurrency in options.slots:
-            count = amount(options.commands, concurrency, seconds)
+            count = amount(options.commands, concurrency, act.seconds)
             rates: dict[str, list[float]] = {"asyncio": [], "threads": []}
             for _ in range(options.repeat):
                 for runtime, found in rates.items():
                     url = fresh()
                     fill(url, count)
                     if runtime == "asyncio":
-                        found.append(asyncio.run(drain_asyncio(url, count, concurrency, seconds)))
+                        found.append(asyncio.run(drain_asyncio(url, count, concurrency, act)))
                     else:
-                        found.append(drain_threads(url, count, concurrency, seconds))
+                        found.append(drain_threads(url, count, concurrency, act))
             one, other = (statistics.median(rates[name]) for name in ("asyncio", "threads"))
-            name = f"{seconds * 1000:g} ms" if seconds else "no-op"
-            print(
-                f"{name:<8}{concurrency:>6}{one:>12,.0f}{other:>12,.0f}{other / one:>8.2f}", flush=True
-            )
+            figures = f"{one:>12,.0f}{other:>12,.0f}{other / one:>8.2f}"
+            print(f"{act.name:<8}{concurrency:>6}{figures}", flush=True)
 
 
 def profile(fresh: Callable[[], str], options: argparse.Namespace) -> None:
@@ -120,11 +143,12 @@ def profile(fresh: Callable[[], str], options: argparse.Namespace) -> None:
     threading.Thread.run = profiled  # type: ignore[method-assign, assignment]
     try:
         if options.profile == "threads":
-            drain_threads(url, options.commands, options.slots[-1], 0.0)
+            drain_threads(url, options.commands, options.slots[-1], options.handlers[0])
         else:
             main = cProfile.Profile()
             profiles.append(main)
-            main.runcall(asyncio.run, drain_asyncio(url, options.commands, options.slots[-1], 0.0))
+            draining = drain_asyncio(url, options.commands, options.slots[-1], options.handlers[0])
+            main.runcall(asyncio.run, draining)
     finally:
         threading.Thread.run = plain_run  # type: ignore[method-assign]
     total = pstats.Stats(profiles[0])
@@ -137,8 +161,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.runtimes", description=__doc__)
     parser.add_argument("--commands", type=int, default=30_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--slots", type=int, nargs="+", default=[4, 16, 64])
-    parser.add_argument("--milliseconds", type=float, nargs="+", default=[0, 5])
+    parser.add_argument("--slots", type=int, nargs="+", default=[4, 16, 100])
+    known = [Act(name) for name in ("noop", "call", "1ms")]
+    parser.add_argument("--handlers", type=acts, nargs="+", default=known)
     parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
     parser.add_argument("--profile", choices=["threads", "asyncio"])
     options = parser.parse_args()

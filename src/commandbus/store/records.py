@@ -100,11 +100,11 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
     def wanted(self, claimed: Sequence[Claimed]) -> int:
         """How many more may be claimed, after these; those that came along do not count."""
-        return self.limit - sum(not one.follows for one in claimed)
+        return self.limit + followers(claimed) - len(claimed)
 
     def spare(self, claimed: Sequence[Claimed]) -> int:
         """How many more may come along, after these."""
-        return self.followers - sum(one.follows for one in claimed)
+        return self.followers - followers(claimed)
 
     def suspects_beside(self, claimed: Sequence[Claimed]) -> SuspectLimit | None:
         """Which commands whose workers died may be taken, after these."""
@@ -146,6 +146,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     def follows(self) -> bool:
         """Whether it came along behind another of its group."""
         return self.chain not in (0, self.seq)
+
+
+def followers(claimed: Sequence[Claimed]) -> int:
+    """How many came along behind others of their groups."""
+    return sum(one.chain not in (0, one.seq) for one in claimed)
 
 
 class ClaimReply(msgspec.Struct, frozen=True):

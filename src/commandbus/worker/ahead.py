@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from commandbus.domain.priority import LABELS
 from commandbus.settings import WorkerSettings
-from commandbus.store.records import Claimed
+from commandbus.store.records import Claimed, followers
 
 SLOW_HANDLER = 0.01
 """Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
@@ -36,6 +36,6 @@ def prefetch(
 
 def share(claimed: Sequence[Claimed]) -> int:
     """After such a claim, which part of what is claimed ahead may be commands that hold up others."""
-    if 2 * sum(one.follows for one in claimed) > len(claimed):
+    if 2 * followers(claimed) > len(claimed):
         return CHAINED_SHARE
     return KEYED_SHARE if any(one.keyed for one in claimed) else 1

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from commandbus.errors import NotOpen
 from commandbus.settings import WorkerSettings
-from commandbus.store.records import Claimed, Settlement
+from commandbus.store.records import Claimed, Settlement, followers
 from commandbus.store.sessions import QUIET_SECONDS
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
@@ -74,8 +74,7 @@ class WorkerCore:
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
         self.concurrency = int(min(high, max(low, settings.concurrency)))
         self.poll_interval = settings.poll_interval
-        self._settings = settings
-        self._uniform = uniform
+        self._settings, self._uniform = settings, uniform
         self._take_timer_turn = take_timer_turn
         """Whether this worker of the process claims for a timer that expired at `due_at`."""
         self.held = 0
@@ -88,8 +87,7 @@ class WorkerCore:
         self.suspects = Suspects()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
-        self._taken, self._claiming = 0, False
-        self._may_wait = True
+        self._taken, self._claiming, self._may_wait = 0, False, True
         self.backlog = False
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
@@ -100,7 +98,7 @@ class WorkerCore:
         """As the last claim had commands that others may wait for, less is claimed ahead."""
         self._woken_meanwhile, self._due_meanwhile = False, inf
         self._look_at, self._look_source = -inf, "start"
-        self._claim_at = self._settle_at = self._sweep_at = -inf
+        self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
         self._settled_at = -inf  # when the last settle began
         self._swept = False  # the last claim put things in order, too
         self._hurried = False
@@ -112,7 +110,6 @@ class WorkerCore:
         self._progress_at = -inf
         self._held_up = False
         """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
-        self._held_up_until = -inf
         self.ending = Ending()
         self.until_idle = UntilIdle(until_idle)
 
@@ -321,7 +318,7 @@ class WorkerCore:
         self._claim_failures = 0
         metrics.claimed(event.took)
         metrics.rescued += reply.rescued
-        self.backlog = sum(one.chain in (0, one.seq) for one in reply.claimed) >= event.limit
+        self.backlog = len(reply.claimed) - followers(reply.claimed) >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
             self._share = share(reply.claimed)

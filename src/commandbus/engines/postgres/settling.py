@@ -56,12 +56,14 @@ class Settler(Part):
     ) -> list[list[Settlement]]:
         """One group per worker, in practice one; leases that this process does not know are left."""
         groups: dict[str, list[Settlement]] = {}
+        by_lease: dict[int, list[Settlement]] = {}
         for settlement in batch:
-            held = self._context.leases.get(settlement.lease_id)
-            if held is None:
-                unknown.append(settlement)
-            else:
-                groups.setdefault(held.worker, []).append(settlement)
+            group = by_lease.get(settlement.lease_id)
+            if group is None:
+                held = self._context.leases.get(settlement.lease_id)
+                group = unknown if held is None else groups.setdefault(held.worker, [])
+                by_lease[settlement.lease_id] = group
+            group.append(settlement)
         return list(groups.values())
 
     def _build(self, group: Sequence[Settlement], unknown: list[Settlement]) -> Prepared:

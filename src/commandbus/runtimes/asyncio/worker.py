@@ -241,7 +241,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         match effect:
             case Start(claimed):
                 self._ready.extend(claimed)
-                self._wake_slots(len(claimed))
+                self._wake_slots(1)
             case Settle(batch):
                 self.health_status.asked("settle")
                 self._spawn(self._settle(batch))
@@ -329,6 +329,11 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 idle.set_result(None)
                 count -= 1
 
+    def _wake_others(self) -> None:
+        """A slot waits or ends: others take what is ready. One that never waits works it off alone."""
+        if self._ready:
+            self._wake_slots(2)
+
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
         self._slots.discard(slot)
         self._interrupting.discard(slot)
@@ -348,6 +353,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 fair_until = time.perf_counter() + FAIR_SECONDS
             if len(self._slots) > self._core.concurrency:
                 self._slots.discard(slot)
+                self._wake_others()
                 return
             claimed = self._ready.popleft()
             turns = self._turns.count
@@ -361,8 +367,10 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                     if run.begin(handler.function, begun.command, begun.context):
                         settlement = self._execution.succeeded(begun, run.result, _since(began))
                     else:
+                        self._wake_others()
                         settlement = await self._execute(begun, slot, began, run)
                 else:
+                    self._wake_others()
                     settlement = await self._execute(begun, slot, began, self._invoke(begun))
                 if begun.context.completion is not None and settlement is not None:
                     settlement = await self._confirm(begun, settlement)
@@ -379,6 +387,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                     self._ready.extend(self._core.chains.ended((settlement,)))
             self._news.set()
             if slot.cancelling() or slot in self._interrupting or slot in self._canceling:
+                self._wake_others()
                 return  # a new task takes over, which no leftover of the cancellation can reach
             if self._turns.count != turns:
                 fair_until = time.perf_counter() + FAIR_SECONDS
