@@ -23,6 +23,7 @@ from tests.support.django_site import set_up_django
 set_up_django()
 
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from django.core.management import CommandError, call_command  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 from django.test import override_settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
@@ -286,3 +287,19 @@ def test_a_worker_of_the_site_carries_them_out(bus: SyncCommandBus) -> None:
     for result in results:
         result.refresh()
     assert [result.return_value for result in results] == [1, "Hello Ann"]
+
+
+def test_the_dashboard_of_a_backend_needs_accounts_to_answer_to_other_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Any] = []
+
+    async def serve(server: Any, listener: Any) -> None:
+        served.append(server.config.app)
+        listener.close()
+
+    monkeypatch.setattr("commandbus.interfaces.web.serving.serve", serve)
+    with pytest.raises(CommandError, match="accounts"):
+        call_command("commandbus_dashboard", host="0.0.0.0", port=0)
+    call_command("commandbus_dashboard", port=0)
+    assert len(served) == 1
