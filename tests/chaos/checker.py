@@ -43,6 +43,8 @@ NEEDED = {
 RECORDED = "Its worker process"
 """In the error of a crash that a flight recorder told of."""
 DEATHS_MIN = 3
+SHARED_MAX = 3.0
+"""Stays with more patience than this share the machine with the tests of a whole run."""
 LATE_SECONDS = 1.5
 """A send that commits after a later one of its priority was claimed has come too late for its place: on
 PostgreSQL others may go before it for about a second."""
@@ -173,7 +175,7 @@ def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
 def recorders_are_read(case: Case) -> Iterator[Violation]:
     """P23: of several deaths, not all wait for their leases although recorders are there. The short
     stays of every test run share the machine with other tests, and leave that out."""
-    if case.terms is not None and case.terms.redelivery > 1.0:
+    if case.terms is not None and case.terms.redelivery > SHARED_MAX:
         return
     victims = {fault["victim"] for fault in case.faults if fault["fault"] == "kill worker"}
     by_lease: dict[str, Final] = {}

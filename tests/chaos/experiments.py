@@ -39,6 +39,9 @@ from tests.support.pgbouncer import PROGRAM
 
 LANES = 2
 """Experiments at a time: most of each is waiting."""
+SHARED_SECONDS = 3.0
+"""P15 beside another experiment: both start processes all the while, which keeps two processors busy.
+Stays that have the machine alone judge it with its own number."""
 SECONDS = 60.0
 """How long the mixed stays last by default; what follows is for so many."""
 FUZZED = 100
@@ -96,10 +99,11 @@ class Size:
         return max(1, round(count * self.seconds / SECONDS))
 
     def stay(
-        self, place: str, share: float, *, title: str, offset: int = 0, **more: Any
+        self, place: str, share: float, *, title: str, offset: int = 0, alone: bool = False, **more: Any
     ) -> partial[Run | Trial]:
         """A stay; how much there must be at least is in proportion, too."""
-        more = {"load": self.load, "redelivery": self.redelivery} | more
+        redelivery = self.redelivery if alone else max(self.redelivery, SHARED_SECONDS)
+        more = {"load": self.load, "redelivery": redelivery} | more
         for name in {"faults_min", "commands_min"} & more.keys():
             more[name] = self.of(more[name])
         return partial(
@@ -186,7 +190,7 @@ def deep(size: Size, place: str) -> partial[Run | Trial]:
     so nothing else runs beside it."""
     backlog = size.of(BACKLOG_KILLED if place != "pgmq" else BACKLOG_KILLED // 2)
     return size.stay(
-        place, 0.5, title=f"deep, {place}", only={"kill worker": 1.0}, calm=3.0, workers=4,
+        place, 0.5, title=f"deep, {place}", alone=True, only={"kill worker": 1.0}, calm=3.0, workers=4,
         backlog=backlog, faults_min=8, **DEEP,
     )  # fmt: skip
 

@@ -199,7 +199,8 @@ def _meddled(case: Case, fleet: Fleet, claims: list[Member], died: float, began:
 
 def redelivery_is_prompt(case: Case) -> Iterator[Violation]:
     """P15: ≤ lease + 1 s at the 99th percentile after the death of a worker, in storms of kills, too.
-    The short stays of every test run share the machine with other tests, and have lease + 5 s."""
+    Stays beside another experiment have lease + 3 s; the short stays of every test run, which share the
+    machine with other tests, lease + 5 s."""
     if case.terms is None:
         return
     found = list(redeliveries(case, case.terms))
