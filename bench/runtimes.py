@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=["threads", "asyncio"])
     options = parser.parse_args()
     sys.setswitchinterval(options.switch_interval)
+    sys.dont_write_bytecode = False  # an installed program is compiled
     with PostgresServer.start(durable=True) as server:
         made: list[str] = []
 

@@ -37,7 +37,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **environment},
+            # An installed program is compiled; else what a worker imports late is compiled in a drain.
+            env={**os.environ, **environment, "PYTHONDONTWRITEBYTECODE": ""},
             start_new_session=True,  # so that what it starts ends with it
         )
         self.pid = self._process.pid
