@@ -46,7 +46,7 @@ class Isolated(Generic[T]):
             except StopIteration as done:
                 self.result = done.value
                 return True
-        except BaseException as error:
+        except BaseException as error:  # whatever a handler raises is raised where it is awaited
             self._raised = error
         return False
 
