@@ -119,3 +119,36 @@ def test_pages_meet_wcag_aa(page: Any, place: Served, theme: str) -> None:
         for found in axe.run(page, options=rules).response["violations"]:
             problems += [(path, found["id"], node["html"][:200]) for node in found["nodes"][:3]]
     assert problems == []
+
+
+def test_a_chart_tells_its_values_by_key_and_zooms_into_a_range(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/")
+    page.focus("svg[data-chart]")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert "completed" in page.inner_text(".chart-tip")
+    assert page.locator("svg[data-chart] .cursor[visibility=visible]").count() == 4
+    box = page.locator("svg[data-chart]").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.98, box["y"] + 60)
+    page.mouse.up()
+    page.wait_for_url("**/?from=*&to=*")
+    assert page.locator("svg[data-chart]").count() > 0
+    assert page.locator(".range summary[aria-current]").count() == 1
+
+
+def test_rows_are_chosen_with_shift_and_all_at_once(page: Any, place: Served) -> None:
+    page.goto(f"{place.url}/troubleshooting?limit=6")
+    boxes = page.locator("input[name=command_ids]")
+    assert not page.locator(".acts-bar").is_visible()
+    boxes.nth(1).click()
+    boxes.nth(4).click(modifiers=["Shift"])
+    assert page.inner_text(".chosen-count") == "4 chosen"
+    page.check(".choose-all")
+    assert page.inner_text(".chosen-count") == "6 chosen"
+    page.check("[name=everything]")
+    parked = page.inner_text(".chosen-count").split()[1]
+    page.click(".acts-bar >> text=Retry")
+    page.wait_for_url("**/commands/retry?everything=on")
+    assert f"Retry {parked} commands" in page.inner_text("h1")

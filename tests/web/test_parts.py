@@ -116,7 +116,7 @@ def test_a_chart_has_axes_values_and_a_table() -> None:
     assert "a &lt;b&gt;" in drawn
     assert str(drawn).count("<tr>") == 4, "a head, and what is known"
     nothing = charts.Series("s", "completed", [None] * 5)
-    assert "collecting" in charts.line_chart("empty", WINDOW, [nothing])
+    assert "no figures" in charts.line_chart("empty", WINDOW, [nothing])
 
 
 @pytest.mark.parametrize(

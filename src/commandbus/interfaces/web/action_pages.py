@@ -18,8 +18,8 @@ from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, acti
 from commandbus.interfaces.cli.text import as_json
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.bodies import entered
+from commandbus.interfaces.web.bulk import Bulk, new_bulk
 from commandbus.interfaces.web.identity import Account
-from commandbus.interfaces.web.jobs import Job, new_job
 from commandbus.interfaces.web.views import segment
 
 Content = tuple[str, dict[str, Any]]
@@ -116,15 +116,15 @@ def everything(many: Many, query: dict[str, str]) -> dict[str, Any]:
     return {"everything": True} if many.everything and query.get("everything") == "on" else {}
 
 
-def job_of(content: dict[str, Any], given: dict[str, Any], who: Account) -> Job:
-    """The job that the form of a preview begins."""
+def bulk_of(content: dict[str, Any], given: dict[str, Any], who: Account) -> Bulk:
+    """The bulk action that the form of a preview begins."""
     action, ids = content["action"], content["ids"]
     conditions = {"Filter" if name == "Q" else name: text for name, text in content["chosen"].items()}
     if ids:
         conditions["Chosen"] = f"{len(ids):,} commands"
     again = "" if ids else f"{action.list_path}?{urlencode(content['hidden'])}"
     title, matched = action.verb.capitalize(), content["report"].matched
-    return new_job(title, conditions, again, who.name, given["reason"], matched)
+    return new_bulk(title, conditions, again, who.name, given["reason"], matched)
 
 
 def offered(subject: Subject, states: set[str]) -> list[Action]:

@@ -19,8 +19,8 @@ from commandbus.interfaces.actions.carrying import (
 from commandbus.interfaces.actions.model import Action, Given, Kind
 from commandbus.interfaces.redaction import Redaction, without_masks
 from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web.bulk import Bulk, Bulks, Progress
 from commandbus.interfaces.web.identity import Account
-from commandbus.interfaces.web.jobs import Job, Jobs, Progress
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.reads import Reads
 from commandbus.interfaces.web.saved import Views
@@ -29,8 +29,8 @@ from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow
 
 MANY = 1_000
 """So many commands at a time through the API, if nothing else is said."""
-JOB_SECONDS = 1.0
-"""How long a form waits for a job before it shows its page."""
+BULK_SECONDS = 1.0
+"""How long a form waits for a bulk action before it shows its page."""
 
 
 class Desk(Reads):
@@ -40,7 +40,7 @@ class Desk(Reads):
 
     def __init__(self, stores: Stores, redaction: Redaction) -> None:
         super().__init__(stores, redaction)
-        self.jobs = Jobs(stores)
+        self.bulks = Bulks(stores)
         self.views = Views(stores)
 
     async def act(self, action: Action, given: Given, who: Account) -> tuple[Any, str]:
@@ -74,17 +74,17 @@ class Desk(Reads):
         call = call_of_many(action, given, preview=preview, is_secret=self.redaction.is_secret, **more)
         return await self._run(call, who)
 
-    async def begin_job(self, action: Action, given: Given, who: Account, job: Job) -> Job:
-        """Carry an action out on all commands that match, in the background. Returns the job after a
-        moment, in which a small one ends."""
+    async def begin_bulk(self, action: Action, given: Given, who: Account, bulk: Bulk) -> Bulk:
+        """Carry an action out on all commands that match, in the background. Returns the bulk action
+        after a moment, in which a small one ends."""
         call_of_many(action, dict(given), is_secret=self.redaction.is_secret)  # raises before it begins
 
         async def work(progress: Progress) -> Any:
             return await self.act_on_many(action, given | {"progress": progress}, who)
 
-        task = await self.jobs.start(job, work)
-        await asyncio.wait([task], timeout=JOB_SECONDS)
-        return task.result() if task.done() else job
+        task = await self.bulks.start(bulk, work)
+        await asyncio.wait([task], timeout=BULK_SECONDS)
+        return task.result() if task.done() else bulk
 
     async def _run(self, call: Any, who: Account) -> Any:
         bus = await self.stores.acting()

@@ -75,7 +75,7 @@ def line_chart(
     """A chart of lines over a window of time; each series has a value for each bucket."""
     known = [value for line in series for value in line.values if value is not None]
     if not known:
-        return _empty(title)
+        return _empty(title, "collecting figures …" if window.span else "no figures of this time")
     top, ticks = _scale(max(known), form)
 
     def x(seconds: float) -> float:
@@ -127,11 +127,11 @@ def bar(parts: Sequence[tuple[str, float]], title: str) -> Markup:
     ).format(title, title, drawn)
 
 
-def _empty(title: str) -> Markup:
+def _empty(title: str, text: str) -> Markup:
     return Markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="chart">'
-        '<text x="{}" y="{}" class="nothing">collecting figures …</text></svg>'
-    ).format(WIDTH, HEIGHT, f"{title}: no figures yet", WIDTH // 2, HEIGHT // 2)
+        '<text x="{}" y="{}" class="nothing">{}</text></svg>'
+    ).format(WIDTH, HEIGHT, f"{title}: {text}", WIDTH // 2, HEIGHT // 2, text)
 
 
 def _scale(highest: float, form: Format) -> tuple[float, list[float]]:

@@ -17,7 +17,7 @@ from commandbus.interfaces.actions.model import Action
 from commandbus.interfaces.actions.table import ACTIONS
 from commandbus.interfaces.cli.text import parse_duration, plural
 from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.action_pages import everything, job_of, keys_of
+from commandbus.interfaces.web.action_pages import bulk_of, everything, keys_of
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.bodies import document, entered
@@ -48,7 +48,7 @@ class Forms:
     def routes(self) -> list[Route]:
         acts: list[tuple[str, Act]] = [
             ("/send", self.send),
-            ("/jobs/{job_id}/stop", self.stop_job),
+            ("/bulk/{bulk_id}/stop", self.stop_bulk),
             ("/views/save", self.save_view),
             ("/views/delete", self.delete_view),
         ]
@@ -113,24 +113,26 @@ class Forms:
                 if not given.get("reason"):
                     raise InvalidArgumentError("Give a reason: the audit of every command keeps it.")
                 content = await self._pages.actions.preview(action, form, who)
-                job = await self._desk.begin_job(action, given, who, job_of(content, given, who))
+                bulk = await self._desk.begin_bulk(action, given, who, bulk_of(content, given, who))
             except CommandBusError as error:
                 content = await self._pages.actions.preview(action, form, who, str(error))
                 return self._pages.render(request, "many.html", content, who, status_of(error))
-            if job.state != "done":
-                return self._pages.redirect(request, f"/jobs/{job.job_id}", "")
+            if bulk.state != "done":
+                return self._pages.redirect(request, f"/bulk/{bulk.bulk_id}", "")
             past = action.done if isinstance(action.done, str) else many.done
-            told = f"{plural(job.done, 'command')} {past}."
-            if job.refused:
-                told += f" {plural(job.refused, 'command')} had changed meanwhile."
+            told = f"{plural(bulk.done, 'command')} {past}."
+            if bulk.refused:
+                told += f" {plural(bulk.refused, 'command')} had changed meanwhile."
             page = "/troubleshooting" if many.everything else "/commands"
             return self._pages.redirect(request, page, told)
 
         return act
 
-    async def stop_job(self, request: Request, form: Form, who: Account) -> Response:
-        job = await self._desk.jobs.stop(request.path_params["job_id"])
-        return self._pages.redirect(request, f"/jobs/{job.job_id}", "The job is asked to stop.")
+    async def stop_bulk(self, request: Request, form: Form, who: Account) -> Response:
+        bulk = await self._desk.bulks.stop(request.path_params["bulk_id"])
+        return self._pages.redirect(
+            request, f"/bulk/{bulk.bulk_id}", "The bulk action is asked to stop."
+        )
 
     async def save_view(self, request: Request, form: Form, who: Account) -> Response:
         name, query = form.get("name", "").strip(), form.get("q", "").strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, unquote
@@ -14,15 +14,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commandbus.domain.audit import AuditEventType
-from commandbus.domain.batch import BatchRecord
 from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.payload import Unreadable
-from commandbus.domain.presence import WorkerInfo
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions import table
-from commandbus.interfaces.actions.model import Kind, Param
-from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web import values as v
@@ -36,6 +32,7 @@ from commandbus.interfaces.web.action_pages import (
 )
 from commandbus.interfaces.web.actions import Desk
 from commandbus.interfaces.web.auth import Authenticator
+from commandbus.interfaces.web.chart_pages import batch_bar, chosen_window, draw, marks_of
 from commandbus.interfaces.web.drawings import draw_process
 from commandbus.interfaces.web.forgery import COOKIE, FormTokens
 from commandbus.interfaces.web.gate import admit
@@ -45,17 +42,17 @@ from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
 from commandbus.interfaces.web.timelines import draw_timeline
 from commandbus.interfaces.web.views import Links, environment
-from commandbus.interfaces.web.windows import SPANS, Point, Window, window_of
+from commandbus.interfaces.web.windows import SPANS, Point
 from commandbus.settings import VERSION
 
 NOTICE = "commandbus_notice"
 PARKED_SECONDS = 60.0
 """How old the number beside the menu may be when a page is asked for; a live page refreshes it."""
 
-DEPLOY = timedelta(minutes=1)
+ROWS = 30
+"""Rows of a list with long entries: some ten screens of a phone."""
 RECENT = timedelta(minutes=10)
-"""Jobs of so long ago are listed beside what is parked."""
-MOMENT = Param("moment", "A moment.", Kind.MOMENT)
+"""Bulk actions of so long ago are listed beside what is parked."""
 PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
 
 MENU = (
@@ -92,7 +89,7 @@ class Pages:
             "/commands": self.commands,
             "/commands/{domain}/{command_id}": self.command,
             "/troubleshooting": self.troubleshooting,
-            "/jobs/{job_id}": self.job,
+            "/bulk/{bulk_id}": self.bulk,
             "/batches": self.batches,
             "/batches/{batch_id}": self.batch,
             "/processes": self.processes,
@@ -188,7 +185,7 @@ class Pages:
         return response
 
     async def overview(self, request: Request, who: Account) -> Content:
-        window = _window(request)
+        window = chosen_window(request)
         overview = await self.desk.overview()
         points = await self.desk.figures.points(window)
         workers = (await self.desk.workers()).workers
@@ -214,7 +211,7 @@ class Pages:
         return "domains.html", {"domains": shown.domains, "left_out": shown.left_out, "acts": named}
 
     async def domain(self, request: Request, who: Account) -> Content:
-        name, window = request.path_params["domain"], _window(request)
+        name, window = request.path_params["domain"], chosen_window(request)
         detail = await self.desk.domain(name)
         points = await self.desk.figures.points(window, name)
         workers = (await self.desk.workers()).workers
@@ -263,25 +260,25 @@ class Pages:
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
-        query, now = _query(request, v.TroubleQuery), datetime.now(UTC)
+        query, now = _query(request, v.TroubleQuery, ROWS), datetime.now(UTC)
         return "troubleshooting.html", {
             "query": query,
             "groups": await self.desk.groups(query),
             "page": await self.desk.troubleshooting(query),
             "domains": sorted(await self.desk.figures.now()),
             "of_many": [a for a in table.ACTIONS if a.many and a.many.everything],
-            "jobs": [job for job in await self.desk.jobs.list() if now - job.saved_at < RECENT][:3],
+            "bulks": [b for b in await self.desk.bulks.list() if now - b.saved_at < RECENT][:3],
             "now": now,
         }
 
-    async def job(self, request: Request, who: Account) -> Content:
-        job, now = await self.desk.jobs.get(request.path_params["job_id"]), datetime.now(UTC)
-        ended = job.done + job.refused
-        per_command = (now - job.began_at).total_seconds() / ended if ended else 0.0
-        return "job.html", {
-            "job": job,
-            "state": job.state_at(now),
-            "left": per_command * (job.matched - ended),
+    async def bulk(self, request: Request, who: Account) -> Content:
+        bulk, now = await self.desk.bulks.get(request.path_params["bulk_id"]), datetime.now(UTC)
+        ended = bulk.done + bulk.refused
+        per_command = (now - bulk.began_at).total_seconds() / ended if ended else 0.0
+        return "bulk.html", {
+            "bulk": bulk,
+            "state": bulk.state_at(now),
+            "left": per_command * (bulk.matched - ended),
         }
 
     async def batches(self, request: Request, who: Account) -> Content:
@@ -363,10 +360,10 @@ class Pages:
             "view": view,
             "kinds": list(AuditEventType),
             "domains": sorted(await self.desk.figures.now()),
-            "query": _query(request, v.AuditQuery),
+            "query": _query(request, v.AuditQuery, ROWS),
         }
         if view == "actions":
-            content["page"] = await self.desk.actions(_query(request, v.ActionsQuery))
+            content["page"] = await self.desk.actions(_query(request, v.ActionsQuery, ROWS))
         else:
             content["page"] = await self.desk.audit(content["query"])
         return "audit.html", content
@@ -399,74 +396,6 @@ class Pages:
         }
 
 
-def draw(
-    window: Window, points: list[Point | None], marks: Sequence[charts.Mark] = ()
-) -> list[tuple[str, list[charts.Series], Any]]:
-    """The charts of a page: name, lines for the legend, drawing."""
-
-    def line(name: str, kind: str, field: str) -> charts.Series:
-        return charts.Series(name, kind, [getattr(point, field) if point else None for point in points])
-
-    drawn = {
-        "Throughput per second": (
-            charts.plain,
-            [line("completed", "completed", "done"), line("failed or parked", "failed", "failed")],
-        ),
-        "Waiting and running": (
-            charts.count,
-            [
-                line("waiting", "pending", "waiting"),
-                line("running", "running", "running"),
-                line("parked", "parked", "parked"),
-            ],
-        ),
-        "Oldest waiting": (charts.seconds, [line("oldest", "parked", "oldest")]),
-        "Latency": (
-            charts.seconds,
-            [
-                line("run, median", "running", "run_p50"),
-                line("run, 95 %", "pending", "run_p95"),
-                line("wait, 95 %", "parked", "wait_p95"),
-            ],
-        ),
-    }
-    return [
-        (name, lines, charts.line_chart(name, window, lines, form, marks))
-        for name, (form, lines) in drawn.items()
-    ]
-
-
-def marks_of(workers: Sequence[WorkerInfo]) -> list[charts.Mark]:
-    """When workers that are there were started, as by a deploy: those within a minute together."""
-    found: list[list[WorkerInfo]] = []
-    for worker in sorted(workers, key=lambda one: one.started_at):
-        if found and worker.started_at - found[-1][0].started_at < DEPLOY:
-            found[-1].append(worker)
-        else:
-            found.append([worker])
-    return [
-        charts.Mark(
-            group[0].started_at,
-            f"{plural(len(group), 'worker')} started, version "
-            + ", ".join(sorted({worker.version for worker in group})),
-        )
-        for group in found
-    ]
-
-
-def batch_bar(batch: BatchRecord) -> Any:
-    total = batch.total or 1
-    return charts.bar(
-        [
-            ("completed", batch.completed / total),
-            ("failed", batch.failed / total),
-            ("canceled", batch.canceled / total),
-            ("parked", batch.in_troubleshooting / total),
-        ],
-        f"{batch.progress:.0%} of {batch.total:,} ended",
-    )
-
-
 def _set_cookie(
     request: Request, response: Response, name: str, value: str, seconds: int | None = None
 ) -> None:
@@ -497,16 +426,11 @@ def _totals(overview: v.Overview, points: list[Point | None]) -> dict[str, Any]:
     }
 
 
-def _window(request: Request) -> Window:
-    """The range of the charts: `span`, or `from` and `to`. Raises InvalidArgumentError."""
-    query = request.query_params
-    moments = [MOMENT.parse(query[name], name) if query.get(name) else None for name in ("from", "to")]
-    return window_of(datetime.now(UTC), query.get("span", ""), *moments)
-
-
-def _query(request: Request, kind: Any) -> Any:
+def _query(request: Request, kind: Any, limit: int | None = None) -> Any:
     """The query as its type; an empty field of a form means that it was not given."""
     given = {key: value for key, value in request.query_params.items() if value != ""}
+    if limit is not None:
+        given.setdefault("limit", str(limit))
     return msgspec.convert(given, kind, strict=False)
 
 

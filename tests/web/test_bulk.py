@@ -1,4 +1,4 @@
-"""Actions on many commands as jobs: they go on in the background, can be followed and stopped."""
+"""Bulk actions: they go on in the background, and can be followed and stopped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from commandbus import CommandBus, SendRequest
 from commandbus.errors import InvalidOperationError
-from commandbus.interfaces.web import actions, jobs
-from commandbus.interfaces.web.jobs import Jobs, Progress, new_job
+from commandbus.interfaces.web import actions
+from commandbus.interfaces.web import bulk as module
+from commandbus.interfaces.web.bulk import Bulks, Progress, new_bulk
 from commandbus.interfaces.web.stores import Stores
 from commandbus.operations.redrive import BulkReport
 from tests.web import scene
@@ -22,10 +23,10 @@ from tests.web.visitor import visitor
 PARKED = 1_100
 
 
-async def test_all_that_match_are_retried_in_one_job_that_the_audit_names(
+async def test_all_that_match_are_retried_in_one_bulk_action_that_the_audit_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(actions, "JOB_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "BULK_SECONDS", 0.0)
     store = f"sqlite:///{tmp_path}/bus.db?synchronous=off"
     async with CommandBus(store) as bus, visitor(bus) as client:
         await bus.send_many(
@@ -40,7 +41,7 @@ async def test_all_that_match_are_retried_in_one_job_that_the_audit_names(
         form = {"form_token": token, "everything": "on", "reason": "the map was mended"}
         answer = await client.post("/commands/retry", data=form)
         place = answer.headers["location"]
-        assert place.startswith("/jobs/")
+        assert place.startswith("/bulk/")
         while 'data-poll="1000"' in (shown := (await client.get(place)).text):
             await asyncio.sleep(0)
         assert f"{PARKED:,} of {PARKED:,}" in shown
@@ -52,12 +53,12 @@ async def test_all_that_match_are_retried_in_one_job_that_the_audit_names(
         assert place in (await client.get("/troubleshooting")).text, "it is listed for a while"
 
 
-async def test_a_job_is_stopped_from_another_process_of_the_dashboard(
+async def test_a_bulk_action_is_stopped_from_another_process_of_the_dashboard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "SAVE_SECONDS", 0.001)
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0.001)
     async with CommandBus("memory://") as bus:
-        mine, other = Jobs(Stores(bus)), Jobs(Stores(bus))
+        mine, other = Bulks(Stores(bus)), Bulks(Stores(bus))
 
         async def work(progress: Progress) -> Any:
             done = 0
@@ -66,26 +67,26 @@ async def test_a_job_is_stopped_from_another_process_of_the_dashboard(
                 await asyncio.sleep(0)
             return BulkReport(500, done, 0, stopped=True)
 
-        job = new_job("Retry", {"Domain": "orders"}, "", "ana", "a test", 500)
-        task = await mine.start(job, work)
-        assert (await other.get(job.job_id)).state == "running"
-        await other.stop(job.job_id)
+        bulk = new_bulk("Retry", {"Domain": "orders"}, "", "ana", "a test", 500)
+        task = await mine.start(bulk, work)
+        assert (await other.get(bulk.bulk_id)).state == "running"
+        await other.stop(bulk.bulk_id)
         ended = await task
         assert (ended.state, ended.is_stopping) == ("stopped", True)
         with pytest.raises(InvalidOperationError, match="ended already"):
-            await other.stop(job.job_id)
-        assert [one.job_id for one in await other.list()] == [job.job_id]
+            await other.stop(bulk.bulk_id)
+        assert [one.bulk_id for one in await other.list()] == [bulk.bulk_id]
 
 
-def test_a_job_whose_process_is_gone_is_interrupted() -> None:
-    job = new_job("Retry", {}, "", "ana", "a test", 500)
+def test_a_bulk_action_whose_process_is_gone_is_interrupted() -> None:
+    bulk = new_bulk("Retry", {}, "", "ana", "a test", 500)
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert job.state_at(datetime.now(UTC)) == "running"
-    assert job.state_at(later) == "interrupted"
-    assert msgspec.structs.replace(job, state="done").state_at(later) == "done"
+    assert bulk.state_at(datetime.now(UTC)) == "running"
+    assert bulk.state_at(later) == "interrupted"
+    assert msgspec.structs.replace(bulk, state="done").state_at(later) == "done"
 
 
-async def test_a_job_that_cannot_be_begun_keeps_the_form() -> None:
+async def test_a_bulk_action_that_cannot_be_begun_keeps_the_form() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         await scene.fill(bus, parked=2)
         token = (
@@ -98,4 +99,4 @@ async def test_a_job_that_cannot_be_begun_keeps_the_form() -> None:
         )
         assert refused.status_code == 422
         assert 'value="{"' in refused.text
-        assert (await client.get("/jobs/nope")).status_code == 404
+        assert (await client.get("/bulk/nope")).status_code == 404
