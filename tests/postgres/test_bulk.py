@@ -12,6 +12,7 @@ from commandbus import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.engines.postgres import sending
 from commandbus.errors import DuplicateCommandError
+from commandbus.operations import commands
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import postgres_configuration
 
@@ -27,6 +28,7 @@ def bus() -> Iterator[SyncCommandBus]:
 @pytest.fixture
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "CHUNK", 300)
+    monkeypatch.setattr(commands, "BLOCK", 300)
 
 
 @pytest.mark.usefixtures("_small_chunks")
@@ -45,6 +47,24 @@ def test_a_command_refused_in_the_last_chunk_undoes_the_first(bus: SyncCommandBu
     with pytest.raises(DuplicateCommandError, match=str(known)):
         bus.send_many(SendRequest("orders", "ship", command_id=one) for one in [*ids, known])
     assert bus.stats("orders").ready == 1
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_an_iterator_that_fails_in_the_last_block_undoes_the_first(bus: SyncCommandBus) -> None:
+    seen: list[int] = []
+
+    def requests() -> Iterator[SendRequest]:
+        for n in range(700):
+            yield SendRequest("orders", "ship", n)
+        with psycopg.connect(bus.url) as connection:
+            # What was written is not visible to others; what this send holds keeps no one waiting.
+            seen.append(len(connection.execute("select 1 from commandbus.command").fetchall()))
+        assert bus.send("other", "ship").duplicate is False
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        bus.send_many(requests())
+    assert (seen, bus.stats("orders").ready, bus.stats("other").ready) == ([0], 0, 1)
 
 
 @pytest.mark.usefixtures("_small_chunks")

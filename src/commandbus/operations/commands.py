@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
@@ -34,7 +35,6 @@ from commandbus.domain.page import Page
 from commandbus.domain.priority import as_priority
 from commandbus.domain.reply import reply_outcome
 from commandbus.domain.retry import RETRY_HEADER, check_max_attempts, header_of
-from commandbus.domain.unique import Unique
 from commandbus.errors import (
     CommandNotFoundError,
     InvalidArgumentError,
@@ -42,6 +42,7 @@ from commandbus.errors import (
     RateLimited,
 )
 from commandbus.operations.actions import record_action
+from commandbus.operations.extras import Extras
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
@@ -52,7 +53,12 @@ from commandbus.store.records import Capacity, CommandFilter, Inserted, NewComma
 from commandbus.store.replies import reply_command
 
 R = TypeVar("R")
+Cause = Command[Any] | None
 LIMIT_MAX = 1_000
+BLOCK = 10_000
+"""So many requests of an iterator are read at a time, where the store can send some before others."""
+BLOCK_SECONDS = 5.0
+"""An iterator that takes longer is read to its end first: a transaction must not stay open idle."""
 _PATH = re.compile(r"[\w-]{1,100}(\.[\w-]{1,100}){0,9}\Z")
 
 
@@ -91,24 +97,67 @@ def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendR
     """Send any number of commands, to any domains: all of them or, on any error, none.
 
     Results come in the order of the requests. Each domain is woken once, or once for every so many
-    thousand commands. The requests of an iterator are not kept, so a million of them may come.
+    thousand commands. The requests of an iterator are not kept, so a million of them may come. On
+    PostgreSQL the iterator is read while the transaction is open, 10,000 requests at a time, unless the
+    first 10,000 took longer than 5 seconds.
     """
-    commands: list[NewCommand] = []
-    special: dict[int, SendRequest] = {}
-    contracts: list[CommandType[..., R] | None] = []
-    cause = running.get()
-    for request in as_items(requests, "requests"):
-        commands.append(encode_request(scope, request, cause))
-        contracts.append(request.contract if isinstance(request, TypedRequest) else None)
-        if request.unique is not None or request.sender is not None:
-            special[len(commands) - 1] = request
-    if special:
-        insert = _insert_special(scope, commands, contracts, Extras.of(special, len(commands)))
-    else:
-        insert = _insert(scope, commands, contracts)
-    if any(command.batch_id is not None for command in commands):
-        insert = join_batches(scope, commands, insert)
-    return insert if scope.actor is None else _record_send(scope, commands, insert)
+    cause, began = running.get(), scope.clock()
+    items = as_items(requests, "requests")
+    source = iter(items)
+    streamed = scope.store.capabilities.streamed_sends and not isinstance(items, Sized)
+    block: _Block[R] = _Block([], [], {})
+    block.read(scope, islice(source, BLOCK) if streamed else source, cause)
+    if streamed and len(block.commands) == BLOCK:
+        quick = scope.clock() - began < BLOCK_SECONDS * SECOND
+        if quick and scope.actor is None and block.is_simple():
+            return _insert_blocks(scope, block, source, cause)
+        block.read(scope, source, cause)
+    insert = block.insert(scope)
+    return insert if scope.actor is None else _record_send(scope, block.commands, insert)
+
+
+class _Block(NamedTuple, Generic[R]):
+    """Requests of a bulk send, checked and encoded."""
+
+    commands: list[NewCommand]
+    contracts: list[CommandType[..., R] | None]
+    special: dict[int, SendRequest]
+    """Those with a sender, or more to say about their unique key, by position."""
+
+    def read(self, scope: Scope, requests: Iterable[SendRequest[R]], cause: Cause) -> None:
+        for request in requests:
+            self.commands.append(encode_request(scope, request, cause))
+            self.contracts.append(request.contract if isinstance(request, TypedRequest) else None)
+            if request.unique is not None or request.sender is not None:
+                self.special[len(self.commands) - 1] = request
+
+    def is_simple(self) -> bool:
+        """No command needs to be seen together with those of other blocks."""
+        apart = (c.unique_key is None and c.batch_id is None for c in self.commands)
+        return not self.special and all(apart)
+
+    def insert(self, scope: Scope) -> Op[list[SendResult[R]]]:
+        commands, contracts = self.commands, self.contracts
+        if self.special:
+            extras = Extras.of(self.special, len(commands))
+            insert = _insert_special(scope, commands, contracts, extras)
+        else:
+            insert = _insert(scope, commands, contracts)
+        if any(command.batch_id is not None for command in commands):
+            return join_batches(scope, commands, insert)
+        return insert
+
+
+def _insert_blocks(
+    scope: Scope, block: _Block[R], source: Iterator[SendRequest[R]], cause: Cause
+) -> Op[list[SendResult[R]]]:
+    """In one transaction, of which this process holds one block at a time."""
+    results: list[SendResult[R]] = []
+    while block.commands:
+        results += yield from block.insert(scope)
+        block = _Block([], [], {})
+        block.read(scope, islice(source, BLOCK), cause)
+    return results
 
 
 def _record_send(
@@ -124,29 +173,6 @@ def _record_send(
         domains = ", ".join(sorted({command.domain for command in new}))
         yield from record_action(scope, "send", f"{len(new)} commands to {domains}")
     return results
-
-
-class Extras(msgspec.Struct, frozen=True):
-    """What few sends have, and all sends are spared."""
-
-    uniques: list[Unique | None] = []
-    senders: dict[tuple[str, str], int] = {}
-    """How many commands each sender sends to a domain."""
-
-    @classmethod
-    def of(cls, requests: Mapping[int, SendRequest], count: int) -> Extras:
-        """Of those among `count` requests that have any, by position."""
-        senders: dict[tuple[str, str], int] = {}
-        uniques: list[Unique | None] = [None] * count
-        for position, request in requests.items():
-            if request.sender is not None:
-                key = (request.domain, as_text(request.sender, "sender"))
-                senders[key] = senders.get(key, 0) + 1
-            if request.unique is not None:
-                if not isinstance(request.unique, Unique):
-                    raise InvalidArgumentError(f"unique must be a Unique(…), not {request.unique!r}.")
-                uniques[position] = request.unique.checked(request.unique_key)
-        return cls(uniques if any(uniques) else [], senders)
 
 
 def _insert_special(
@@ -210,7 +236,7 @@ def _first(op: Op[list[SendResult[R]]]) -> Op[SendResult[R]]:
     return (yield from op)[0]
 
 
-def encode_request(scope: Scope, request: SendRequest, cause: Command[Any] | None = None) -> NewCommand:
+def encode_request(scope: Scope, request: SendRequest, cause: Cause = None) -> NewCommand:
     """Check a request at the door and turn it into what the store keeps. It continues the flow and
     the trace of its cause, unless it names others."""
     if not isinstance(request, SendRequest):

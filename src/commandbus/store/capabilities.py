@@ -24,3 +24,5 @@ class Capabilities(msgspec.Struct, frozen=True):
     """All processes of the store are on one machine: its list of processes says which of them live."""
     handler_transactions: bool = False
     """A handler may be transactional: its effects and its outcome commit together."""
+    streamed_sends: bool = False
+    """Requests of a bulk send may be read while it is under way: other sessions do not wait for it."""

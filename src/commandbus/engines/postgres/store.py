@@ -62,6 +62,7 @@ class PostgresStore:
         caller_transactions=True,
         needs_migration=True,
         handler_transactions=True,
+        streamed_sends=True,
     )
 
     def __init__(
