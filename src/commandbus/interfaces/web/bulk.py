@@ -1,7 +1,7 @@
 """Bulk actions: actions on many commands that go on while the operator looks elsewhere.
 
 A bulk action is a document in the store, so that every process of a dashboard shows it and can stop it.
-The process that began it carries it out, one command per transaction, and writes about once a second how
+The process that began it carries it out, one command per transaction, and writes each second how
 far it is. Each command has the action in its own trail; the bulk action is in the list of actions.
 """
 
