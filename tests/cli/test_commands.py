@@ -376,3 +376,13 @@ def test_a_probe_answers_in_time_although_the_store_does_not(
     assert "did not answer within 10 ms" in cli("health", "--timeout", "10ms", code=4).err
     monkeypatch.undo()
     done.set()
+
+
+def test_a_list_has_the_columns_and_the_time_that_were_asked_for(cli: Cli, bus: SyncCommandBus) -> None:
+    bus.send("shop", "Buy")
+    ran = cli("list", "--columns", "status,domain", "--since", "1h")
+    assert ran.out == "status\tdomain\nPENDING\tshop\n"
+    assert cli("list", "--until", "1h").rows == []
+    assert cli("list", "--since", "2999-01-01T00:00Z").rows == []
+    assert "There is no column 'colour'" in cli("list", "--columns", "colour", code=2).err
+    assert "--since must be a time ago" in cli("list", "--since", "soon", code=2).err

@@ -26,7 +26,7 @@ from commandbus.interfaces.actions.carrying import (
     sentence_of,
 )
 from commandbus.interfaces.actions.model import Action, Given, Kind, Param
-from commandbus.interfaces.cli import commands, options, output, subjects, target, text
+from commandbus.interfaces.cli import commands, completing, options, output, subjects, target, text
 from commandbus.interfaces.cli.apps import load_registry
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.stopping import stopping
@@ -72,7 +72,9 @@ def _parameters(action: Action) -> Any:
     if last is not None:
         metavar = last.metavar or last.name.upper()
         if not takes_ids(action):
-            yield _made(last.name, str, typer.Argument(metavar=metavar, help=last.help))
+            offered = {"domain": completing.domains, "name": completing.schedules}.get(last.name)
+            shown = typer.Argument(metavar=metavar, help=last.help, autocompletion=offered)
+            yield _made(last.name, str, shown)
         elif action.many is None:
             yield _made(last.name, list[str], typer.Argument(metavar=f"{metavar}...", help=last.help))
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import finding, options, output, target, text
+from commandbus.interfaces.cli import completing, finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
@@ -47,7 +48,22 @@ def list_(
     command_type: options.Type = None,
     status: Annotated[
         str | None,
-        typer.Option("--status", "-s", help="pending, running, completed, failed, canceled or parked."),
+        typer.Option(
+            "--status",
+            "-s",
+            help="pending, running, completed, failed, canceled or parked.",
+            autocompletion=completing.statuses,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="WHEN", help="Sent since: 2h ago as 2h, or 2030-05-17T08:00Z."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="WHEN", help="Sent before: 2h, or a moment.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="NAMES", help="Only these: id,status,error.")
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     limit: options.Limit = 20,
@@ -68,7 +84,12 @@ def list_(
 
     seconds = options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
+    shown = output.chosen(COLUMNS, columns)
     named = {"domain": domain, "command_type": command_type, "status": as_status(status), "tag": tag}
+    named |= {
+        "created_after": options.moment(since, "--since"),
+        "created_before": options.moment(until, "--until"),
+    }
     internal = internal or command_type is not None
     conditions = search.conditions | {name: value for name, value in named.items() if value is not None}
     wanted = search.parts.get("command")
@@ -76,7 +97,7 @@ def list_(
         wanted = str(search.command_id)
     with target.opened(url) as bus:
         if wanted is not None:
-            print_page([find(bus, wanted, conditions.get("domain"))], None, json)
+            print_page([find(bus, wanted, conditions.get("domain"))], None, json, shown)
             return
         if "batch" in search.parts:
             conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
@@ -85,20 +106,25 @@ def list_(
             conditions, limit, after, keep, seconds=finding.SECONDS if seconds is None else seconds
         )
         finding.fill(bus, look)
-    print_page(look.found, look.next, json, exhausted=look.exhausted)
+    print_page(look.found, look.next, json, shown, exhausted=look.exhausted)
     if not look.exhausted:
         raise typer.Exit(Exit.TIMED_OUT)
 
 
 def print_page(
-    commands: list[CommandRecord], after: str | None, json: bool, *, exhausted: bool = True
+    commands: list[CommandRecord],
+    after: str | None,
+    json: bool,
+    columns: Sequence[Column] = COLUMNS,
+    *,
+    exhausted: bool = True,
 ) -> None:
     """A page of commands, and how to get the next."""
     if json:
         page: dict[str, Any] = {"commands": commands, "next": after, "exhausted": exhausted}
         output.json_document(page)
         return
-    output.table(commands, COLUMNS, empty="no command matches" + ("" if exhausted else " so far"))
+    output.table(commands, columns, empty="no command matches" + ("" if exhausted else " so far"))
     if not exhausted:
         output.warn(f"the search stopped before everything was looked at; go on with --after {after}")
     elif after is not None:

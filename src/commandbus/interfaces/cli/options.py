@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getpass
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import output, text
+from commandbus.interfaces.cli import completing, output, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 
 Url = Annotated[
@@ -17,8 +18,14 @@ Url = Annotated[
     typer.Option("--url", metavar="URL", help="The store: sqlite:///file.db or postgresql://…"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document with stable keys.")]
-Domain = Annotated[str | None, typer.Option("--domain", "-d", help="Only this domain.")]
-Type = Annotated[str | None, typer.Option("--type", "-t", help="Only this command type.")]
+Domain = Annotated[
+    str | None,
+    typer.Option("--domain", "-d", help="Only this domain.", autocompletion=completing.domains),
+]
+Type = Annotated[
+    str | None,
+    typer.Option("--type", "-t", help="Only this command type.", autocompletion=completing.types),
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this cursor.")
@@ -60,6 +67,25 @@ def seconds(value: str | None, name: str) -> float | None:
         return text.parse_duration(value, name)
     except ValueError as error:
         raise CliError(f"{error}.", Exit.USAGE) from None
+
+
+def moment(value: str | None, name: str) -> datetime | None:
+    """A moment, or so long ago."""
+    if value is None:
+        return None
+    try:
+        return text.after_now(-text.parse_duration(value, name))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        raise CliError(
+            f"{name} must be a time ago such as 30m, 2h or 3d, or a moment such as 2030-05-17T08:00Z, "
+            f"not {value!r}.",
+            Exit.USAGE,
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def acting(operator: str | None) -> str:

@@ -94,6 +94,20 @@ def table(rows: Sequence[Any], columns: Sequence[Column], *, empty: str = "nothi
         out.print(rich_table(rows, columns, out.width))
 
 
+def chosen(columns: Sequence[Column], names: str | None) -> Sequence[Column]:
+    """The columns that were named, in this order, each of them in every table; all, without names."""
+    if names is None:
+        return columns
+    known = {column.name: column for column in columns}
+    wanted = [name.strip().lower() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            from commandbus.interfaces.cli.exits import CliError, Exit
+
+            raise CliError(f"There is no column {name!r}; use {', '.join(known)}.", Exit.USAGE)
+    return [replace(known[name], wide=False, pipe=False, filled=False) for name in wanted]
+
+
 def tsv(rows: Iterable[Any], columns: Sequence[Column]) -> None:
     """One line per row; tabs and line breaks in values are escaped, so a line is always a row."""
     write("\t".join(column.name.lower().replace(" ", "_") for column in columns))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import completing, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.output import Column, field_of
 
@@ -53,7 +53,10 @@ COLUMNS = (
 )
 """Shared with `top`. `oldest` is the age of the first ready command, in seconds in a pipe."""
 
-Named = Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain.")]
+Named = Annotated[
+    str,
+    typer.Argument(metavar="DOMAIN", help="The domain.", autocompletion=completing.domains),
+]
 
 
 def list_(url: options.Url = None, json: options.Json = False) -> None:
