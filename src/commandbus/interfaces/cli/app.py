@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show a command: record, payload, error, timeline.",
         "watch": "Wait for a command's outcome.",
         "audit": "Show what happened to a command or to all, what people did, who was restarted.",
-        "why": "Say why a command is not running, what a process waits for, or what keeps a batch open.",
+        "why": "Say why a command is not running, or what a process or a batch waits for.",
         **{action.cli: action.summary for action in ACTIONS if " " not in action.cli},
         "batch": "Commands that belong together: progress, cancel.",
         "process": "Sagas: steps, compensations, and what waits for a person.",

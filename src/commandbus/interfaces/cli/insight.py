@@ -55,7 +55,7 @@ def why(
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
-    """Say why a command is not running, what a process waits for, or what keeps a batch open."""
+    """Say why a command is not running, or what a process or a batch waits for."""
     from commandbus.interfaces.cli.commands import find
     from commandbus.interfaces.cli.finding import whole_id
 

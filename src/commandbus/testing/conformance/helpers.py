@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import pytest
 
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import PermanentCommandError
+from commandbus.operations.presence import report_worker
 from commandbus.store.documents import Document
 from commandbus.store.op import Op
 from commandbus.store.records import Capacity
@@ -151,3 +153,61 @@ def spy_on(target: Any, name: str, *failures: BaseException) -> Iterator[Spy]:
         yield spy
     finally:
         setattr(target, name, watched)
+
+
+class Stage:
+    """A domain of its own for one situation, with hands instead of a running worker."""
+
+    def __init__(self, bus: Harness, domain: str) -> None:
+        self.bus, self.domain = bus, domain
+        self._hand = bus.worker(domain)
+
+    def serve(self, *types: str, count: int = 1, **fields: Any) -> None:
+        """Live workers, as they report themselves."""
+        for _ in range(count):
+            info = self.bus.worker(self.domain)._presence(self.bus.runtime)
+            known = tuple((self.domain, one) for one in types or ("ship",))
+            fields = {"concurrency": 4} | fields
+            info = msgspec.structs.replace(info, command_types=known, **fields)
+            self.bus.run(report_worker(self.bus.bus.scope, info, 0))
+
+    def send(self, command_type: str = "ship", **options: Any) -> Any:
+        return self.bus.send(self.domain, command_type, None, **options)
+
+    def take(self) -> Any:
+        return self.bus.take(self._hand)
+
+    def fail(self, error: Exception) -> None:
+        self.bus.call(self._hand.fail, self.take(), error)
+
+    def complete(self) -> None:
+        self.bus.call(self._hand.complete, self.take())
+
+    def limit(self, **options: Any) -> None:
+        self.bus.call(self.bus.bus.set_limit, self.domain, **options)
+
+
+@dataclass(frozen=True)
+class Situation:
+    title: str
+    stage: Callable[[Stage], Any]
+    """Sets it up, and returns the id to ask about."""
+    codes: tuple[str, ...]
+    says: str
+    """A part of the answer."""
+    cure: str
+    needs: str = ""
+    """A capability of the store, without which it cannot come about."""
+
+
+TABLE: list[Situation] = []
+
+
+def situation(
+    title: str, *codes: str, says: str, cure: str, needs: str = ""
+) -> Callable[[Callable[[Stage], Any]], Callable[[Stage], Any]]:
+    def add(stage: Callable[[Stage], Any]) -> Callable[[Stage], Any]:
+        TABLE.append(Situation(title, stage, codes, says, cure, needs))
+        return stage
+
+    return add

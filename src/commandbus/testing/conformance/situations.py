@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-
-import msgspec
 
 from commandbus.domain.command import SendRequest
 from commandbus.errors import (
@@ -18,69 +14,12 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations.presence import HEARTBEAT, MISSED_MAX, report_worker
+from commandbus.operations.presence import HEARTBEAT, MISSED_MAX
+from commandbus.testing.conformance.helpers import TABLE, Stage, situation
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import Approved, BookTrip, Sagas
 
 MINUTE = 60.0
-
-
-class Stage:
-    """A domain of its own for one situation, with hands instead of a running worker."""
-
-    def __init__(self, bus: Harness, domain: str) -> None:
-        self.bus, self.domain = bus, domain
-        self._hand = bus.worker(domain)
-
-    def serve(self, *types: str, count: int = 1, **fields: Any) -> None:
-        """Live workers, as they report themselves."""
-        for _ in range(count):
-            info = self.bus.worker(self.domain)._presence(self.bus.runtime)
-            known = tuple((self.domain, one) for one in types or ("ship",))
-            fields = {"concurrency": 4} | fields
-            info = msgspec.structs.replace(info, command_types=known, **fields)
-            self.bus.run(report_worker(self.bus.bus.scope, info, 0))
-
-    def send(self, command_type: str = "ship", **options: Any) -> Any:
-        return self.bus.send(self.domain, command_type, None, **options)
-
-    def take(self) -> Any:
-        return self.bus.take(self._hand)
-
-    def fail(self, error: Exception) -> None:
-        self.bus.call(self._hand.fail, self.take(), error)
-
-    def complete(self) -> None:
-        self.bus.call(self._hand.complete, self.take())
-
-    def limit(self, **options: Any) -> None:
-        self.bus.call(self.bus.bus.set_limit, self.domain, **options)
-
-
-@dataclass(frozen=True)
-class Situation:
-    title: str
-    stage: Callable[[Stage], Any]
-    """Sets it up, and returns the id to ask about."""
-    codes: tuple[str, ...]
-    says: str
-    """A part of the answer."""
-    cure: str
-    needs: str = ""
-    """A capability of the store, without which it cannot come about."""
-
-
-TABLE: list[Situation] = []
-
-
-def situation(
-    title: str, *codes: str, says: str, cure: str, needs: str = ""
-) -> Callable[[Callable[[Stage], Any]], Callable[[Stage], Any]]:
-    def add(stage: Callable[[Stage], Any]) -> Callable[[Stage], Any]:
-        TABLE.append(Situation(title, stage, codes, says, cure, needs))
-        return stage
-
-    return add
 
 
 # No worker, or not the right one.
