@@ -11,6 +11,7 @@ from starlette.requests import Request
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.presence import WorkerInfo
 from commandbus.interfaces.actions.model import Kind, Param
+from commandbus.interfaces.cli import text
 from commandbus.interfaces.cli.text import plural
 from commandbus.interfaces.web import charts
 from commandbus.interfaces.web.windows import Point, Window, window_of
@@ -76,7 +77,7 @@ def marks_of(workers: Sequence[WorkerInfo]) -> list[charts.Mark]:
         charts.Mark(
             group[0].started_at,
             f"{plural(len(group), 'worker')} started, version "
-            + ", ".join(sorted({worker.version for worker in group})),
+            + text.line(", ".join(sorted({worker.version for worker in group}))),
         )
         for group in found
     ]
