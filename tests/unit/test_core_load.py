@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from commandbus.services.historian import Historian
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.standard import standard_services
 from commandbus.store.records import SettleReport
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -47,6 +49,8 @@ def test_an_idle_minute_costs_a_known_number_of_questions() -> None:
             worker._closer,
             _nobody_cancels(),
             worker._restarts,
+            Reclaimer(worker.name, worker.domains, worker.settings.visibility_timeout),
+            Historian(lambda: (0, 0)),
             worker.settings.visibility_timeout,
             bus.settings,
         )
