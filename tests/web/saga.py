@@ -129,7 +129,9 @@ async def deliver(bus: CommandBus, *articles: str) -> list[UUID]:
     for process_id in ids:
         if (await manager.wait(process_id, timeout=20)).compensation_failed:
             await manager.retry(process_id)
-            await manager.wait(process_id, timeout=20)
+            # A process that an operator retried waits until a router has read the request.
+            while (await manager.wait(process_id, timeout=20)).finished_at is None:
+                await asyncio.sleep(0.01)
     await router.stop()
     await worker.stop()
     await asyncio.gather(*running)

@@ -71,8 +71,8 @@ def links(place: Served) -> dict[str, str]:
     found["command"] = f"/commands/{parked.domain}/{parked.command_id}"
     batches = place.run(place.bus.list_batches(domain="orders"))
     found["batch"] = f"/batches/{batches[0].batch_id}"
-    undone = place.run(place.bus.list_processes(status="COMPENSATED"))[0]
-    found["process"] = f"/processes/{undone.process_id}"  # the newest: with a fork and two refunds
+    delivery = place.run(place.bus.list_processes(process_type=saga.Deliver.process_type))[0]
+    found["process"] = f"/processes/{delivery.process_id}"
     groups = f"/commands/retry?domain={parked.domain}"
     return found | {"bulk": f"{groups}&command_type={parked.command_type}"}
 
