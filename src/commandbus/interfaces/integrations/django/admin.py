@@ -16,7 +16,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import path, reverse
 
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.command import CommandRecord
@@ -46,7 +46,7 @@ class CommandAdmin(admin.ModelAdmin):  # type: ignore[misc]
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def get_urls(self) -> list[URLPattern]:
+    def get_urls(self) -> list[Any]:
         guard = self.admin_site.admin_view
         return [
             path("", guard(self.changelist_view), name=LIST),
@@ -58,18 +58,19 @@ class CommandAdmin(admin.ModelAdmin):  # type: ignore[misc]
     ) -> HttpResponse:
         """The newest commands that meet the filters; an id leads to its command."""
         self._check(request)
-        given = {name: value for name in FILTERS if (value := request.GET.get(name, "").strip())}
+        asked: Any = request.GET
+        given = {name: value for name in FILTERS if (value := asked.get(name, "").strip())}
         backend = _backend(given.get("backend"))
         page, domains = Page[CommandRecord](()), Page[str](())
         try:
-            wanted = request.GET.get("q", "").strip()
+            wanted = asked.get("q", "").strip()
             if wanted and (record := backend.bus.get_command(wanted)) is not None:
                 place = self._place(record.domain, record.command_id, given)
                 return HttpResponseRedirect(place)
             if wanted:
                 messages.warning(request, f"There is no command {wanted}.")
             conditions: Any = {name: given[name] for name in FILTERS[1:] if name in given}
-            after = request.GET.get("after") or None
+            after = asked.get("after") or None
             page = backend.bus.query_commands(**conditions, after=after, limit=PAGE)
             domains = backend.bus.list_domains()
         except CommandBusError as error:
@@ -91,7 +92,8 @@ class CommandAdmin(admin.ModelAdmin):  # type: ignore[misc]
     def detail_view(self, request: HttpRequest, domain: str, command_id: UUID) -> HttpResponse:
         """One command: what was sent, how it ended, and all that happened to it."""
         self._check(request)
-        bus, hidden = _backend(request.GET.get("backend")).bus, Redaction()
+        asked: Any = request.GET
+        bus, hidden = _backend(asked.get("backend")).bus, Redaction()
         try:
             found = bus.get_command(command_id, domain=domain)
             trail = bus.get_audit_trail(command_id, domain=domain)
@@ -118,7 +120,7 @@ class CommandAdmin(admin.ModelAdmin):  # type: ignore[misc]
         return f"{where}?{urlencode({'backend': given['backend']})}" if "backend" in given else where
 
     def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        request.current_app = self.admin_site.name
+        setattr(request, "current_app", self.admin_site.name)  # noqa: B010 - as Django's own views do
         shown = {**self.admin_site.each_context(request), "opts": self.opts, **context}
         return TemplateResponse(request, f"admin/commandbus/command/{template}.html", shown)
 

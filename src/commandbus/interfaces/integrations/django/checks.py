@@ -67,7 +67,8 @@ def _problems(backend: CommandBusBackend) -> Iterator[CheckMessage]:
 def _of_sqlite(alias: str) -> Iterator[CheckMessage]:
     settings = connections[alias].settings_dict
     mode = (settings.get("OPTIONS") or {}).get("transaction_mode")
-    if django.VERSION >= (5, 1) and str(mode).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+    version: tuple[Any, ...] = django.VERSION
+    if version >= (5, 1) and str(mode).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield Warning(
             f"Transactions of DATABASES[{alias!r}] take SQLite's write lock only at their first write; "
             "one that has read before fails when a worker has written meanwhile.",
