@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -23,17 +24,23 @@ def create_engine(
     *,
     migrate: bool = False,
     transport: str | None = None,
+    listen_url: str | None = None,
     clock: Clock = system_clock,
 ) -> Engine:
     """The engine for a URL; each is imported only when it is asked for."""
     url = without_driver(url)
     if _scheme(url) in ("postgresql", "postgres"):
+        listen_url = _direct(listen_url)
         transport = transport or dict(parse_qsl(urlsplit(url).query)).get("transport")
         if transport == "pgmq":
             _need_psycopg()
             from commandbus.engines.postgres.pgmq.engine import PgmqEngine
 
-            return PgmqEngine(url, migrate=migrate)
+            return PgmqEngine(url, migrate=migrate, listen_url=listen_url)
+    elif listen_url is not None:
+        raise ConfigurationError(
+            f"listen_url does not exist for {shown_url(url)!r}; leave it out. It is for postgresql://."
+        )
     if transport is not None:
         raise ConfigurationError(
             f"transport={transport!r} does not exist for {shown_url(url)!r}; leave it out. "
@@ -52,7 +59,7 @@ def create_engine(
             _need_psycopg()
             from commandbus.engines.postgres import PostgresEngine
 
-            return PostgresEngine(url, migrate=migrate)
+            return PostgresEngine(url, migrate=migrate, listen_url=listen_url)
         case _:
             raise ConfigurationError(
                 f"Unknown engine in {shown_url(url)!r}; use memory://, sqlite:///file.db or "
@@ -143,6 +150,17 @@ def plan_connections(
     return planning.plan_connections(
         without_driver(url), concurrency, processes=processes, own_pool=own_pool, strict=strict
     )
+
+
+def _direct(listen_url: str | None) -> str | None:
+    """The argument, else COMMANDBUS_LISTEN_URL, which programs that use other engines may have, too."""
+    found: str | None = without_driver(listen_url or os.environ.get("COMMANDBUS_LISTEN_URL") or None)
+    if found is not None and _scheme(found) not in ("postgresql", "postgres"):
+        raise ConfigurationError(
+            f"listen_url {shown_url(found)!r} is not the URL of a PostgreSQL database; write "
+            "postgresql://user@host/database, the same one as that of the bus."
+        )
+    return found
 
 
 def _scheme(url: object) -> str:

@@ -123,6 +123,8 @@ class BusBase(Acting):
 
     `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder.
     With `migrate`, a store that does not create its schema at open is brought to this version then.
+    `listen_url`, else COMMANDBUS_LISTEN_URL, is the URL of a direct connection to the same PostgreSQL
+    database, by which workers hear of new work while `url` goes through a pooler.
     Its settings are the fields of BusSettings, as arguments or as `settings=BusSettings(…)`.
     """
 
@@ -133,13 +135,14 @@ class BusBase(Acting):
         *,
         migrate: bool = False,
         transport: str | None = None,
+        listen_url: str | None = None,
         clock: Clock = system_clock,
         settings: BusSettings | None = None,
         **options: Unpack[BusOptions],
     ) -> None:
         self.settings = settings_of(BusSettings, settings, options)
         self.engine: Engine = create_engine(
-            resolve_url(url), migrate=migrate, transport=transport, clock=clock
+            resolve_url(url), migrate=migrate, transport=transport, listen_url=listen_url, clock=clock
         )
         self.scope = Scope(self.engine.store, self.settings, clock=clock)
         if self.settings.tracing is not None:

@@ -54,9 +54,9 @@ class PostgresEngine:
 
     store_class: type[PostgresStore] = PostgresStore
 
-    def __init__(self, url: str, *, migrate: bool = False) -> None:
+    def __init__(self, url: str, *, migrate: bool = False, listen_url: str | None = None) -> None:
         self.url = url
-        self.location = location.parse(url)
+        self.location = location.parse(url, listen_url)
         self.identity = f"{self.store_class.__name__} {location.place_of(self.location)}"
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()

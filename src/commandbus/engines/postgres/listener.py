@@ -183,7 +183,7 @@ class Listener:
     def _connect(self) -> psycopg.Connection[Any]:
         try:
             return psycopg.connect(
-                self._location.conninfo,
+                self._location.listen_conninfo or self._location.conninfo,
                 autocommit=True,
                 cursor_factory=RawCursor,
                 application_name="commandbus listen",

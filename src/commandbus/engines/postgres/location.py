@@ -12,6 +12,8 @@ Options of ours in the URL's query, all optional:
     transport=pgmq     commands in queues of PGMQ, as the argument `transport` says
     pooler=on|off      behind a pooler in transaction mode: means prepare=off, notify=off and no
                        start-up options, which such poolers refuse
+    listen_url=URL     a direct connection to the same database, for wake-ups alone; as the argument
+                       `listen_url` says
 
 Everything else in the query is libpq's.
 """
@@ -35,7 +37,9 @@ from commandbus.store.urls import shown_url
 DEFAULT_SCHEMA = "commandbus"
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
-_OPTIONS = ("schema", "pool_size", "pool_timeout", "notify", "prepare", "pooler", "transport")
+_OPTIONS = (
+    "schema", "pool_size", "pool_timeout", "notify", "prepare", "pooler", "transport", "listen_url",
+)  # fmt: skip
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 # A plan is made once per connection and statement, whatever the statistics say: the statements are
@@ -76,26 +80,34 @@ class Location(msgspec.Struct, frozen=True):
     notify: bool = True
     prepare: bool = True
     pooler: bool = False
+    listen_conninfo: str = ""
+    """For the connection that listens, where it is another one."""
 
     def __repr__(self) -> str:
         return f"Location(schema={self.schema!r}, …)"
 
 
-def parse(url: str) -> Location:
-    """The location that a URL names, or ConfigurationError saying what is wrong with it."""
+def parse(url: str, listen_url: str | None = None) -> Location:
+    """The location that a URL names, or ConfigurationError saying what is wrong with it. `listen_url`
+    is the direct way to the same database, if wake-ups are to come by another one."""
     options, given = _split(url)
+    listen_url = listen_url or options.get("listen_url")
     pooler = _switch(options, "pooler", default=False)
-    notify = _switch(options, "notify", default=not pooler)
-    if pooler and notify:
+    notify = _switch(options, "notify", default=not pooler or bool(listen_url))
+    if pooler and notify and not listen_url:
         raise ConfigurationError(
             "pooler=on and notify=on in the URL exclude each other: a pooler in transaction mode "
-            "delivers no notifications. Leave one of them out."
+            "delivers no notifications. Leave one of them out, or give listen_url=, the URL of a "
+            "direct connection to the same database."
         )
-    settings = _DEFAULTS | given
-    if not pooler:
-        settings["options"] = " ".join([*_STARTUP, str(given.get("options") or "")]).strip()
+    if listen_url and not notify:
+        raise ConfigurationError(
+            "listen_url is where workers hear of new work, and notify=off in the URL says that they do "
+            "not; leave one of them out."
+        )
     return Location(
-        conninfo=make_conninfo("", **settings),
+        conninfo=make_conninfo("", **_settings(given, startup=not pooler)),
+        listen_conninfo=_listening(listen_url) if listen_url else "",
         schema=check_schema(options.get("schema", DEFAULT_SCHEMA)),
         pool_size=_pool_size(options["pool_size"]) if "pool_size" in options else None,
         pool_timeout=_pool_timeout(options.get("pool_timeout", "30")),
@@ -103,6 +115,23 @@ def parse(url: str) -> Location:
         prepare=_switch(options, "prepare", default=not pooler),
         pooler=pooler,
     )
+
+
+def _settings(given: dict[str, Any], *, startup: bool) -> dict[str, Any]:
+    settings = _DEFAULTS | given
+    if startup:
+        settings["options"] = " ".join([*_STARTUP, str(given.get("options") or "")]).strip()
+    return settings
+
+
+def _listening(url: str) -> str:
+    options, given = _split(url)
+    if options:
+        raise ConfigurationError(
+            f"listen_url has the option {min(options)}=, which belongs into the URL of the bus; "
+            "listen_url names nothing but a connection."
+        )
+    return make_conninfo("", **_settings(given, startup=True))
 
 
 def place_of(location: Location) -> str:

@@ -17,6 +17,16 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="The store: sqlite:///file.db or postgresql://…"),
 ]
+ListenUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--listen-url",
+        metavar="URL",
+        envvar="COMMANDBUS_LISTEN_URL",
+        show_envvar=False,
+        help="A direct connection for wake-ups, where --url goes through a pooler.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document with stable keys.")]
 Domain = Annotated[
     str | None,

@@ -138,6 +138,7 @@ def worker(
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
     ] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    listen_url: options.ListenUrl = None,
     url: options.Url = None,
 ) -> None:
     """Carry out commands with the handlers of an app.
@@ -154,6 +155,8 @@ def worker(
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
     store, name = target.find_url(url), _app(app, load)
+    if listen_url is not None:
+        os.environ["COMMANDBUS_LISTEN_URL"] = listen_url  # not in arguments, which all users can see
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked()
     assigned = [*_sizes(concurrency, max_concurrency), f"shutdown_timeout={shutdown_timeout}"]
     assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
