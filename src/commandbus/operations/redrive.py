@@ -104,11 +104,10 @@ def bulk(
 
     `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
     many there are. `progress` is called with (done so far, matched) after each, and while a canary is
-    watched; returning False stops. Each command is its own transaction, so what is done stays done.
-    With canary=10, a retry begins with ten, and goes on with all others when these have completed;
-    canary=(1, 10) has two such stages. One that does not complete within `patience` seconds leaves the
-    rest parked. Raises InvalidArgumentError when
-    neither ids, nor any condition, nor `everything` is given, or a cancel has no reason.
+    watched; returning False stops. Each command is its own transaction. With canary=10, a retry begins
+    with ten, and goes on with the others when these completed; canary=(1, 10) has two such stages. One
+    that does not complete within `patience` seconds leaves the rest parked. Raises InvalidArgumentError
+    when neither ids, nor any condition, nor `everything` is given, or a cancel has no reason.
     """
     if limit is not None:
         as_count(limit, "limit", highest=BULK_MAX)
@@ -120,8 +119,7 @@ def bulk(
             "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
             "everything."
         )
-    ids = command_ids
-    wanted = None if ids is None else {place_of(one, None, "command_ids")[0] for one in ids}
+    wanted = None if command_ids is None else _named(command_ids)
     if preview and wanted is None and error_code is None and group is None:
         # The store counts them without reading them.
         parked: int = yield scope.store.count_parked(domain, command_type)
@@ -153,6 +151,10 @@ def bulk(
                 return BulkReport(len(chosen), done, refused, stopped=True, failed=failed or 0)
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+def _named(command_ids: Iterable[CommandRef]) -> set[UUID]:
+    return {place_of(one, None, "command_ids")[0] for one in command_ids}
 
 
 def _looks(action: str, canary: int | Sequence[int]) -> set[int]:

@@ -55,16 +55,9 @@ def list_(
             autocompletion=completing.statuses,
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help="Sent since: 2h ago as 2h, or 2030-05-17T08:00Z."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="WHEN", help="Sent before: 2h, or a moment.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option("--columns", metavar="NAMES", help="Only these: id,status,error.")
-    ] = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    columns: options.Columns = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     limit: options.Limit = 20,
     after: options.After = None,

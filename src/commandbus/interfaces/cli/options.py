@@ -47,6 +47,16 @@ Operator = Annotated[
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
 ]
 
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Sent since: 2h ago as 2h, or 2030-05-17T08:00Z."),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="Sent before: 2h, or a moment.")
+]
+Columns = Annotated[
+    str | None, typer.Option("--columns", metavar="NAMES", help="Only these: id,status,error.")
+]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets in payloads.")]
 
 SearchTime = Annotated[
