@@ -78,7 +78,12 @@ def list_(
     seconds = options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
     shown = output.chosen(COLUMNS, columns)
-    named = {"domain": domain, "command_type": command_type, "status": as_status(status), "tag": tag}
+    named: dict[str, Any] = {
+        "domain": domain,
+        "command_type": command_type,
+        "status": as_status(status),
+        "tag": tag,
+    }
     named |= {
         "created_after": options.moment(since, "--since"),
         "created_before": options.moment(until, "--until"),
