@@ -75,7 +75,7 @@ def list_(
     """
     from commandbus.interfaces.search import Look, is_own, parse_search
 
-    seconds = options.seconds(timeout, "--timeout")
+    seconds = finding.SECONDS if timeout is None else options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
     shown = output.chosen(COLUMNS, columns)
     named: dict[str, Any] = {
@@ -83,8 +83,6 @@ def list_(
         "command_type": command_type,
         "status": as_status(status),
         "tag": tag,
-    }
-    named |= {
         "created_after": options.moment(since, "--since"),
         "created_before": options.moment(until, "--until"),
     }
@@ -100,9 +98,7 @@ def list_(
         if "batch" in search.parts:
             conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
         keep = None if internal or search.named else is_own
-        look = Look(
-            conditions, limit, after, keep, seconds=finding.SECONDS if seconds is None else seconds
-        )
+        look = Look(conditions, limit, after, keep, seconds)
         finding.fill(bus, look)
     print_page(look.found, look.next, json, shown, exhausted=look.exhausted)
     if not look.exhausted:
