@@ -240,6 +240,7 @@ ENVIRONMENT = {
     "COMMANDBUS_URL": "The store, where no URL is passed.",
     "COMMANDBUS_APP": "The module with the handlers, where a command names none.",
     "COMMANDBUS_LEDGER_KEY": "The key that seals the ledger of operators' actions.",
+    "COMMANDBUS_LISTEN_URL": "A direct connection to PostgreSQL for wake-ups, beside a pooler.",
     "COMMANDBUS_RECORDER": "The folder of the flight recorders of workers, or `off`.",
     "COMMANDBUS_TEST_POSTGRES": "A PostgreSQL server for the pytest plugin, instead of one of its own.",
 }

@@ -34,7 +34,7 @@ def test_a_worker_behind_a_pooler_is_woken_over_its_direct_connection(
                 eventually(lambda: direct.execute(asleep, [info.session]).fetchone())
             for _ in range(3):
                 sent = bus.send(DOMAIN, "ship").command_id
-                eventually(lambda sent=sent: done.has([sent]))
+                assert eventually(lambda sent=sent: done.has([sent]))
 
 
 @needs_pgbouncer

@@ -81,7 +81,7 @@ def test_an_idle_worker_rests_for_five_minutes(url: str) -> None:
         eventually(lambda: seen == [1])
         # A sample follows within a minute; over PGMQ the message of a command that ended a moment later
         # than the last look would have been visible again.
-        eventually(lambda: is_quiet(worker, but=("historian", "claim")), 20)
+        assert eventually(lambda: is_quiet(worker, but=("historian", "claim")), 20)
 
 
 def test_a_quiet_worker_hears_of_schedules_that_others_make(url: str) -> None:
@@ -89,7 +89,7 @@ def test_a_quiet_worker_hears_of_schedules_that_others_make(url: str) -> None:
     with idle_worker(url, seen), SyncCommandBus(url) as other:
         schedule = Schedule(name="soon", domain="orders", command_type="ship", every=1, data=2)
         other.put_schedule(schedule)
-        eventually(lambda: 2 in seen, 20)
+        assert eventually(lambda: 2 in seen, 20)
         other.delete_schedule("soon")
 
 

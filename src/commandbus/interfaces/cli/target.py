@@ -21,9 +21,12 @@ chosen_url: str | None = None
 """`commandbus --url … COMMAND`: what was given before the command; a command's own --url wins."""
 
 
-def find_url(flag: str | None) -> str:
+def find_url(flag: str | None, listen_url: str | None = None) -> str:
     """The store's URL: --url, else COMMANDBUS_URL, else `[tool.commandbus] url` of the nearest
-    pyproject.toml, else sqlite:///commandbus.db in the current folder."""
+    pyproject.toml, else sqlite:///commandbus.db in the current folder. --listen-url goes to this
+    process and its children by the environment: all users can see arguments."""
+    if listen_url is not None:
+        os.environ["COMMANDBUS_LISTEN_URL"] = listen_url
     given = flag or chosen_url or os.environ.get("COMMANDBUS_URL")
     if given:
         return given

@@ -154,9 +154,7 @@ def worker(
     from commandbus.interfaces.cli.care import Care
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
 
-    store, name = target.find_url(url), _app(app, load)
-    if listen_url is not None:
-        os.environ["COMMANDBUS_LISTEN_URL"] = listen_url  # not in arguments, which all users can see
+    store, name = target.find_url(url, listen_url), _app(app, load)
     care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked()
     assigned = [*_sizes(concurrency, max_concurrency), f"shutdown_timeout={shutdown_timeout}"]
     assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
