@@ -1,6 +1,6 @@
 """PGMQ's own functions in both runtimes, and the mapping of a foreign queue's messages."""
 
-from commandbus.domain.mapping import QueueMapping as QueueMapping
+from commandbus.domain.adopted_messages import QueueMapping as QueueMapping
 from commandbus.operations.pgmq import PgmqMessage as PgmqMessage
 from commandbus.operations.pgmq import PgmqMetrics as PgmqMetrics
 from commandbus.operations.pgmq import PgmqQueue as PgmqQueue

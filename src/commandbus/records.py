@@ -21,12 +21,12 @@ from commandbus.operations.actions import ActionRecord as ActionRecord
 from commandbus.operations.batches import AddToBatchResult as AddToBatchResult
 from commandbus.operations.batches import CancelBatchResult as CancelBatchResult
 from commandbus.operations.batches import CreateBatchResult as CreateBatchResult
-from commandbus.operations.cases import Case as Case
-from commandbus.operations.checking import CheckReport as CheckReport
+from commandbus.operations.bulk_troubleshooting import BulkReport as BulkReport
 from commandbus.operations.edits import EditReport as EditReport
 from commandbus.operations.erasure import EraseReport as EraseReport
+from commandbus.operations.parked_notes import Case as Case
+from commandbus.operations.payload_check import CheckReport as CheckReport
 from commandbus.operations.queues import PurgeReport as PurgeReport
-from commandbus.operations.redrive import BulkReport as BulkReport
 from commandbus.operations.retention import PruneReport as PruneReport
 from commandbus.operations.verification import LedgerReport as LedgerReport
 from commandbus.store.records import AuditEntry as AuditEntry

@@ -123,7 +123,7 @@ class WorkerSettings:
     """With prefetch=None: how long a claimed command may wait for a slot."""
     prefetch_max: int = 500
     poll_interval: float = 60.0
-    """The last net: an idle worker claims after this time, although nothing woke it."""
+    """The fallback interval: an idle worker claims after this time without a wake-up."""
     visibility_timeout: float = 30.0
     """Length of a lease. It is renewed at a third of it while the handler runs."""
     retry_policy: RetryPolicy | None = None
@@ -310,7 +310,7 @@ def check_poll_interval(value: float) -> float:
     seconds = as_seconds(value, "poll_interval")
     if seconds < 0.1:
         raise ConfigurationError(
-            f"poll_interval must be at least 0.1 s (100 ms), not {value!r}: it is the last net, and "
+            f"poll_interval must be at least 0.1 s (100 ms), not {value!r}: it is the fallback, and "
             "wake-ups do not wait for it."
         )
     return seconds

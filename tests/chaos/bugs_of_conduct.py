@@ -8,7 +8,7 @@ from typing import Any
 
 from commandbus.domain.outcome import Released
 from commandbus.engines.postgres import transactions
-from commandbus.engines.postgres.conduct import COMMIT
+from commandbus.engines.postgres.transaction_steps import COMMIT
 from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.operations import schedules

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from commandbus.interfaces.cli import child_probes
-from commandbus.interfaces.cli.care import PORT_FILE, Care
 from commandbus.interfaces.cli.child_probes import ChildProbes, merged
+from commandbus.interfaces.cli.supervision import PORT_FILE, Supervision
 from commandbus.runtimes.small_http import SmallServer
 
 PAGE = """\
@@ -58,7 +58,7 @@ GOOD, BAD, FROZEN, GONE = "good", "bad", "frozen", "gone"
 @contextmanager
 def children(*states: str) -> Iterator[ChildProbes]:
     """Worker processes as their probes show them."""
-    probes = ChildProbes(Care("127.0.0.1", 0, None, watchdog=True), len(states))
+    probes = ChildProbes(Supervision("127.0.0.1", 0, None, watchdog=True), len(states))
     with ExitStack() as stack:
         stack.enter_context(probes.served())
         for index, state in enumerate(states):

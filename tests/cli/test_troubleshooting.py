@@ -11,7 +11,7 @@ import typer
 
 from commandbus import CommandStatus, PermanentCommandError, SendRequest
 from commandbus.interfaces.cli import output
-from commandbus.operations import redrive
+from commandbus.operations import bulk_troubleshooting
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park, run_on_terminal
 
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_between_two_commands_and_says_how_many_were_done(
 ) -> None:
     for _ in range(4):
         park(bus)
-    real = redrive.operator_cancel
+    real = bulk_troubleshooting.operator_cancel
     calls = iter(range(4))
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_between_two_commands_and_says_how_many_were_done(
             os.kill(os.getpid(), signal.SIGINT)
         return (yield from real(*arguments, **named))
 
-    monkeypatch.setattr(redrive, "operator_cancel", interrupted)
+    monkeypatch.setattr(bulk_troubleshooting, "operator_cancel", interrupted)
     ran = cli("tsq", "cancel", "--all", "--yes", code=130)
     assert "2 commands canceled" in ran.err
     assert "stopped: 2 parked commands left as before" in ran.err

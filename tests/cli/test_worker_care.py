@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commandbus import CommandStatus, SendRequest
-from commandbus.interfaces.cli.care import Care, sign_seconds
 from commandbus.interfaces.cli.exits import Exit
+from commandbus.interfaces.cli.supervision import Supervision, sign_seconds
 from commandbus.runtimes.probes import SignsOfLife
 from commandbus.runtimes.watchdog import EXIT_CODE
 from commandbus.sync import SyncCommandBus
@@ -223,13 +223,13 @@ def test_load_in_other_domains(folder: Path, url: str, bus: SyncCommandBus) -> N
 
 
 def test_arguments_of_each_process(tmp_path: Path) -> None:
-    care = Care("0.0.0.0", 8000, tmp_path / "beat", watchdog=False)
+    care = Supervision("0.0.0.0", 8000, tmp_path / "beat", watchdog=False)
     assert care.of_process(2, 3) == [
         "--no-watchdog",
         *("--probe-host", "127.0.0.1", "--probe-port", "0"),
         *("--heartbeat-file", str(tmp_path / "beat.2")),
     ]
-    assert Care("0.0.0.0", None, None, watchdog=True).of_process(2, 3) == ["--watchdog"]
+    assert Supervision("0.0.0.0", None, None, watchdog=True).of_process(2, 3) == ["--watchdog"]
     assert care.of_process(0, 1)[-1] == str(tmp_path / "beat")
 
 

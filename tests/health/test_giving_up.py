@@ -16,7 +16,7 @@ from commandbus import (
     WorkerWatchdog,
 )
 from commandbus.domain.breaker import BreakerState, CircuitBreaker
-from commandbus.domain.gates import Gates
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.services import ServiceRunner
 from commandbus.services.breakers import BreakerSharing
@@ -139,7 +139,7 @@ def test_every_restart_is_on_record(bus: Harness) -> None:
 def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
     """Both ways: what was told is told again, and what was heard is not believed."""
     with SyncCommandBus("memory://") as bus:
-        gates = Gates(lambda: None)
+        gates = BreakerBoard(lambda: None)
         rule = CircuitBreaker("bank", threshold=1)
         gates.allow(rule)
         gates.failed("bank")
@@ -184,7 +184,7 @@ def test_services_of_a_bus_that_is_closed_complain_of_nothing(
     """A program may close its bus before its worker has stopped."""
     monkeypatch.chdir(tmp_path)
     bus = SyncCommandBus(url)
-    service = BreakerSharing(Gates(lambda: None), "w")
+    service = BreakerSharing(BreakerBoard(lambda: None), "w")
     runner = ServiceRunner(bus.engine, Scope(bus.engine.store, bus.settings), [service])
     runner.start()
     try:

@@ -76,7 +76,7 @@ def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_idle_worker_rests_for_five_minutes(url: str) -> None:
     seen: list[Any] = []
     with idle_worker(url, seen) as worker, SyncCommandBus(url) as other:
-        eventually(lambda: is_quiet(worker))
+        assert eventually(lambda: is_quiet(worker))
         other.send("orders", "ship", 1)
         eventually(lambda: seen == [1])
         # A sample follows within a minute; over PGMQ the message of a command that ended a moment later

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandStatus, HandlerRegistry
-from commandbus.store.op import Atomic, Op
+from commandbus.store.op import Autocommit, Op
 from commandbus.testing import Harness
 from commandbus.testing.harness import RunningWorker
 from commandbus.testing.waiting import eventually
@@ -52,7 +52,7 @@ class Holding:
 
 def slow(seconds: float) -> Op[int]:
     """A call that is on its way for a while."""
-    rows = yield Atomic(f"select 7 from pg_sleep({seconds})")
+    rows = yield Autocommit(f"select 7 from pg_sleep({seconds})")
     return int(rows[0][0])
 
 

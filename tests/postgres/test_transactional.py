@@ -107,7 +107,7 @@ def test_transactions_of_one_claim_do_not_wait_for_each_other(configuration: Con
     with SyncCommandBus(configuration.url) as bus:
         store, demand = bus.engine.store, Demand(concurrency=2, statement_timeout=10.0)
         sent = [bus.send("orders", "ship").command_id for _ in range(2)]
-        request = ClaimRequest(("orders",), 2, "worker", 60.0, apart=True)
+        request = ClaimRequest(("orders",), 2, "worker", 60.0, lease_per_command=True)
         claimed = bus.session.run(store.claim(request)).claimed
         open_ones = [bus.engine.begin(demand) for _ in claimed]
         for transaction, one in zip(open_ones, claimed, strict=True):

@@ -12,7 +12,7 @@ import pytest
 
 from commandbus import CommandBus, SendRequest
 from commandbus.engines.postgres import listener, watch
-from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.connections import Checkout
 from commandbus.engines.postgres.pools import CONNECT_SECONDS_MIN
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
 from commandbus.store.waiting import finish
@@ -280,7 +280,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
     with SyncCommandBus(url + "&pool_size=2") as bus:
         bus.send(DOMAIN, "ship")
         pool = bus.engine.blocking_pool()
-        held = [Line(pool, bus.engine), Line(pool, bus.engine)]
+        held = [Checkout(pool, bus.engine), Checkout(pool, bus.engine)]
         for line in held:
             finish(line.take())
         monkeypatch.setattr(pool, "patience", 0.2)

@@ -24,13 +24,13 @@ from starlette.routing import Mount
 from commandbus import CommandBus, SendRequest
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web import Account, create_dashboard, serving
-from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.local import OneTimeLinks
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.reads import DOMAINS_MAX
 from commandbus.interfaces.web.refusals import Refused
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import STREAMS_MAX, STREAMS_PER_ACCOUNT_MAX, Stream
+from commandbus.interfaces.web.timeseries import Figures
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import eventually
 from tests.cli.helpers import PROGRAM, clean_environment
@@ -456,7 +456,7 @@ def drained(connection: socket.socket) -> bool:
 
 
 async def test_a_slow_body_is_given_up(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commandbus.interfaces.web.gate.BODY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("commandbus.interfaces.web.admission.BODY_SECONDS_MAX", 0.05)
 
     async def dripping() -> AsyncIterator[bytes]:
         yield b"{"

@@ -21,7 +21,7 @@ from commandbus.errors import InvalidOperationError
 from commandbus.interfaces.cli import target
 from commandbus.interfaces.cli.promotion import move
 from commandbus.interfaces.web import create_dashboard
-from commandbus.operations.cases import escalate
+from commandbus.operations.parked_notes import escalate
 from commandbus.processes import ProcessRecord
 from commandbus.records import Unreadable
 from commandbus.store.records import Capacity

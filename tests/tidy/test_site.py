@@ -109,7 +109,7 @@ def test_every_variable_that_the_code_reads_is_listed() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for name in re.findall(r"\"(COMMANDBUS_[A-Z_]+)\"", path.read_text(encoding="utf-8"))
     }
-    internal = {"COMMANDBUS_SUPERVISOR", "COMMANDBUS_PROBE_PORT_FILE"}
+    internal = {"COMMANDBUS_CHILD_OF", "COMMANDBUS_SUPERVISOR", "COMMANDBUS_PROBE_PORT_FILE"}
     assert read - internal == set(reference().ENVIRONMENT)
 
 

@@ -122,7 +122,7 @@ def test_an_earlier_due_time_replaces_the_planned_one_and_a_later_does_not() -> 
 def test_a_wakeup_makes_an_idle_worker_claim_at_once() -> None:
     bench = Bench().begun()
     bench.empty()
-    assert bench.tell(Woken("notify")) == [Claim(4, True, hurried=True)]
+    assert bench.tell(Woken("notify")) == [Claim(4, True, skip_sweep=True)]
 
 
 def test_work_that_was_announced_is_claimed_before_things_are_put_in_order() -> None:
@@ -200,7 +200,7 @@ def test_jitter_spreads_the_claims_after_a_wakeup() -> None:
     assert bench.tell(Woken("notify")) == []
     assert bench.core.deadline() == bench.now + 0.005
     bench.now += 0.005
-    assert bench.tell(Tick()) == [Claim(4, True, hurried=True)]
+    assert bench.tell(Tick()) == [Claim(4, True, skip_sweep=True)]
 
 
 def test_a_grace_lets_a_timer_look_a_little_late() -> None:
@@ -540,7 +540,7 @@ def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> 
     assert core.metrics.wakeups == {}
     (claim,) = core.handle(Woken("chain", None), 6.0)
     assert isinstance(claim, Claim)
-    assert claim.hurried
+    assert claim.skip_sweep
 
 
 def test_only_an_event_that_ends_a_wait_counts_as_a_wakeup() -> None:

@@ -14,8 +14,8 @@ from starlette.routing import Mount, Route
 from commandbus import CommandBus
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.web import Account, Role, create_dashboard
+from commandbus.interfaces.web.endpoints import ENDPOINTS
 from commandbus.interfaces.web.openapi import PREFIX
-from commandbus.interfaces.web.table import ENDPOINTS
 from tests.web.people import AS_OTTO, AS_VERA, OTTO, VERA, bearer
 
 ACCOUNTS = [VERA, OTTO]

@@ -8,8 +8,8 @@ import httpx
 
 from commandbus import CommandBus, Schedule, SendRequest
 from commandbus.interfaces.web import create_dashboard
+from commandbus.interfaces.web.endpoints import ENDPOINTS
 from commandbus.interfaces.web.openapi import PREFIX
-from commandbus.interfaces.web.table import ENDPOINTS
 from tests.web import saga, scene
 from tests.web.people import AS_OTTO, OTTO
 

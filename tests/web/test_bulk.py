@@ -16,7 +16,7 @@ from commandbus.interfaces.web import actions
 from commandbus.interfaces.web import bulk as module
 from commandbus.interfaces.web.bulk import Bulks, Progress, new_bulk
 from commandbus.interfaces.web.stores import Stores
-from commandbus.operations.redrive import BulkReport
+from commandbus.operations.bulk_troubleshooting import BulkReport
 from tests.web import scene
 from tests.web.visitor import visitor
 

@@ -20,12 +20,12 @@ from commandbus.interfaces.redaction import MASK, Redaction
 from commandbus.interfaces.search import parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.app import create_dashboard
-from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.payloads import Payloads, fields_of
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
+from commandbus.interfaces.web.timeseries import Figures
 from commandbus.interfaces.web.windows import SECOND, Window, points_of, window_of
 from commandbus.operations.history import DomainHistory, Sample, record_history
 from commandbus.records import QueueStats, WorkerInfo

@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from commandbus import CommandBus
+from commandbus.interfaces.web.endpoints import ENDPOINTS
 from commandbus.interfaces.web.openapi import PREFIX
-from commandbus.interfaces.web.table import ENDPOINTS
 from tests.fuzz.fuzzing import EXAMPLES, SEED
 from tests.web import saga, scene
 from tests.web.people import AS_OTTO, OTTO

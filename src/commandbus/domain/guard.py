@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from commandbus.domain.breaker import CircuitBreaker
-from commandbus.domain.gates import Gates
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.errors import BreakerOpen
 
 
@@ -14,7 +14,7 @@ class Guard:
     """`with` or `async with` it: raises BreakerOpen instead of entering while the target does not
     answer; an exception that leaves the block counts as a failure of the target."""
 
-    def __init__(self, gates: Gates, rule: CircuitBreaker) -> None:
+    def __init__(self, gates: BreakerBoard, rule: CircuitBreaker) -> None:
         self._gates = gates
         self._rule = rule
 

@@ -80,7 +80,7 @@ def is_own(record: CommandRecord) -> bool:
     return not record.command_type.startswith(RESERVED)
 
 
-class Look:
+class BoundedSearch:
     """Looks further and further back until a page is full or the time is up. A caller with a store
     passes `asked()` to `query_commands` and hands in the answer, until there is nothing to
     ask."""

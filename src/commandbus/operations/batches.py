@@ -332,7 +332,7 @@ def close_batches(scope: Scope, batches: Iterable[UUID]) -> Op[int]:
 
 
 def close_open_batches(scope: Scope, domains: Collection[str]) -> Op[int]:
-    """The last net: look at all open batches that have commands in these domains. Returns how many
+    """The fallback: look at all open batches that have commands in these domains. Returns how many
     are still open."""
     left = 0
     after: str | None = None

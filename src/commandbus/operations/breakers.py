@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
-from commandbus.domain.gates import Change, Gates
+from commandbus.domain.breaker_board import BreakerBoard, Change
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
@@ -74,21 +74,21 @@ def reset_breaker(scope: Scope, target: str, *, reason: str | None = None) -> Op
     yield from record_action(scope, "reset_breaker", name, because)
 
 
-class Shared(msgspec.Struct):
+class BreakerExchange(msgspec.Struct):
     """What was sent to the fleet and received from it; to be believed when it is committed."""
 
     told: list[Change] = []
     heard: list[tuple[str, int, BreakerState, float]] = []
 
-    def confirm(self, gates: Gates) -> None:
+    def confirm(self, gates: BreakerBoard) -> None:
         gates.told(self.told)
         for target, version, state, seconds in self.heard:
             gates.follow(target, version, state, seconds)
 
 
-def share(scope: Scope, gates: Gates, worker: str) -> Op[Shared]:
+def share(scope: Scope, gates: BreakerBoard, worker: str) -> Op[BreakerExchange]:
     """Tell the fleet what this process found, and hear what others found."""
-    shared = Shared(told=gates.changes())
+    shared = BreakerExchange(told=gates.changes())
     for change in shared.told:
         seen = gates.seen(change.target)
         yield from _put(

@@ -42,7 +42,7 @@ from commandbus.errors import (
     RateLimited,
 )
 from commandbus.operations.actions import record_action
-from commandbus.operations.extras import Extras
+from commandbus.operations.extras import RareOptions
 from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
@@ -139,7 +139,7 @@ class _Block(NamedTuple, Generic[R]):
     def insert(self, scope: Scope) -> Op[list[SendResult[R]]]:
         commands, contracts = self.commands, self.contracts
         if self.special:
-            extras = Extras.of(self.special, len(commands))
+            extras = RareOptions.of(self.special, len(commands))
             insert = _insert_special(scope, commands, contracts, extras)
         else:
             insert = _insert(scope, commands, contracts)
@@ -179,7 +179,7 @@ def _insert_special(
     scope: Scope,
     commands: list[NewCommand],
     contracts: list[CommandType[..., R] | None],
-    extras: Extras,
+    extras: RareOptions,
 ) -> Op[list[SendResult[R]]]:
     """Some of them have a sender whose rate is limited, or more to say about their unique key."""
     for (domain, sender), count in sorted(extras.senders.items()):

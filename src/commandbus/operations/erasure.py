@@ -20,9 +20,9 @@ from commandbus.domain.reply import REPLY_TYPE
 from commandbus.errors import CommandBusError, InvalidArgumentError
 from commandbus.operations.actions import record_action
 from commandbus.operations.canceling import cancel_waiting, end_parked
-from commandbus.operations.cases import forget_case
 from commandbus.operations.commands import query_commands
 from commandbus.operations.ledger import Link, link, unsalt, written
+from commandbus.operations.parked_notes import forget_case
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.uniqueness import forget_window
 from commandbus.store.op import Op

@@ -22,7 +22,7 @@ from commandbus.domain.process.values import ProcessStatus, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply, reply_outcome
 from commandbus.operations.ledger import is_linked
-from commandbus.operations.saga_writing import (
+from commandbus.operations.process_writes import (
     CONTROL_TYPE,
     SIGNAL_TYPE,
     decide,

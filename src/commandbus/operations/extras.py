@@ -12,7 +12,7 @@ from commandbus.domain.unique import Unique
 from commandbus.errors import InvalidArgumentError
 
 
-class Extras(msgspec.Struct, frozen=True):
+class RareOptions(msgspec.Struct, frozen=True):
     """What few sends have, and all sends are spared."""
 
     uniques: list[Unique | None] = []
@@ -20,7 +20,7 @@ class Extras(msgspec.Struct, frozen=True):
     """How many commands each sender sends to a domain."""
 
     @classmethod
-    def of(cls, requests: Mapping[int, SendRequest], count: int) -> Extras:
+    def of(cls, requests: Mapping[int, SendRequest], count: int) -> RareOptions:
         """Of those among `count` requests that have any, by position."""
         senders: dict[tuple[str, str], int] = {}
         uniques: list[Unique | None] = [None] * count

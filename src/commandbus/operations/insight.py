@@ -28,7 +28,7 @@ from commandbus.operations.commands import only_one, place_of
 from commandbus.operations.presence import list_workers
 from commandbus.operations.processes import ProcessRef, StartProcessResult, get_process
 from commandbus.operations.scope import Scope
-from commandbus.store.limiting import HeldAt
+from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op
 
 AHEAD_MAX = 10_000
@@ -234,7 +234,7 @@ def _why_behind(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     return [Reason("AHEAD", f"{more}{ahead} {are} ahead of it")]
 
 
-def _why_held(scope: Scope, record: CommandRecord, held: HeldAt) -> Op[Reason]:
+def _why_held(scope: Scope, record: CommandRecord, held: BlockedAt) -> Op[Reason]:
     limits = yield from scope.store.limits(record.domain)
     limit = limit_at({limit.gate: limit for limit in limits}, record.domain, held.gate)
     full = limit.concurrency is not None and held.running >= limit.concurrency

@@ -16,7 +16,7 @@ from commandbus.domain import payload
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.names import as_queue, as_text
 from commandbus.errors import InvalidArgumentError
-from commandbus.store.op import Atomic, Op, autocommit
+from commandbus.store.op import Autocommit, Op, autocommit
 
 POLL_SECONDS_MAX = 20.0
 """A read that waits holds a connection, and the server ends statements after 25 seconds."""
@@ -288,13 +288,13 @@ _READ = "$1::text, $2::bigint::integer, $3::bigint::integer"
 _POLL = f"{_READ}, $4::bigint::integer, $5::bigint::integer"
 
 
-def _call(function: str, arguments: str, *params: Any) -> Atomic:
-    return Atomic(f"select * from pgmq.{function}({arguments})", params)  # noqa: S608 - ours, all of it
+def _call(function: str, arguments: str, *params: Any) -> Autocommit:
+    return Autocommit(f"select * from pgmq.{function}({arguments})", params)  # noqa: S608 - ours, all of it
 
 
-def _rows(function: str, arguments: str, *params: Any) -> Atomic:
+def _rows(function: str, arguments: str, *params: Any) -> Autocommit:
     sql = f"select to_json(r)::text from pgmq.{function}({arguments}) r"  # noqa: S608 - ours, all of it
-    return Atomic(sql, params)
+    return Autocommit(sql, params)
 
 
 def _decoded(rows: Any, kind: type[T]) -> list[T]:

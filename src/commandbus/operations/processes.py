@@ -52,7 +52,7 @@ from commandbus.operations.canceling import withdraw
 from commandbus.operations.evidence import control_details
 from commandbus.operations.ledger import Link, link, link_event, written
 from commandbus.operations.membership import grow_batch
-from commandbus.operations.saga_writing import (
+from commandbus.operations.process_writes import (
     SIGNAL_TYPE,
     Work,
     begin,

@@ -15,9 +15,9 @@ import msgspec
 from commandbus.domain.audit import LINKED
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.operations.actions import record_action
-from commandbus.operations.cases import KIND as CASE
-from commandbus.operations.cases import case_key, forget_case
 from commandbus.operations.ledger import Link, link, of_event
+from commandbus.operations.parked_notes import KIND as CASE
+from commandbus.operations.parked_notes import case_key, forget_case
 from commandbus.operations.scope import Scope
 from commandbus.store.moving import (
     KIND,

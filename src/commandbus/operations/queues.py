@@ -6,8 +6,8 @@ from typing import cast
 
 import msgspec
 
+from commandbus.domain.adopted_messages import QueueMapping
 from commandbus.domain.counts import as_count
-from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.priority import Priority, as_priority

@@ -33,7 +33,7 @@ from commandbus.operations.evidence import (
     Unproven,
     confirmed,
 )
-from commandbus.operations.saga_writing import (
+from commandbus.operations.process_writes import (
     SIGNAL_TYPE,
     Work,
     decide,

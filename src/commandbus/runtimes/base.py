@@ -12,8 +12,8 @@ from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from commandbus.connect import create_engine, create_pgmq_engine
 from commandbus.domain.breaker import CircuitBreaker
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.domain.command import SEND_DEFAULTS
-from commandbus.domain.gates import Gates
 from commandbus.domain.guard import Guard
 from commandbus.domain.moment import Clock, system_clock
 from commandbus.domain.names import as_actor
@@ -148,7 +148,7 @@ class BusBase(Acting):
         if self.settings.tracing is not None:
             self.scope.carry = tracing_module().carry
         self.hub = self.engine.hub
-        self.gates = Gates(partial(self.hub.wake, BREAKERS, None, "breaker"))
+        self.gates = BreakerBoard(partial(self.hub.wake, BREAKERS, None, "breaker"))
 
     def breaker(self, target: str | CircuitBreaker) -> Guard:
         """Guard a block of code: `with bus.breaker("bank"):` or `async with …` raises BreakerOpen

@@ -147,7 +147,7 @@ class RouterBase(Generic[Bus]):
     """Drives processes on with the replies to their commands; any number of routers may run.
 
     `processes` are the declarations it serves, each with its steps; a batch of replies is one
-    transaction. `poll_interval` is the last net for a lost wake-up; deadlines of steps and processes
+    transaction. `poll_interval` is the fallback for a lost wake-up; deadlines of steps and processes
     are looked at every `timer_interval` seconds, and exactly when one is known to be due.
     """
 

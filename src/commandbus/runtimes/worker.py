@@ -42,7 +42,7 @@ from commandbus.store.sent import SentFigures
 from commandbus.store.sessions import WORKERS
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase
-from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
+from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.effects import Claim, Forget, PassOn
 from commandbus.worker.events import ClaimFailed, Claims, LeasesGone, StopRequested, Woken
 from commandbus.worker.execution import Call
@@ -202,7 +202,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         session, is_async = self._bus.session, self.context_type is HandlerContext
         bus = self._bus_over(session, is_async, False)
         within = self._engine.within_async if is_async else self._engine.within
-        desk = Desk(
+        desk = HandlerServices(
             self._engine.store,
             session,
             self.name,

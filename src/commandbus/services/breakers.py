@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commandbus.domain.gates import Gates
-from commandbus.operations.breakers import TOPIC, Shared, share
+from commandbus.domain.breaker_board import BreakerBoard
+from commandbus.operations.breakers import TOPIC, BreakerExchange, share
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 
@@ -14,10 +14,10 @@ class BreakerSharing:
     name = "breakers"
     topic = TOPIC
 
-    def __init__(self, gates: Gates, worker: str) -> None:
+    def __init__(self, gates: BreakerBoard, worker: str) -> None:
         self._gates = gates
         self._worker = worker
-        self._shared = Shared()
+        self._shared = BreakerExchange()
 
     def work(self, scope: Scope) -> Op[float]:
         self._shared = yield from share(scope, self._gates, self._worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from commandbus.domain.moment import as_datetime
-from commandbus.operations.cases import escalate
+from commandbus.operations.parked_notes import escalate
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.records import Overdue

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from commandbus.domain.presence import WorkerInfo
-from commandbus.operations.cases import forget_cases
+from commandbus.operations.parked_notes import forget_cases
 from commandbus.operations.presence import forget_dead_workers, heartbeat, report_worker
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import forget_windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commandbus.domain.gates import Gates
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.presence import WorkerInfo
 from commandbus.operations.retention import check_retention
@@ -25,7 +25,7 @@ from commandbus.settings import BusSettings
 
 def standard_services(
     info: WorkerInfo,
-    gates: Gates,
+    gates: BreakerBoard,
     closer: BatchCloser,
     cancellations: Cancellations,
     restarts: Restarts,

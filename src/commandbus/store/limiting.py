@@ -11,7 +11,7 @@ from commandbus.domain.limits import Limit
 from commandbus.store.op import Op
 
 
-class HeldAt(msgspec.Struct, frozen=True):
+class BlockedAt(msgspec.Struct, frozen=True):
     """The gate that a ready command waits at, how many passed it and go on, and one of them."""
 
     gate: str
@@ -46,6 +46,6 @@ class LimitStore(Protocol):
         """Take a unique key from its holder, which goes on without it."""
         ...
 
-    def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
+    def held_at(self, domain: str, seq: int) -> Op[BlockedAt | None]:
         """Where a ready command is held back, or None."""
         ...

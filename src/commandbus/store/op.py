@@ -44,12 +44,12 @@ class Statement(msgspec.Struct, frozen=True):
     many: bool = False
 
 
-class Atomic(Statement, frozen=True):
+class Autocommit(Statement, frozen=True):
     """Complete by itself: in an op that commits by itself (see `autocommit`) it is a transaction of its
     own, committed before the op goes on. After one, such an op may catch an error and ask for more."""
 
 
-class Read(Atomic, frozen=True):
+class Read(Autocommit, frozen=True):
     """Changes nothing and locks nothing: an op that has not changed anything yet needs no transaction
     for it."""
 

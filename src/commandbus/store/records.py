@@ -72,7 +72,8 @@ def with_pending(
 class ClaimRequest(msgspec.Struct, frozen=True):
     """`sweep` asks to promote due work and to take back expired leases before claiming; `idle` says
     that nothing was found the last time and no wake-up has come since, so a cheap check may do;
-    `hurried` that ready work was announced, so it may be taken before the sweep, and instead of it."""
+    `skip_sweep` that ready work was announced, so it may be taken before the sweep, and instead of
+    it."""
 
     domains: tuple[str, ...]
     limit: int
@@ -84,8 +85,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     ageing: int | None = None
     """So many microseconds of waiting count as one step of priority; None means that they do not."""
     idle: bool = False
-    hurried: bool = False
-    apart: bool = False
+    skip_sweep: bool = False
+    lease_per_command: bool = False
     """Each command under a lease of its own where transactions that end commands would wait for each
     other to change the one they share."""
     followers: int = 0

@@ -24,7 +24,7 @@ from typing import Any
 
 import commandbus
 from commandbus.store.op import Op
-from commandbus.worker.context import Desk
+from commandbus.worker.context import HandlerServices
 from commandbus.worker.handlers import Handler
 
 _FOREIGN = tuple(
@@ -187,9 +187,9 @@ class _AsyncSession(_Session):
         return await self._session.run(op, read=read)
 
 
-def _watched(desk: Desk, session: _Session) -> Desk:
+def _watched(desk: HandlerServices, session: _Session) -> HandlerServices:
     bus = type(desk.bus)(desk.bus.scope, session, desk.bus.hub)
-    return Desk(
+    return HandlerServices(
         desk.store,
         session,
         desk.worker,

@@ -23,7 +23,7 @@ from commandbus.operations.routing import fire_timers, route
 from commandbus.operations.scope import Scope
 from commandbus.runtimes.asyncio import lifespan as async_lifespan
 from commandbus.runtimes.asyncio.bus import CommandBus
-from commandbus.runtimes.asyncio.isolation import Turns, isolated
+from commandbus.runtimes.asyncio.isolation import ResumeCounter, isolated
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.threads import lifespan as sync_lifespan
@@ -229,7 +229,7 @@ async def _driven_async(bus: CommandBus, steps: Round) -> list[CommandRecord]:
         function, arguments = step.handler.function, (step.command, step.context)
         if not step.handler.is_async:
             return await asyncio.to_thread(function, *arguments)
-        return await isolated(Turns(), function, *arguments)
+        return await isolated(ResumeCounter(), function, *arguments)
 
     try:
         step = next(steps)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.domain.command import Command
-from commandbus.domain.gates import Gates
 from commandbus.domain.ids import new_id
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
@@ -88,7 +88,7 @@ class WorkerBase:
         self,
         engine: Engine,
         bus_max_attempts: int,
-        gates: Gates,
+        gates: BreakerBoard,
         domains: tuple[str, ...],
         registry: HandlerRegistry,
         settings: WorkerSettings,
@@ -335,7 +335,7 @@ class WorkerBase:
         self._post_from_anywhere(Resized(check_concurrency(concurrency)))
 
     def set_poll_interval(self, seconds: Duration) -> None:
-        """Change the last net of an idle worker, at least 0.1 s."""
+        """Change the fallback interval of an idle worker, at least 0.1 s."""
         checked = check_poll_interval(as_seconds(seconds, "poll_interval"))
         self._post_from_anywhere(PollChanged(checked))
 
@@ -428,7 +428,7 @@ class WorkerBase:
             self.settings.tags,
             self._ageing,
             claim.idle,
-            claim.hurried,
+            claim.skip_sweep,
             self._execution.own_transactions
             or any(found.transactional and found.domain in self.domains for found in self.registry),
             claim.followers,

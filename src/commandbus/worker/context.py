@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     # What a handler is given is made by a runtime; only its types are needed here.
     from commandbus.runtimes.asyncio.bus import HandlerBus
     from commandbus.runtimes.threads.bus import SyncHandlerBus
-    from commandbus.worker.transactional import Unit
+    from commandbus.worker.transactional import HandlerTransaction
 
 R = TypeVar("R")
 T = TypeVar("T")
 BATCH_PAGE = 1_000
 
 
-class Desk:
+class HandlerServices:
     """What all handlers of one kind in a worker share."""
 
     __slots__ = (
@@ -107,11 +107,11 @@ class _Context:
     _timeout: float | None
     """How long a run in a child process may take."""
 
-    def __init__(self, claimed: Claimed, max_attempts: int, desk: Desk) -> None:
+    def __init__(self, claimed: Claimed, max_attempts: int, desk: HandlerServices) -> None:
         self._claimed = claimed
         self._desk = desk
         self._recorded: dict[str, str] | None = None
-        self._unit: Unit | None = None
+        self._unit: HandlerTransaction | None = None
         self._own: dict[Any, Any] | None = None
         self._began = time.perf_counter()
         self.completion: Completion | None = None
@@ -195,7 +195,7 @@ class _Context:
             options["causation_id"] = claimed.command_id
         return self._own_bus()
 
-    def _transactional(self, what: str) -> Unit:
+    def _transactional(self, what: str) -> HandlerTransaction:
         if self._unit is None:
             raise InvalidOperationError(
                 f"context.{what} is for transactional handlers; register this one with "

@@ -1,4 +1,4 @@
-"""The worker's mind: events in, effects out.
+"""The worker state machine: events in, effects out.
 
 It never waits, never reads a clock and never touches a thread; a runtime tells it what happened and
 when, and does what it says. One claim and one settle are in flight at a time: what finishes meanwhile
@@ -6,7 +6,7 @@ rides in the next settle, so batches grow exactly when the store is slow, withou
 
 The tight loop: as long as claims find something, the next one follows at once, as far as slots are
 free; only an empty claim makes the worker wait, for a wake-up, for the next due time, or for the poll
-interval as the last net.
+interval as the fallback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from commandbus.store.sessions import QUIET_SECONDS
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace
-from commandbus.worker.ahead import URGENT, prefetch, share
 from commandbus.worker.backoff import backoff
 from commandbus.worker.chains import Chains
 from commandbus.worker.effects import (
@@ -55,7 +54,8 @@ from commandbus.worker.events import (
 from commandbus.worker.held_leases import HeldLeases
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.releases import HELD_UP, OVERTAKEN, STOPPING, release
+from commandbus.worker.prefetch import URGENT, prefetch, share
+from commandbus.worker.releases import OVERTAKEN, STALLED, STOPPING, release
 from commandbus.worker.suspects import Suspects
 from commandbus.worker.until_idle import UntilIdle
 
@@ -101,7 +101,7 @@ class WorkerCore:
         self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
         self._settled_at = -inf  # when the last settle began
         self._swept = False  # the last claim put things in order, too
-        self._hurried = False
+        self._skip_sweep = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
@@ -219,7 +219,7 @@ class WorkerCore:
             self._held_up = True
             self._held_up_until = now if self.suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
-            self._give_back(self.chains.give_up(), HELD_UP)
+            self._give_back(self.chains.give_up(), STALLED)
         if self.unsettled and not self.settling and now >= self._next_settle():
             self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
@@ -228,7 +228,7 @@ class WorkerCore:
             effects.append(Settle(self.settling))
         if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
             self._may_wait = True
-            rarely = self.poll_interval >= pace.GLANCE_FROM
+            rarely = self.poll_interval >= pace.QUICK_CHECK_FROM
             idle = rarely and self._swept and self._look_source == "fallback"
             self._sweep_at = now
             self.metrics.woken(self._look_source)
@@ -239,15 +239,15 @@ class WorkerCore:
             self._claiming = True
             self._woken_meanwhile = False
             self._due_meanwhile = inf
-            sweep, hurried = now >= self._sweep_at, self._hurried
-            self._hurried = False
-            if sweep and not hurried:
+            sweep, skip_sweep = now >= self._sweep_at, self._skip_sweep
+            self._skip_sweep = False
+            if sweep and not skip_sweep:
                 self._sweep_at = now + pace.SWEEP_INTERVAL
             suspects = self.suspects.limit(self.concurrency, now)
-            effects.append(Claim(room, sweep, idle, hurried, *self._followers(room), suspects))
+            effects.append(Claim(room, sweep, idle, skip_sweep, *self._followers(room), suspects))
             self._swept = sweep
             busy = self.held or self.unsettled or self.settling
-            self.until_idle.asked(sweep and not (idle or hurried or busy))
+            self.until_idle.asked(sweep and not (idle or skip_sweep or busy))
         elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
             # New work wakes only one waiter; one that cannot take it wakes the next.
             self._woken_meanwhile = False
@@ -263,7 +263,7 @@ class WorkerCore:
     @property
     def _fallback(self) -> float:
         """Seconds until a claim that nothing has led to."""
-        is_quiet = self._hears and self.poll_interval >= pace.GLANCE_FROM
+        is_quiet = self._hears and self.poll_interval >= pace.QUICK_CHECK_FROM
         return max(self.poll_interval, QUIET_SECONDS) if is_quiet else self.poll_interval
 
     def _next_settle(self) -> float:
@@ -387,7 +387,7 @@ class WorkerCore:
         self._sweep_at = now
         if asleep:
             # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
-            self._hurried = event.source != RECONNECT
+            self._skip_sweep = event.source != RECONNECT
             self._may_wait = True
             if self._settings.jitter:
                 self._claim_at = max(self._claim_at, now + self._settings.jitter * self._uniform())
@@ -484,7 +484,7 @@ class WorkerCore:
 
     def _withdrawn(self, event: Withdrawn) -> None:
         self._withdrawing -= 1
-        self._give_back(event.claimed, STOPPING if self.stopping else HELD_UP)
+        self._give_back(event.claimed, STOPPING if self.stopping else STALLED)
 
     def _give_back(self, unbegun: list[Claimed], reason: str) -> None:
         self.held -= len(unbegun)

@@ -14,7 +14,7 @@ class Claim(msgspec.Struct, frozen=True):
     limit: int
     sweep: bool
     idle: bool = False
-    hurried: bool = False
+    skip_sweep: bool = False
     followers: int = 0
     chain: int = 0
     suspects: SuspectLimit | None = None

@@ -16,10 +16,10 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.breaker import denial
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.domain.cause import running
 from commandbus.domain.command import Command
 from commandbus.domain.failure import Failure, FailureKind, Origin, set_origin
-from commandbus.domain.gates import Gates
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import (
@@ -44,7 +44,7 @@ from commandbus.errors import (
 )
 from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
-from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
+from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.encoding import command_of_claimed, result_of
 from commandbus.worker.fates import CaughtException, log_fate
 from commandbus.worker.handlers import Handler, HandlerRegistry
@@ -56,7 +56,7 @@ from commandbus.worker.middleware import Middleware, around, around_async, check
 from commandbus.worker.recorder import FlightRecorder
 from commandbus.worker.settlements import completed, settlement_of
 from commandbus.worker.tracing import Tracing
-from commandbus.worker.transactional import Concluded, in_async_transaction, in_transaction
+from commandbus.worker.transactional import HandlerResult, in_async_transaction, in_transaction
 
 logger = logging.getLogger("commandbus.worker")
 
@@ -88,7 +88,7 @@ class Execution:
         *,
         policy: RetryPolicy | None,
         max_attempts: int,
-        gates: Gates,
+        gates: BreakerBoard,
         demand: Demand,
         health: HealthStatus,
         middleware: Sequence[Middleware] = (),
@@ -122,11 +122,11 @@ class Execution:
         self._wrapped: dict[tuple[str, str, bool], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
 
-    def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> Desk:
+    def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> HandlerServices:
         bus = None if self._bus_over is None else self._bus_over(session, is_async, False)
         engine = self.engine
         within = engine.within_async if is_async else engine.within
-        return Desk(
+        return HandlerServices(
             engine.store,
             session,
             worker,
@@ -247,7 +247,7 @@ class Execution:
         isolated = handler.isolated is not None and self._children is not None
         surrounded = handler.transactional or self._middleware or isolated
         if surrounded or (handler.registry and handler.registry.layers):
-            handler = self._dress(handler)
+            handler = self._with_middleware(handler)
         traced = self._tracing is not None and claimed.headers is not None
         if traced or self._wraps:
             handler = self._around(handler, traced)
@@ -277,7 +277,7 @@ class Execution:
             context._timeout = timeout
         return Call(claimed, handler, command, context, timeout, isolated)
 
-    def _dress(self, handler: Handler) -> Handler:
+    def _with_middleware(self, handler: Handler) -> Handler:
         """The handler as it is called: middleware around its function, a transaction around both."""
         dressed = self._dressed.get(id(handler))
         if dressed is None:
@@ -319,7 +319,7 @@ class Execution:
         if plain and result is None:
             # Without the calls below: most runs end like this.
             return completed(claimed, ran)
-        if isinstance(result, Concluded):
+        if isinstance(result, HandlerResult):
             return result.settlement
         try:
             return self._succeeded(claimed, handler, result, ran)
@@ -338,7 +338,7 @@ class Execution:
             outcome = self._judge(claimed, handler, refused, ran)
         return self._settlement(claimed, outcome, ran)
 
-    # For handlers in a transaction; see transactional.Workshop.
+    # For handlers in a transaction; see transactional.TransactionHost.
 
     def conclude(self, context: Any, result: Any, ran: int) -> Settlement:
         claimed: Claimed = context._claimed

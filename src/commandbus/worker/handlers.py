@@ -41,9 +41,7 @@ from commandbus.errors import (
     PayloadError,
 )
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.isolation.options import Isolated, isolated_of
-from commandbus.worker.lifespan import L, Lifespan, check_lifespan
-from commandbus.worker.mapping import (
+from commandbus.worker.exception_rules import (
     ErrorMap,
     ErrorRule,
     check_error_class,
@@ -51,6 +49,8 @@ from commandbus.worker.mapping import (
     check_errors,
     translate,
 )
+from commandbus.worker.isolation.options import Isolated, isolated_of
+from commandbus.worker.lifespan import L, Lifespan, check_lifespan
 from commandbus.worker.marking import MARK, Function, Mark
 from commandbus.worker.middleware import Middleware, check_middleware
 from commandbus.worker.options import (

@@ -10,7 +10,7 @@ from commandbus.domain.ids import new_id
 from commandbus.store.op import Op, drive
 from commandbus.store.port import Store
 from commandbus.store.records import CancelRequest, Claimed
-from commandbus.worker.context import Desk, HandlerContext, SyncHandlerContext
+from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 
 T = TypeVar("T")
 
@@ -143,6 +143,6 @@ def local_context(
     session: Any = _AsyncSession() if is_async else _Session()
     requests = {SEQ: CancelRequest("canceled by the test")} if canceled else {}
     bus = AsyncLocalBus() if is_async else LocalBus()
-    desk = Desk(cast("Store", _Store()), session, "test", requests, bus)
+    desk = HandlerServices(cast("Store", _Store()), session, "test", requests, bus)
     kind = LocalHandlerContext if is_async else LocalSyncHandlerContext
     return kind(claimed, max_attempts, desk)

@@ -12,7 +12,7 @@ from commandbus.domain.limits import Limit, make_limit, parse_rate
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import ConfigurationError, InvalidArgumentError
-from commandbus.worker.mapping import ErrorMap
+from commandbus.worker.exception_rules import ErrorMap
 from commandbus.worker.signatures import described
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-GLANCE_FROM = 30.0
+QUICK_CHECK_FROM = 30.0
 """Workers that poll less often than this use the cheap idle check, and none while the store knows by a
 session that they hear announcements."""
 SWEEP_INTERVAL = 0.1

@@ -6,7 +6,7 @@ from commandbus.domain.outcome import Released
 from commandbus.store.records import Claimed, Settlement
 
 STOPPING = "the worker is stopping"
-HELD_UP = "held up behind a slow command"
+STALLED = "held up behind a slow command"
 OVERTAKEN = "another of its group comes first again"
 
 

@@ -24,20 +24,20 @@ from commandbus.store.waiting import done, finish
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 
 
-class Unit(msgspec.Struct, frozen=True):
+class HandlerTransaction(msgspec.Struct, frozen=True):
     """What a transactional handler works with."""
 
     connection: Any
     bus: Any
 
 
-class Concluded(msgspec.Struct, frozen=True):
+class HandlerResult(msgspec.Struct, frozen=True):
     """What a transactional call returns to its runtime: it is settled already, or must be."""
 
     settlement: Settlement
 
 
-class Workshop(Protocol):
+class TransactionHost(Protocol):
     """What is needed around such a call."""
 
     engine: Engine
@@ -60,7 +60,7 @@ class Workshop(Protocol):
         ...
 
 
-def _record(shop: Workshop, settlement: Settlement) -> Op[SettleReport]:
+def _record(shop: TransactionHost, settlement: Settlement) -> Op[SettleReport]:
     report = yield from shop.engine.store.settle([settlement])
     if report.lost:
         raise LeaseLost("The lease ran out before the handler ended; its effects were undone.")
@@ -68,12 +68,12 @@ def _record(shop: Workshop, settlement: Settlement) -> Op[SettleReport]:
 
 
 def in_transaction(
-    function: Callable[..., Any], shop: Workshop
-) -> Callable[[Command[Any], SyncHandlerContext], Concluded]:
+    function: Callable[..., Any], shop: TransactionHost
+) -> Callable[[Command[Any], SyncHandlerContext], HandlerResult]:
     """A `def` handler with a transaction around it."""
 
     @wraps(function)
-    def run(command: Command[Any], context: SyncHandlerContext) -> Concluded:
+    def run(command: Command[Any], context: SyncHandlerContext) -> HandlerResult:
         call = partial(function, command, context)
         return finish(_conclude(call, context, shop, shop.engine.begin, wait=done))
 
@@ -81,12 +81,12 @@ def in_transaction(
 
 
 def in_async_transaction(
-    function: Callable[..., Awaitable[Any]], shop: Workshop
-) -> Callable[[Command[Any], HandlerContext], Awaitable[Concluded]]:
+    function: Callable[..., Awaitable[Any]], shop: TransactionHost
+) -> Callable[[Command[Any], HandlerContext], Awaitable[HandlerResult]]:
     """An `async def` handler with a transaction around it."""
 
     @wraps(function)
-    async def run(command: Command[Any], context: HandlerContext) -> Concluded:
+    async def run(command: Command[Any], context: HandlerContext) -> HandlerResult:
         call = partial(function, command, context)
         return await _conclude(call, context, shop, shop.engine.begin_async, wait=lambda result: result)
 
@@ -96,27 +96,27 @@ def in_async_transaction(
 async def _conclude(
     call: Callable[[], Any],
     context: Any,
-    shop: Workshop,
+    shop: TransactionHost,
     begin: Callable[[Demand], Any],
     wait: Callable[[Any], Awaitable[Any]],
-) -> Concluded:
+) -> HandlerResult:
     """`wait` makes what the calls return awaitable, where it is not."""
     transaction = await wait(begin(shop.demand))
     try:
         shop.connected()
         bus = shop.bus_within(transaction.session, is_async=wait is not done)
-        context._unit = Unit(transaction.connection, bus)
+        context._unit = HandlerTransaction(transaction.connection, bus)
         began = time.perf_counter()
         result = await wait(call())
         settlement = shop.conclude(context, result, _since(began))
         if not isinstance(settlement.outcome, Succeeded):
-            return Concluded(settlement)
+            return HandlerResult(settlement)
         report = await wait(transaction.record(_record(shop, settlement)))
         await wait(transaction.commit())
     finally:
         await wait(transaction.rollback())
     shop.settled(report)
-    return Concluded(msgspec.structs.replace(settlement, recorded=True))
+    return HandlerResult(msgspec.structs.replace(settlement, recorded=True))
 
 
 def _since(began: float) -> int:

@@ -21,8 +21,8 @@ from commandbus.domain.lifecycle import (
 from commandbus.domain.moment import SECOND, Clock, as_datetime
 from commandbus.engines.memory.batches import MemoryBatches
 from commandbus.engines.memory.documents import MemoryDocuments
-from commandbus.engines.memory.gates import MemoryGates
 from commandbus.engines.memory.journal import Journal
+from commandbus.engines.memory.limits import MemoryGates
 from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Domain, Entry, Lease, State, Stored

@@ -8,7 +8,7 @@ from uuid import UUID
 from commandbus.domain.batch import BatchCounts
 from commandbus.engines.postgres.arrays import integers, numbers
 from commandbus.engines.postgres.context import Part
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import Autocommit
 from commandbus.store.op import Op, Read
 
 
@@ -16,7 +16,7 @@ class Batches(Part):
     def add_batch_counts(self, counts: dict[UUID, BatchCounts], shard: str) -> Op[None]:
         if counts:
             columns = count_columns(counts.values())
-            yield Atomic(self._sql.add_batch_counts, (numbers(counts), shard, *columns))
+            yield Autocommit(self._sql.add_batch_counts, (numbers(counts), shard, *columns))
 
     def batch_counts(self, batch_ids: Sequence[UUID]) -> Op[dict[UUID, BatchCounts]]:
         rows = yield Read(self._sql.batch_counts, (numbers(batch_ids),))

@@ -18,11 +18,11 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8Dumper
 
-from commandbus.engines.postgres.conduct import Steps, conduct
 from commandbus.engines.postgres.connections import execute
 from commandbus.engines.postgres.drivers import AWAITING, BLOCKING, Driver
 from commandbus.engines.postgres.failures import sqlstate_of, translate
-from commandbus.engines.postgres.statements import Copy, Shared, bind
+from commandbus.engines.postgres.statements import Coalescing, Copy, bind
+from commandbus.engines.postgres.transaction_steps import Steps, in_transactions
 from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.store.op import Op, Rows, Statement
 from commandbus.store.waiting import finishing
@@ -63,7 +63,7 @@ class _CallerSession(ABC):
 
     async def _run_last(self, op: Op[T]) -> T:
         """Without a savepoint: when it fails, all of the transaction is undone."""
-        return await self._perform(op, conduct(op, [], own=False))
+        return await self._perform(op, in_transactions(op, [], own=False))
 
     async def _perform(self, op: Op[T], steps: Steps[T]) -> T:
         try:
@@ -112,7 +112,7 @@ def _saved(op: Op[T]) -> Steps[T]:
     """An op between a savepoint and its release, or its undoing."""
     yield _SAVE
     try:
-        result: T = yield from conduct(op, [], own=False)
+        result: T = yield from in_transactions(op, [], own=False)
     except Exception:
         yield _UNDO
         raise
@@ -145,7 +145,7 @@ def _by_asyncpg(connection: Any) -> Performer:
             )
             return ()
         sql, params = statement.sql, statement.params
-        if isinstance(statement, Shared):
+        if isinstance(statement, Coalescing):
             sql, params = statement.plain()
         if not params:
             await connection.execute(sql)

@@ -55,7 +55,7 @@ Leases = Literal["plain", "chains", "apart"]
 def claim_query(schema: str, fresh: bool, leases: Leases) -> Query:
     """The claim; of fresh commands only, or with those whose workers died."""
     found = parts(schema, "claim.sql")
-    apart = leases == "apart"
+    lease_each = leases == "apart"
     return compile_query(
         found.claim,
         [RANGES],
@@ -63,8 +63,8 @@ def claim_query(schema: str, fresh: bool, leases: Leases) -> Query:
         suspects_found="" if fresh else found.suspects_found,
         suspects_left="" if fresh else found.suspects_left,
         under_lease=found.no_chains if leases == "plain" else found.chains,
-        lease=found.lease_each if apart else found.one_lease,
-        leased=found.under_each if apart else found.under_one,
+        lease=found.lease_each if lease_each else found.one_lease,
+        leased=found.under_each if lease_each else found.under_one,
     )
 
 

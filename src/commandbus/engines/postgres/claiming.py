@@ -24,12 +24,12 @@ from commandbus.engines.postgres.claim_query import (
     suspect_values,
 )
 from commandbus.engines.postgres.context import Context, Part
-from commandbus.engines.postgres.gates import Limits
-from commandbus.engines.postgres.leases import Held, Seat, members_of
+from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow, members_of
+from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.settle_query import Known
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
-from commandbus.engines.postgres.statements import Atomic, Boundary, Listening, Undo
+from commandbus.engines.postgres.statements import Autocommit, Boundary, Listening, Undo
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, plan_rescued
@@ -67,13 +67,13 @@ class Claimer(Part):
 
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
-        if request.idle and self._glance_will_do(request):
+        if request.idle and self._can_skip_full_claim(request):
             # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 due_in = None if moment is None else moment / SECOND
                 return ClaimReply([], due_in, 0, hears=self._hears(request))
-        if request.hurried and self._context.gated.isdisjoint(request.domains):
+        if request.skip_sweep and self._context.gated.isdisjoint(request.domains):
             # A worker was woken for this: one round trip less before its handler starts.
             for domain in request.domains:
                 self._context.bounds.resume(domain, self._context.monotonic())
@@ -117,7 +117,7 @@ class Claimer(Part):
         sleepers = self._context.sleepers
         return bool(sleepers.session) and all(map(sleepers.is_asleep, request.domains))
 
-    def _glance_will_do(self, request: ClaimRequest) -> bool:
+    def _can_skip_full_claim(self, request: ClaimRequest) -> bool:
         """Whether the time of the next look is all that an idle worker needs to ask for: it is known
         to sleep, and nothing but time can bring it work."""
         for domain in request.domains:
@@ -129,7 +129,7 @@ class Claimer(Part):
     def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
         """In how many microseconds an idle worker should look again."""
         wanted = texts([*request.domains, *places])
-        moment: int | None = scalar((yield Atomic(self._sql.next_moment, (wanted, request.worker))))
+        moment: int | None = scalar((yield Autocommit(self._sql.next_moment, (wanted, request.worker))))
         return moment
 
     def _claim_in_turn(self, request: ClaimRequest, places: list[tuple[str, str]]) -> Op[list[Claimed]]:
@@ -165,17 +165,17 @@ class Claimer(Part):
             if request.priority is not None:
                 chosen = only(request.priority)
             elif request.ageing is not None:
-                aged = yield Atomic(self._sql.aged, (place, request.ageing, wanted))
+                aged = yield Autocommit(self._sql.aged, (place, request.ageing, wanted))
                 if aged:
                     chosen = self._context.bounds.ranges_after(place, began, aged)
             # A chain needs one lease for all of it.
-            most = 0 if request.apart else request.spare(claimed)
+            most = 0 if request.lease_per_command else request.spare(claimed)
             careful = began < self._context.bounds.careful_until.get(domain, 0.0)
             # Commands whose workers died return with old keys, for a look without bounds.
             fresh = fresh_only or (ranges is not None and not careful)
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
             leases: Leases = "chains" if domain in self._context.gated else "plain"
-            query = self._queries[fresh, "apart" if request.apart else leases]
+            query = self._queries[fresh, "lease_per_command" if request.lease_per_command else leases]
             values = {
                 "place": place,
                 "wanted": wanted,
@@ -188,7 +188,7 @@ class Claimer(Part):
             }
             if not fresh:
                 values |= suspect_values(limit)
-            rows = yield Atomic(query.sql, query.params(values))
+            rows = yield Autocommit(query.sql, query.params(values))
             if request.priority is None:
                 now = self._context.monotonic()
                 self._context.bounds.looked(place, now, now - began, everywhere=ranges is None)
@@ -223,7 +223,7 @@ class Claimer(Part):
     def _receive(self, domain: str, worker: str, rows: Rows, claimed: list[Claimed]) -> Received:
         """Rows of the query `claim` as commands under lease, in their order; apart from those that are
         expired, or without their command."""
-        leases: dict[int, dict[int, Seat]] = {}
+        leases: dict[int, dict[int, LeasedCommand]] = {}
         unclaimable: list[Unclaimable] = []
         keys: list[tuple[int, int]] = []
         suspects = False
@@ -245,7 +245,9 @@ class Claimer(Part):
                 chains[seq] = chain
             if lease_id not in leases:
                 leases[lease_id] = {}
-            leases[lease_id][seq] = Seat(seq, attempts + 1, crashes, releases, keyed, chain, priority)
+            leases[lease_id][seq] = LeasedCommand(
+                seq, attempts + 1, crashes, releases, keyed, chain, priority
+            )
             if expired or command_type is None:
                 unclaimable.append(Unclaimable(
                     seq, lease_id, attempts, crashes, command_type, command_id, correlation_id,
@@ -261,7 +263,7 @@ class Claimer(Part):
             )  # fmt: skip
             claimed.append(command)
         for lease_id, seats in leases.items():
-            self._context.leases.keep(Held(lease_id, domain, worker, now, 0, seats, chains))
+            self._context.leases.keep(LeaseRow(lease_id, domain, worker, now, 0, seats, chains))
         return Received(keys, suspects, unclaimable)
 
     def _end_unclaimable(self, domain: str, unclaimable: Sequence[Unclaimable]) -> Op[None]:
@@ -312,7 +314,7 @@ class Claimer(Part):
     def _sweep(self, request: ClaimRequest) -> Op[tuple[int, float | None]]:
         """Returns how many were taken back, and in how many seconds more work is due."""
         params = (texts(request.domains), int(RESCUE_SECONDS * SECOND))
-        ((expired, gated, promoted, due_in, rescued_to),) = yield Atomic(self._sql.sweep, params)
+        ((expired, gated, promoted, due_in, rescued_to),) = yield Autocommit(self._sql.sweep, params)
         self._context.gated = (self._context.gated - set(request.domains)) | set(gated)
         for domain in promoted:
             self._context.bounds.returned(domain)
@@ -365,7 +367,7 @@ class Claimer(Part):
             self._rescued_to |= domains
             self._be_careful(domains)
             try:
-                yield Atomic(self._sql.note_rescue, (texts(sorted(domains)),))
+                yield Autocommit(self._sql.note_rescue, (texts(sorted(domains)),))
             except StoreUnavailable as error:
                 logger.debug("could not tell others of a rescue: %s", error)
         return rescued
@@ -430,7 +432,7 @@ class Claimer(Part):
             if domain not in waiting or self._context.sleepers.is_asleep(domain):
                 continue
             duration = int(ASLEEP_SECONDS * SECOND)
-            if (yield Atomic(self._sql.sleep, (domain, self._context.process, duration))):
+            if (yield Autocommit(self._sql.sleep, (domain, self._context.process, duration))):
                 self._context.sleepers.asleep(domain)
                 news = True
             else:
@@ -450,7 +452,7 @@ class Claimer(Part):
         for domain in busy:
             self._context.sleepers.awake(domain)
         try:
-            yield Atomic(self._sql.awaken, (texts(busy), self._context.process))
+            yield Autocommit(self._sql.awaken, (texts(busy), self._context.process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
 

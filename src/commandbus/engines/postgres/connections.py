@@ -12,11 +12,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from commandbus.engines.postgres import wire
-from commandbus.engines.postgres.conduct import COMMIT, ROLLBACK
 from commandbus.engines.postgres.drivers import Driver
 from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translate
 from commandbus.engines.postgres.pools import Replaced, Source
-from commandbus.engines.postgres.statements import Copy, Ending, Script, Shared, bind
+from commandbus.engines.postgres.statements import Coalescing, Copy, Ending, Script, bind
+from commandbus.engines.postgres.transaction_steps import COMMIT, ROLLBACK
 from commandbus.engines.postgres.watch import shut_down
 from commandbus.errors import CommandBusError
 from commandbus.store.op import Rows, Statement
@@ -31,19 +31,19 @@ REPEATED = ("40001", "40P01", "0A000", "26000")
 statement that is gone."""
 
 
-class Traffic:
+class OpenCheckouts:
     """The connections that are in use, so that those without an answer can be broken."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: set[Line] = set()
+        self._lines: set[Checkout] = set()
 
-    def enter(self, line: Line, connection: Any) -> None:
+    def enter(self, line: Checkout, connection: Any) -> None:
         with self._lock:
             line.connection = connection
             self._lines.add(line)
 
-    def leave(self, line: Line) -> Any:
+    def leave(self, line: Checkout) -> Any:
         """From here on the connection may be closed, and its number given to another one."""
         with self._lock:
             self._lines.discard(line)
@@ -64,7 +64,7 @@ class Traffic:
         late = time.monotonic() - seconds
         return self._cut(lambda line: line.own and line.asked_at is not None and line.asked_at <= late)
 
-    def _cut(self, applies: Callable[[Line], bool]) -> int:
+    def _cut(self, applies: Callable[[Checkout], bool]) -> int:
         """Shut the sockets: the end of the connection is seen by what waits for it, in whichever
         thread or loop that is."""
         with self._lock:
@@ -74,7 +74,7 @@ class Traffic:
         return len(chosen)
 
 
-class Line:
+class Checkout:
     """A connection for one op or transaction: taken from its source when first needed, given back at
     the end."""
 
@@ -161,7 +161,7 @@ def newest(source: Any) -> Any:
 
 async def run(driver: Driver, connection: Any, statement: Statement, origin: str) -> Rows:
     """Execute one statement; rows come as tuples."""
-    if isinstance(statement, Shared) and isinstance(connection, SENDING):
+    if isinstance(statement, Coalescing) and isinstance(connection, SENDING):
         sql, params = statement.plain()
         if sql in connection.names or connection.takes_more:
             return await wire.ask(driver, connection, sql, params, origin)
@@ -199,7 +199,7 @@ def _texts(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> Rows:
 def bound(statement: Statement, origin: str) -> tuple[bytes, list[Any] | None]:
     """What goes to psycopg."""
     sql, params = statement.sql, statement.params
-    if isinstance(statement, Shared):
+    if isinstance(statement, Coalescing):
         sql, params = statement.plain()
     return sql.encode(), bind(params, origin) or None
 

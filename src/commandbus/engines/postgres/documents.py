@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.context import Part
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import Autocommit
 from commandbus.store.documents import Document
 from commandbus.store.op import Op, Read, scalar
 
@@ -31,12 +31,12 @@ class Documents(Part):
         place = (document.kind, document.key)
         content = (document.status, document.due_at, document.body)
         if document.version == 0:
-            return bool((yield Atomic(self._sql.add_document, place + content)))
+            return bool((yield Autocommit(self._sql.add_document, place + content)))
         change = (*place, *content, document.version)
-        return bool((yield Atomic(self._sql.change_document, change)))
+        return bool((yield Autocommit(self._sql.change_document, change)))
 
     def delete_document(self, kind: str, key: str) -> Op[bool]:
-        return bool((yield Atomic(self._sql.remove_document, (kind, key))))
+        return bool((yield Autocommit(self._sql.remove_document, (kind, key))))
 
     def list_documents(
         self,

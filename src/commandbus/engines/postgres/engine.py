@@ -16,21 +16,21 @@ from commandbus.engines.postgres.callers import (
     async_caller_session,
     caller_session,
 )
-from commandbus.engines.postgres.connections import Line, Traffic
+from commandbus.engines.postgres.connections import Checkout, OpenCheckouts
 from commandbus.engines.postgres.event_loops import check_loop
 from commandbus.engines.postgres.listener import Listener
 from commandbus.engines.postgres.pools import (
     AsyncPool,
     Following,
     Pool,
-    Reserve,
     Sources,
+    UnboundedPool,
 )
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
 from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
-from commandbus.engines.postgres.watch import Watch
+from commandbus.engines.postgres.watch import AnswerTimeout
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
 from commandbus.store.op import Log, Op, Wake
 from commandbus.store.session import ConnectionUse, Demand
@@ -61,7 +61,7 @@ class PostgresEngine:
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
         self.store = self.store_class(self.location, self.hub, self.process)
-        self.traffic, self.watch = Traffic(), Watch()
+        self.traffic, self.watch = OpenCheckouts(), AnswerTimeout()
         self.session = PostgresSession(self, self.blocking_pool, self._senders_of)
         self.async_session = AsyncPostgresSession(self, self.awaiting_pool, self._async_senders_of)
         self.reserved_session = PostgresSession(self, self._reserve_of, self._reserve_of, own=True)
@@ -227,11 +227,11 @@ class PostgresEngine:
         )
 
     def begin(self, demand: Demand) -> BlockingTransaction:
-        line = Line(self.blocking_pool(), self, worker=demand.worker)
+        line = Checkout(self.blocking_pool(), self, worker=demand.worker)
         return BlockingTransaction.begin(line, self, demand.statement_timeout)
 
     async def begin_async(self, demand: Demand) -> AwaitingTransaction:
-        line = Line(self.awaiting_pool(), self, worker=demand.worker)
+        line = Checkout(self.awaiting_pool(), self, worker=demand.worker)
         return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
 
     # Where sessions get their connections.
@@ -251,23 +251,23 @@ class PostgresEngine:
         pool: AsyncPool = self._for_loop(op).pool
         return pool
 
-    def _reserve_of(self, op: Op[Any] | None = None) -> Reserve:
-        reserve: Reserve = self._for_threads(op).reserve
+    def _reserve_of(self, op: Op[Any] | None = None) -> UnboundedPool:
+        reserve: UnboundedPool = self._for_threads(op).reserve
         return reserve
 
     def _following_of(self, op: Op[Any] | None = None) -> Following:
         return Following(self._for_threads(op).reserve)
 
-    def _async_reserve_of(self, op: Op[Any] | None = None) -> Reserve:
-        reserve: Reserve = self._for_loop(op).reserve
+    def _async_reserve_of(self, op: Op[Any] | None = None) -> UnboundedPool:
+        reserve: UnboundedPool = self._for_loop(op).reserve
         return reserve
 
-    def _senders_of(self) -> Reserve:
-        senders: Reserve = self._for_threads(None).senders
+    def _senders_of(self) -> UnboundedPool:
+        senders: UnboundedPool = self._for_threads(None).senders
         return senders
 
-    def _async_senders_of(self) -> Reserve:
-        senders: Reserve = self._for_loop(None).senders
+    def _async_senders_of(self) -> UnboundedPool:
+        senders: UnboundedPool = self._for_loop(None).senders
         return senders
 
     def _for_threads(self, op: Op[Any] | None) -> Sources:
@@ -306,7 +306,7 @@ class PostgresEngine:
     def within_async(self, connection: Any) -> AsyncCallerSession:
         return async_caller_session(connection)
 
-    def told(self, wakes: list[Wake | Log], read: bool) -> None:
+    def after_commit(self, wakes: list[Wake | Log], read: bool) -> None:
         """Something was committed here: wake who waits in this process."""
         self.hub.tell(wakes)
         if not read:

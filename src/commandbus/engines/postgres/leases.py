@@ -19,13 +19,13 @@ REMEMBERED_MAX = 5_000
 _unusual = msgspec.json.Decoder(dict[str, tuple[int, int, int, bool]])
 
 
-class Seat(Member, frozen=True, array_like=True, gc=False):
+class LeasedCommand(Member, frozen=True, array_like=True, gc=False):
     """A command under lease, as far as its settle has to know it."""
 
     priority: int = 0
 
 
-class Held(msgspec.Struct, frozen=True):
+class LeaseRow(msgspec.Struct, frozen=True):
     """A lease as this process last saw it."""
 
     lease_id: int
@@ -33,11 +33,11 @@ class Held(msgspec.Struct, frozen=True):
     worker: str
     claimed_at: int
     version: int
-    seats: dict[int, Seat]
+    seats: dict[int, LeasedCommand]
     chains: dict[int, int] = {}
     """See `chains_of`."""
 
-    def without(self, seqs: Container[int]) -> Held:
+    def without(self, seqs: Container[int]) -> LeaseRow:
         """What is left of it when these have left."""
         return msgspec.structs.replace(
             self,
@@ -51,12 +51,12 @@ class Leases:
     """The leases of this process, by id."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, LeaseRow] = {}
 
-    def get(self, lease_id: int) -> Held | None:
+    def get(self, lease_id: int) -> LeaseRow | None:
         return self._held.get(lease_id)
 
-    def keep(self, held: Held) -> None:
+    def keep(self, held: LeaseRow) -> None:
         self._held[held.lease_id] = held
         while len(self._held) > REMEMBERED_MAX:
             self._held.pop(next(iter(self._held)), None)

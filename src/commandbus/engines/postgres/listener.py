@@ -36,7 +36,7 @@ from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
-from commandbus.engines.postgres.watch import Watch, shut_down
+from commandbus.engines.postgres.watch import AnswerTimeout, shut_down
 from commandbus.store.sessions import LEASES, WORKERS
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
@@ -73,7 +73,7 @@ class Listener:
         hub: WakeHub,
         sleepers: Sleepers,
         process: str,
-        watch: Watch,
+        watch: AnswerTimeout,
         shortage: Shortage,
     ) -> None:
         self._location = location

@@ -194,7 +194,7 @@ class _Idle:
         )
 
 
-class Reserve(_Idle):
+class UnboundedPool(_Idle):
     """For threads, or for asyncio and then on one loop only."""
 
     def __init__(
@@ -237,7 +237,7 @@ class Following:
     """A reserve as services use it: they take what is idle, and connect only when the work has its
     connections."""
 
-    def __init__(self, reserve: Reserve) -> None:
+    def __init__(self, reserve: UnboundedPool) -> None:
         self._reserve = reserve
         self.driver = reserve.driver
         self.successor = None
@@ -262,7 +262,7 @@ class Following:
         self._reserve.putconn(connection)
 
 
-class _Pool(Reserve, ABC):
+class _Pool(UnboundedPool, ABC):
     """At most `size_max` connections; callers get them in the order in which they came."""
 
     def __init__(
@@ -455,8 +455,8 @@ def blocking_sources(own: Location, workers: Location, size: int, shortage: Shor
     """For threads; `workers` is the location with the statement timeout that workers ask for."""
     return Sources(
         Pool(own, shortage, size),
-        Reserve(BLOCKING, wire.Connection, workers, shortage),
-        Reserve(BLOCKING, wire.Connection, own, shortage, own.pool_timeout),
+        UnboundedPool(BLOCKING, wire.Connection, workers, shortage),
+        UnboundedPool(BLOCKING, wire.Connection, own, shortage, own.pool_timeout),
     )
 
 
@@ -466,6 +466,6 @@ def awaiting_sources(
     """For one event loop."""
     return Sources(
         AsyncPool(own, shortage, size, loop),
-        Reserve(AWAITING, wire.AsyncConnection, workers, shortage),
-        Reserve(AWAITING, wire.AsyncConnection, own, shortage, own.pool_timeout),
+        UnboundedPool(AWAITING, wire.AsyncConnection, workers, shortage),
+        UnboundedPool(AWAITING, wire.AsyncConnection, own, shortage, own.pool_timeout),
     )

@@ -14,7 +14,7 @@ from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessSta
 from commandbus.engines.postgres.arrays import numbers, texts
 from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.failures import UniqueViolation
-from commandbus.engines.postgres.statements import Atomic, parts
+from commandbus.engines.postgres.statements import Autocommit, parts
 from commandbus.engines.postgres.templates import (
     BIGINT,
     BOOLEAN,
@@ -64,7 +64,7 @@ class Processes(Part):
         values = ADDED(**{name: [getattr(row, name) for row in rows] for name in ADDED.names})
         query = add_query(self._context.schema)
         try:
-            taken = yield Atomic(query.sql, query.params(values | _event_columns(events)))
+            taken = yield Autocommit(query.sql, query.params(values | _event_columns(events)))
         except UniqueViolation as error:
             return [row.process_id for row in rows if str(row.process_id) in error.detail] or [
                 rows[0].process_id
@@ -76,7 +76,7 @@ class Processes(Part):
     ) -> Op[list[UUID]]:
         values = CHANGED(**{name: [getattr(row, name) for row in rows] for name in CHANGED.names})
         query = change_query(self._context.schema)
-        written = yield Atomic(query.sql, query.params(values | _event_columns(events)))
+        written = yield Autocommit(query.sql, query.params(values | _event_columns(events)))
         known = {process_id for (process_id,) in written}
         return [row.process_id for row in rows if row.process_id not in known]
 
@@ -118,7 +118,7 @@ class Processes(Part):
 
     @autocommit
     def record_step(self, seq: int, lease_id: int, name: str, result: str) -> Op[bool]:
-        return bool((yield Atomic(self._sql.record_step, (seq, lease_id, name, result))))
+        return bool((yield Autocommit(self._sql.record_step, (seq, lease_id, name, result))))
 
 
 @cache

@@ -16,7 +16,7 @@ from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Depth, KnownCommand, Running, as_facts, as_record
-from commandbus.engines.postgres.statements import Atomic, in_schema
+from commandbus.engines.postgres.statements import Autocommit, in_schema
 from commandbus.store.op import Op, Read, Rows, scalar
 from commandbus.store.reading import read_entry, read_failure, read_status
 from commandbus.store.records import (
@@ -160,7 +160,7 @@ class Reader(Part):
 
     def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
         moments = payload.encode(dict(cutoffs), what="cutoffs")
-        rows = yield Atomic(self._sql.prune, (after, limit, moments, texts(sorted(LINKED))))
+        rows = yield Autocommit(self._sql.prune, (after, limit, moments, texts(sorted(LINKED))))
         return pruned([Prunable(*row) for row in rows], cutoffs, limit)
 
     def stats(self, domain: str, cap: int | None = None) -> Op[QueueStats]:

@@ -23,7 +23,6 @@ from commandbus.engines.postgres.copying import (
     touches,
 )
 from commandbus.engines.postgres.failures import NotifyRefused, UniqueViolation
-from commandbus.engines.postgres.gates import Limits
 from commandbus.engines.postgres.insert_query import (
     Insert,
     insert_query,
@@ -34,7 +33,8 @@ from commandbus.engines.postgres.insert_query import (
     plain_silent,
     single_insert,
 )
-from commandbus.engines.postgres.statements import ORIGIN, BinaryCopy, Copy, Shared
+from commandbus.engines.postgres.limits import Limits
+from commandbus.engines.postgres.statements import ORIGIN, BinaryCopy, Coalescing, Copy
 from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.op import Op, Read, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
@@ -65,9 +65,9 @@ class Sender(Part):
         """One command that nothing can refuse but its id: the same in fewer steps, for most sends."""
         try:
             try:
-                rows = yield self._insert_statement(commands, self._context.notify, Shared)
+                rows = yield self._insert_statement(commands, self._context.notify, Coalescing)
             except NotifyRefused:
-                rows = yield self._insert_statement(commands, False, Shared)
+                rows = yield self._insert_statement(commands, False, Coalescing)
         except UniqueViolation as error:
             raise _duplicate(error, commands) from error
         (command,), ((_, due_in),) = commands, rows
@@ -86,7 +86,7 @@ class Sender(Part):
             # What may be refused in part is undone as a whole; one command, or none with a key, is not.
             keyed = any(command.unique_key is not None for command in commands)
             whole = pending or (keyed and len(commands) > 1) or len(commands) > CHUNK
-            kind = Statement if whole else Shared
+            kind = Statement if whole else Coalescing
             # Keys are taken in order, so that two who want the same ones do not wait for each other.
             size = len(commands) if keyed else CHUNK
             for first in range(0, len(commands), size):
@@ -122,7 +122,7 @@ class Sender(Part):
         try:
             rows = yield self._insert_statement(commands, self._context.notify, kind)
         except NotifyRefused:
-            if kind is not Shared:
+            if kind is not Coalescing:
                 raise
             rows = yield self._insert_statement(commands, False, kind)
         yield from _wakes(commands, _soonest(commands, rows))
@@ -140,8 +140,8 @@ class Sender(Part):
             pack_single = plain_announced if announce else plain_silent
         else:
             pack_single = one_announced if announce else one_silent
-        statement = Shared(many.sql, commands, pack=pack, single=single, pack_single=pack_single)
-        return statement if kind is Shared else Statement(*statement.plain())
+        statement = Coalescing(many.sql, commands, pack=pack, single=single, pack_single=pack_single)
+        return statement if kind is Coalescing else Statement(*statement.plain())
 
     def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
         """The statement for any number of commands, and a quicker one for a single one, if any."""

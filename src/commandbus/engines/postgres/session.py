@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from commandbus.engines.postgres.conduct import Steps, conduct
-from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.connections import Checkout
 from commandbus.engines.postgres.pools import Source
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
-from commandbus.engines.postgres.statements import Listening, Shared
+from commandbus.engines.postgres.statements import Coalescing, Listening
+from commandbus.engines.postgres.transaction_steps import Steps, in_transactions
 from commandbus.store.op import Log, Op, Rows, Wake
 from commandbus.store.waiting import finish
 
@@ -37,16 +37,16 @@ class _Session(ABC):
 
     async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
-        line = Line(self._source(op), self._engine, own=self._own)
+        line = Checkout(self._source(op), self._engine, own=self._own)
         try:
-            result = await self._perform(conduct(op, wakes, read=read), line)
+            result = await self._perform(in_transactions(op, wakes, read=read), line)
         finally:
             if line.in_use:
                 line.release()
-        self._engine.told(wakes, read)
+        self._engine.after_commit(wakes, read)
         return result
 
-    async def _perform(self, steps: Steps[T], line: Line) -> T:
+    async def _perform(self, steps: Steps[T], line: Checkout) -> T:
         try:
             statement = next(steps)
             while True:
@@ -54,7 +54,7 @@ class _Session(ABC):
                     if isinstance(statement, Listening):
                         await self._listen(self._engine.store.sleepers.listening)
                         rows: Rows = ()
-                    elif isinstance(statement, Shared) and not line.in_use:
+                    elif isinstance(statement, Coalescing) and not line.in_use:
                         rows = await self._share(statement)
                     else:
                         rows = await line.execute(statement)
@@ -67,8 +67,8 @@ class _Session(ABC):
         finally:
             steps.close()
 
-    async def _run_alone(self, statement: Shared) -> Rows:
-        line = Line(self._shared(), self._engine)
+    async def _run_alone(self, statement: Coalescing) -> Rows:
+        line = Checkout(self._shared(), self._engine)
         try:
             return await line.execute(statement)
         finally:
@@ -79,7 +79,7 @@ class _Session(ABC):
         """Wait until the process listens."""
 
     @abstractmethod
-    def _share(self, statement: Shared) -> Coroutine[Any, Any, Rows]:
+    def _share(self, statement: Coalescing) -> Coroutine[Any, Any, Rows]:
         """Execute a statement together with those of other senders."""
 
 
@@ -96,7 +96,7 @@ class PostgresSession(_Session):
     async def _listen(self, listening: threading.Event) -> None:
         listening.wait(LISTEN_SECONDS)
 
-    async def _share(self, statement: Shared) -> Rows:
+    async def _share(self, statement: Coalescing) -> Rows:
         return self._lane.run(statement)
 
 
@@ -116,7 +116,7 @@ class AsyncPostgresSession(_Session):
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, bool]:
         return asyncio.to_thread(listening.wait, LISTEN_SECONDS)
 
-    def _share(self, statement: Shared) -> Coroutine[Any, Any, Rows]:
+    def _share(self, statement: Coalescing) -> Coroutine[Any, Any, Rows]:
         return self._lane().run(statement)
 
     def _lane(self) -> AsyncSharedLane:

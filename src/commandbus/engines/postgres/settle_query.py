@@ -11,7 +11,7 @@ import msgspec
 
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.engines.postgres.arrays import integers
-from commandbus.engines.postgres.leases import Held
+from commandbus.engines.postgres.leases import LeaseRow
 from commandbus.engines.postgres.statements import ORIGIN, parts
 from commandbus.engines.postgres.templates import (
     BIGINT,
@@ -116,10 +116,10 @@ def compile_settle(schema: str, extent: Extent, lists: Iterable[Columns], **tran
 class Shrink(msgspec.Struct):
     """What a settle does to one lease."""
 
-    held: Held
+    held: LeaseRow
     settled: list[int]
 
-    def rest(self) -> Held:
+    def rest(self) -> LeaseRow:
         return self.held.without(set(self.settled))
 
 
@@ -184,7 +184,7 @@ def settle_values(built: Prepared, domain: str | None, notify: bool, extent: Ext
     }
 
 
-def lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, Held]) -> Values:
+def lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, LeaseRow]) -> Values:
     ending = [lease_id for lease_id, rest in rests.items() if not rest.seats]
     going_on = [lease_id for lease_id, rest in rests.items() if rest.seats]
     values = ENDING.empty | SHRINKING.empty

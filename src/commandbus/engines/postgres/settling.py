@@ -9,7 +9,7 @@ from uuid import UUID
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.context import Context, Part
-from commandbus.engines.postgres.leases import Held, Seat, members_of
+from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow, members_of
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
@@ -21,7 +21,7 @@ from commandbus.engines.postgres.settle_query import (
     settle_query,
     settle_values,
 )
-from commandbus.engines.postgres.statements import Atomic, Boundary, Urgent
+from commandbus.engines.postgres.statements import Autocommit, Boundary, Urgent
 from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
@@ -44,7 +44,7 @@ class Settler(Part):
             built = self._build(group, doubtful)
             if built.shrinks:
                 # What follows from a settlement is sent in its transaction; alone it is one by itself.
-                valid = yield from self._send_prepared(built, Statement if built.sends else Atomic)
+                valid = yield from self._send_prepared(built, Statement if built.sends else Autocommit)
                 doubtful += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
                 batches |= _changed(built, valid)
                 yield Boundary()
@@ -157,24 +157,24 @@ class Settler(Part):
             priorities = {seq: priority for seq, priority, _, _ in columns}
             holders = {seq: holder for seq, _, _, holder in columns if holder is not None}
             seats = {
-                m.seq: Seat(
+                m.seq: LeasedCommand(
                     m.seq, m.attempt, m.crashes, m.releases, m.keyed, priority=priorities.get(m.seq, 0)
                 )
                 for m in members_of(seqs, unusual)
             }
             chains = {seq: holders[seq] for seq in seats if seq in holders}
-            found = Held(lease_id, domain, worker, claimed_at, version, seats, chains)
+            found = LeaseRow(lease_id, domain, worker, claimed_at, version, seats, chains)
             yield from self._keep_found(found)
         self._context.leases.forget(set(wanted) - {lease_id for lease_id, *_ in rows})
 
-    def _keep_found(self, held: Held) -> Op[None]:
+    def _keep_found(self, held: LeaseRow) -> Op[None]:
         """Remember a lease that was read from the server."""
         self._context.leases.keep(held)
         yield from ()
 
     def write_under(
         self,
-        held: Held,
+        held: LeaseRow,
         batches: dict[int, UUID | None],
         writes: Writes,
         sends: Sequence[NewCommand],
@@ -190,7 +190,7 @@ class Settler(Part):
             None,
             [(held.lease_id, command) for command in sends],
         )
-        yield from self._send_prepared(prepared, Statement if sends else Atomic)
+        yield from self._send_prepared(prepared, Statement if sends else Autocommit)
         yield Boundary()
 
     def write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
@@ -237,7 +237,7 @@ class Settler(Part):
 
     @autocommit
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
-        rows = yield Atomic(self._sql.put_progress, (seq, lease_id, float(percent), message))
+        rows = yield Autocommit(self._sql.put_progress, (seq, lease_id, float(percent), message))
         return bool(rows)
 
 

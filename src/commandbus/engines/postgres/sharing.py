@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from commandbus.engines.postgres.statements import Shared
+from commandbus.engines.postgres.statements import Coalescing
 from commandbus.errors import StoreUnavailable
 from commandbus.store.op import Rows
 
@@ -22,12 +22,12 @@ ROWS_MAX = 500
 INTERRUPTED = "The send was interrupted; repeat it with the command_id it had, then it is there once."
 
 
-class _Seat:
+class PendingSend:
     """A statement on its way in a group, and its answer."""
 
     __slots__ = ("answer", "error", "leads", "statement", "turn")
 
-    def __init__(self, statement: Shared) -> None:
+    def __init__(self, statement: Coalescing) -> None:
         self.statement = statement
         self.answer: Rows = ()
         self.error: BaseException | None = None
@@ -45,15 +45,15 @@ class _Seat:
 class SharedLane:
     """For threads: one of those who wait executes for all, then hands over to the next."""
 
-    def __init__(self, execute: Callable[[Shared], Rows]) -> None:
+    def __init__(self, execute: Callable[[Coalescing], Rows]) -> None:
         self._execute = execute
         self._lock = threading.Lock()
-        self._waiting: list[_Seat] = []
+        self._waiting: list[PendingSend] = []
         self._moving = False
 
-    def run(self, statement: Shared) -> Rows:
+    def run(self, statement: Coalescing) -> Rows:
         with self._lock:
-            seat = _Seat(statement) if self._moving else None
+            seat = PendingSend(statement) if self._moving else None
             if seat is not None:
                 self._waiting.append(seat)
             self._moving = True
@@ -89,7 +89,7 @@ class SharedLane:
                 seat.leads = True
                 seat.turn.release()
 
-    def _give_up(self, seat: _Seat) -> None:
+    def _give_up(self, seat: PendingSend) -> None:
         """Interrupted while it waited: it waits no more, and leads no group."""
         with self._lock:
             waited = seat in self._waiting
@@ -98,7 +98,7 @@ class SharedLane:
         if waited and seat.leads:
             self._hand_over()
 
-    def _carry(self, group: list[_Seat]) -> None:
+    def _carry(self, group: list[PendingSend]) -> None:
         try:
             _divide(group, self._execute(_merged(group)))
         except BaseException as error:  # whatever it is, every waiting send must get it
@@ -122,15 +122,15 @@ class AsyncSharedLane:
     """For asyncio: who is alone sends at once; for those who come meanwhile a task executes, so that a
     sender that gives up does not fail the others."""
 
-    def __init__(self, execute: Callable[[Shared], Awaitable[Rows]]) -> None:
+    def __init__(self, execute: Callable[[Coalescing], Awaitable[Rows]]) -> None:
         self._execute = execute
-        self._waiting: list[tuple[_Seat, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[PendingSend, asyncio.Future[None]]] = []
         self._moving = False
         self._crowd = 1
         """How many sent together lately."""
         self._task: asyncio.Task[None] | None = None
 
-    async def run(self, statement: Shared) -> Rows:
+    async def run(self, statement: Coalescing) -> Rows:
         if not self._moving and self._crowd == 1:
             self._moving = True
             try:
@@ -141,7 +141,7 @@ class AsyncSharedLane:
                 self._moving = bool(self._waiting)
                 if self._waiting:
                     self._task = asyncio.ensure_future(self._move())
-        seat = _Seat(statement)
+        seat = PendingSend(statement)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((seat, done))
         if not self._moving:
@@ -168,7 +168,7 @@ class AsyncSharedLane:
         finally:
             self._moving = False
 
-    async def _carry(self, group: list[_Seat]) -> None:
+    async def _carry(self, group: list[PendingSend]) -> None:
         try:
             _divide(group, await self._execute(_merged(group)))
         except Exception as error:  # its senders' concern; the lane goes on
@@ -183,7 +183,7 @@ class AsyncSharedLane:
                     seat.error = refused
 
 
-def _split(waiting: list[_Seat]) -> tuple[list[_Seat], list[_Seat]]:
+def _split(waiting: list[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
     """The first group that fits into one statement, and the rest."""
     first, rows, count = waiting[0].statement, 0, 0
     for seat in waiting:
@@ -196,7 +196,7 @@ def _split(waiting: list[_Seat]) -> tuple[list[_Seat], list[_Seat]]:
     return waiting[:count], waiting[count:]
 
 
-def _merged(group: Sequence[_Seat]) -> Shared:
+def _merged(group: Sequence[PendingSend]) -> Coalescing:
     first = group[0].statement
     if len(group) == 1:
         return first
@@ -204,7 +204,7 @@ def _merged(group: Sequence[_Seat]) -> Shared:
     return msgspec.structs.replace(first, params=rows)
 
 
-def _divide(group: Sequence[_Seat], answer: Rows) -> None:
+def _divide(group: Sequence[PendingSend], answer: Rows) -> None:
     begin = 0
     for seat in group:
         end = begin + len(seat.statement.params)

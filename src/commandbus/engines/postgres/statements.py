@@ -13,20 +13,20 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from commandbus.store.op import Atomic, Statement
+from commandbus.store.op import Autocommit, Statement
 from commandbus.store.sql_files import load
 
 __all__ = [
     "ORIGIN",
     "PACKAGE",
-    "Atomic",
+    "Autocommit",
     "BinaryCopy",
     "Boundary",
     "Copy",
     "Ending",
     "Listening",
     "Script",
-    "Shared",
+    "Coalescing",
     "Undo",
     "Urgent",
     "bind",
@@ -45,13 +45,13 @@ BLOCK_ROWS = 100
 _SCHEMA = re.compile(r"\bcommandbus\.(?=\w)")
 
 
-class Urgent(Atomic, frozen=True):
+class Urgent(Autocommit, frozen=True):
     """One that is of no use after so many seconds: better to try it again on another connection."""
 
     seconds: float = 0.0
 
 
-class Shared(Atomic, frozen=True, kw_only=True):
+class Coalescing(Autocommit, frozen=True, kw_only=True):
     """An atomic statement whose rows may travel with those of others: `params` are rows, `pack` makes
     the statement's parameters of any number of them, and each row is answered by one row, in order.
     `single` is the statement for one row, whose parameters `pack_single` makes."""
@@ -67,7 +67,7 @@ class Shared(Atomic, frozen=True, kw_only=True):
         return self.sql, self.pack(self.params)
 
 
-class Listening(Atomic, frozen=True):
+class Listening(Autocommit, frozen=True):
     """Waits, for a moment at most, until this process hears announcements; nothing is executed."""
 
     sql: str = ""

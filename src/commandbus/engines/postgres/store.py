@@ -12,7 +12,7 @@ from commandbus.engines.postgres.claiming import Claimer
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.documents import Documents
 from commandbus.engines.postgres.erasing import Eraser
-from commandbus.engines.postgres.gates import Limits
+from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.operators import Operators
 from commandbus.engines.postgres.processes import Processes

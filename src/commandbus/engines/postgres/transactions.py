@@ -19,9 +19,9 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import IntDumper
 
 from commandbus.engines.postgres.callers import AsyncCallerSession, CallerSession
-from commandbus.engines.postgres.conduct import BEGIN, COMMIT, ROLLBACK
-from commandbus.engines.postgres.connections import Line
+from commandbus.engines.postgres.connections import Checkout
 from commandbus.engines.postgres.statements import Ending, Script
+from commandbus.engines.postgres.transaction_steps import BEGIN, COMMIT, ROLLBACK
 from commandbus.store.op import Op, Rows, scalar
 from commandbus.store.session import TransactionEnded
 from commandbus.store.waiting import finish, finishing
@@ -87,7 +87,7 @@ class _Transaction:
     _cursors: tuple[type[Any], type[Any]]
     """Those that the handler gets, and those of the bus."""
 
-    def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
         self._line, self._engine, self._mark = line, engine, mark
         self._connection = connection = line.connection
         ((self._began, *_),) = begun
@@ -98,7 +98,7 @@ class _Transaction:
         connection.cursor_factory = self._cursors[0]
 
     @classmethod
-    async def _begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
+    async def _begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
         mark = secrets.token_hex(8)
         try:
             return cls(line, engine, mark, await line.execute(_begin(seconds, mark)))
@@ -115,7 +115,7 @@ class _Transaction:
     async def _commit(self) -> None:
         self._committing = True
         self._end(await self._line.execute(_COMMIT))
-        self._engine.told([], read=False)
+        self._engine.after_commit([], read=False)
 
     async def _rollback(self) -> None:
         if not self._open:
@@ -154,13 +154,13 @@ class BlockingTransaction(_Transaction):
     commit = finishing(_Transaction._commit)
     rollback = finishing(_Transaction._rollback)
 
-    def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
         super().__init__(line, engine, mark, begun)
         self.connection: psycopg.Connection[Any] = self._connection
         self.session = CallerSession(self.connection)
 
     @classmethod
-    def begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
+    def begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
         return finish(cls._begin(line, engine, seconds))
 
     def record(self, op: Op[T]) -> T:
@@ -175,13 +175,13 @@ class AwaitingTransaction(_Transaction):
     commit = _Transaction._commit
     rollback = _Transaction._rollback
 
-    def __init__(self, line: Line, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
         super().__init__(line, engine, mark, begun)
         self.connection: psycopg.AsyncConnection[Any] = self._connection
         self.session = AsyncCallerSession(self.connection)
 
     @classmethod
-    async def begin(cls, line: Line, engine: PostgresEngine, seconds: float) -> Self:
+    async def begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
         return await cls._begin(line, engine, seconds)
 
     async def record(self, op: Op[T]) -> T:

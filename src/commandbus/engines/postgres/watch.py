@@ -28,7 +28,7 @@ IDLE_SECONDS = 10.0
 """With nothing on its way for so long, the thread ends; the next statement starts another."""
 
 
-class Watch:
+class AnswerTimeout:
     def __init__(self) -> None:
         self._due: dict[Any, float] = {}
         self._lock = threading.Lock()

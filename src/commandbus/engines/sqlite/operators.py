@@ -14,7 +14,7 @@ from commandbus.domain.lifecycle import (
 from commandbus.domain.limits import place_of
 from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
-from commandbus.engines.sqlite.gates import SqliteGates
+from commandbus.engines.sqlite.limits import SqliteGates
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import (
     StandingRow,

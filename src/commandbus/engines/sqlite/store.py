@@ -20,9 +20,9 @@ from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
-from commandbus.engines.sqlite.gates import Routed, Waiting
 from commandbus.engines.sqlite.heads import expired_reply, take_head
 from commandbus.engines.sqlite.lane import undoable
+from commandbus.engines.sqlite.limits import Routed, Waiting
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.rows import (
     Head,

@@ -69,7 +69,7 @@ FILES = {
     "workers": "insight",
     "tsq": "troubleshooting",
     "batch": "batches",
-    "process": "sagas",
+    "process": "processes",
     "schedule": "schedules",
     "breaker": "breakers",
     "limit": "limits",

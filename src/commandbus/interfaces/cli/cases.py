@@ -9,7 +9,7 @@ from commandbus.interfaces.cli.output import Column
 
 if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
-    from commandbus.operations.cases import Case
+    from commandbus.operations.parked_notes import Case
 
 
 def columns(records: Sequence[CommandRecord], cases: Sequence[Case]) -> tuple[Column, ...]:

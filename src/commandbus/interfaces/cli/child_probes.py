@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus.interfaces.cli import output
-from commandbus.interfaces.cli.care import PORT_FILE, Care
+from commandbus.interfaces.cli.supervision import PORT_FILE, Supervision
 from commandbus.observe.text import CONTENT_TYPE
 from commandbus.runtimes.small_http import Response, SmallServer
 
@@ -31,7 +31,7 @@ _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 class ChildProbes:
     """Asks the probes of worker processes, and serves the sum of their answers."""
 
-    def __init__(self, care: Care, count: int) -> None:
+    def __init__(self, care: Supervision, count: int) -> None:
         self._care = care
         self._count = count
         self._folder = Path(tempfile.mkdtemp(prefix="commandbus-")) if care.is_probed else None

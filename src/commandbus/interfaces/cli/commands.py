@@ -73,7 +73,7 @@ def list_(
     A search goes on until the page is full or everything was looked at. One that takes longer than
     --timeout prints what it has found and where to go on, and ends with exit code 8.
     """
-    from commandbus.interfaces.search import Look, is_own, parse_search
+    from commandbus.interfaces.search import BoundedSearch, is_own, parse_search
 
     seconds = finding.SECONDS if timeout is None else options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
@@ -98,7 +98,7 @@ def list_(
         if "batch" in search.parts:
             conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
         keep = None if internal or search.named else is_own
-        look = Look(conditions, limit, after, keep, seconds)
+        look = BoundedSearch(conditions, limit, after, keep, seconds)
         finding.fill(bus, look)
     print_page(look.found, look.next, json, shown, exhausted=look.exhausted)
     if not look.exhausted:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
     from commandbus.domain.command import CommandRecord
     from commandbus.domain.failure import Failure
-    from commandbus.operations.cases import Case
+    from commandbus.operations.parked_notes import Case
 
 EVENT_STYLES = {
     "SENT": "cyan",

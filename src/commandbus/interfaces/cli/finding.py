@@ -11,7 +11,7 @@ from commandbus.interfaces.cli.exits import CliError, Exit
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from commandbus.interfaces.search import Look
+    from commandbus.interfaces.search import BoundedSearch
     from commandbus.sync import SyncCommandBus
 
 SECONDS = 60.0
@@ -72,8 +72,8 @@ def _looked_up(bus: SyncCommandBus, digits: str, kind: Kind) -> list[UUID]:
                 )
 
 
-def fill(bus: SyncCommandBus, look: Look) -> None:
-    """Look until the page is full, everything was looked at, or the time is up."""
+def fill(bus: SyncCommandBus, look: BoundedSearch) -> None:
+    """BoundedSearch until the page is full, everything was looked at, or the time is up."""
     with output.searching("searching") as tell:
         while (asked := look.asked()) is not None:
             look.add(bus.query_commands(**asked))

@@ -1,214 +1,257 @@
-"""Worker processes under one command: started, watched, restarted, stopped together."""
+"""`process`: how far processes are, and what an operator can do about them."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from dataclasses import dataclass
-from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
-from commandbus.interfaces.cli import output
-from commandbus.interfaces.cli.care import Care, sign_seconds
-from commandbus.interfaces.cli.child_probes import ChildProbes
-from commandbus.interfaces.cli.exits import Exit
-from commandbus.interfaces.cli.signals import DRAINED, SUPERVISOR
-from commandbus.runtimes.probes import notify_systemd
-from commandbus.runtimes.recovery import (
-    Recordings,
-    cause_of,
-    memory_kills,
-    recordings_of,
-    recover_dead,
+import typer
+
+from commandbus.interfaces.cli import finding, options, output, target, text
+from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.output import Column, field_of, id_column
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from commandbus.domain.process.values import ProcessEvent, ProcessRecord, ProcessStep
+    from commandbus.sync import SyncCommandBus
+
+STATUS_STYLES = {
+    "RUNNING": ("running", "blue"),
+    "COMPENSATING": ("compensating", "magenta"),
+    "WAITING_FOR_TROUBLESHOOTING": ("waiting for you", "yellow"),
+    "COMPLETED": ("completed", "green"),
+    "COMPENSATED": ("compensated", "magenta"),
+    "FAILED": ("failed", "red"),
+    "CANCELED": ("canceled", "bright_black"),
+}
+STATUSES = {"waiting": "WAITING_FOR_TROUBLESHOOTING"}
+"""What may be said for short."""
+
+
+def _status(record: ProcessRecord) -> Text:
+    from rich.text import Text
+
+    return Text(*STATUS_STYLES[record.status])
+
+
+def _where(step: ProcessStep) -> str:
+    return f"signal {step.domain}" if step.kind == "signal" else step.domain
+
+
+COLUMNS = (
+    id_column("id", field_of("process_id")),
+    Column("type", field_of("process_type")),
+    Column("status", field_of("status"), _status),
+    Column("step", lambda record: ", ".join(record.current_steps)),
+    Column("error", lambda record: record.error.code if record.error else "", wide=True),
+    Column("batch", field_of("batch_id"), pipe=True),
+    Column("parent", field_of("parent_id"), pipe=True),
+    Column(
+        "created",
+        lambda record: text.moment(record.created_at),
+        lambda record: text.age(record.created_at),
+        right=True,
+    ),
+)
+STEP_COLUMNS = (
+    Column("step", field_of("name")),
+    Column("status", lambda step: "PARKED" if step.parked else step.status),
+    Column("domain", field_of("domain"), _where),
+    Column("type", field_of("command_type")),
+    Column("undoes", field_of("compensates")),
+    id_column("command", field_of("command_id")),
+)
+EVENT_COLUMNS = (
+    Column("time", lambda event: text.moment(event.timestamp), keep=True),
+    Column("event", field_of("event_type")),
+    Column("step", field_of("step")),
+    Column("command", field_of("command_id"), wide=True),
+    Column("details", lambda event: text.compact_json(event.details) if event.details else ""),
 )
 
-HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})
-"""Exit codes of a new process that another try would not change."""
-SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
-YOUNG_SECONDS = 5.0
-RESTART_SECONDS = 1.0
-LOOK_SECONDS = 0.1
-OVERDUE_SECONDS = 3.0
-"""A process that lets a handler run so much longer than its timeout cannot stop it: its event loop is
-blocked, or the interpreter."""
-CERTAIN_SECONDS = 2.0
-"""It has to be seen for so long: after a pause of the whole machine everything is late for a moment."""
-RECOVERY_SECONDS = 5.0
-"""How long the end of this process waits for what dead processes held to be given back."""
+Id = Annotated[str, typer.Argument(metavar="ID", help="The process's id.")]
+App = Annotated[
+    str, typer.Argument(metavar="APP", help="module:Process, or a module that declares some.")
+]
 
 
-@dataclass(slots=True)
-class _Child:
-    index: int
-    process: subprocess.Popen[bytes]
-    started: float
-    memory_kills: int
-    restart_at: float | None = None
-    is_over: bool = False
-    """Its end was noticed."""
-    looked_at: float = 0.0
-    overdue_since: float | None = None
-    cause: str | None = None
-    """Why this process ended it."""
-
-
-class Supervisor:
-    """Keeps a number of worker processes alive, gives back what those that died held, and passes
-    signals on to them. Where systemd asks for signs of life, it gives them itself, for systemd minds
-    only the process that it started."""
-
-    def __init__(
-        self, arguments: list[str], url: str, care: Care, processes: int, recorder: str | None = None
-    ) -> None:
-        self._arguments = arguments
-        self._url = url
-        self._care = care
-        inherited = {key: value for key, value in os.environ.items() if key not in SYSTEMD}
-        # Not on the command line, where everyone on the machine could read a password in it.
-        self._environment = inherited | {"COMMANDBUS_URL": url, SUPERVISOR: str(os.getpid())}
-        self._count = processes
-        self._recorder = recorder
-        self._recordings: list[Recordings | None] | None = None
-        """Looked up when they are needed first: it takes the driver of the store to name them."""
-        self._recoveries: list[threading.Thread] = []
-        self._stopping = threading.Event()
-        self._probes = ChildProbes(care, processes)
-        self._children: list[_Child] = []
-        self._signals = 0
-
-    def run(self) -> int:
-        """Until a signal has stopped them all, or nothing is left to do for any of them; returns the
-        worst exit code."""
-        with self._probes.served():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._pass_on)
-            if self._count > 1:
-                output.note(f"starting {self._count} worker processes")
-            self._children = [self._start(index) for index in range(self._count)]
-            threading.Thread(target=self._report_ready, daemon=True).start()
-            return self._watch()
-
-    def _report_ready(self) -> None:
-        """Tell systemd when a worker process can take work. In a thread: the process may be stuck."""
-        while os.environ.get("NOTIFY_SOCKET") and not self._signals:
-            if self._probes.is_ready():
-                notify_systemd("READY=1")
-                return
-            time.sleep(LOOK_SECONDS)
-
-    def _watch(self) -> int:
-        worst, signed = 0, 0.0
-        while True:
-            if time.monotonic() >= signed + sign_seconds():
-                notify_systemd("WATCHDOG=1")
-                signed = time.monotonic()
-            for child in self._children:
-                worst = max(worst, self._look_after(child))
-            is_over = self._signals or all(child.process.poll() == DRAINED for child in self._children)
-            if is_over and all(child.process.poll() is not None for child in self._children):
-                return worst or self._farewell()
-            if worst and not self._signals:
-                self._pass_on(signal.SIGTERM, None)
-            time.sleep(LOOK_SECONDS)
-
-    def _farewell(self) -> int:
-        """How those ended that were stopped. One that had not begun yet is ended by the signal itself,
-        which is just as clean; and one that died before the signal was reported then."""
-        until = time.monotonic() + RECOVERY_SECONDS
-        for child in self._children:
-            self._look_after(child)
-        self._stopping.set()
-        for recovery in self._recoveries:
-            recovery.join(max(0.0, until - time.monotonic()))
-        clean = (Exit.OK, DRAINED, -signal.SIGTERM)
-        stopped = [child for child in self._children if child.restart_at is None]
-        failed = any(child.process.returncode not in clean for child in stopped)
-        return Exit.FAILURE if failed else Exit.OK
-
-    def _start(self, index: int) -> _Child:
-        # A process group of its own: Ctrl-C reaches this process only, which then passes it on.
-        process = subprocess.Popen(  # noqa: S603 - this program, with its own arguments
-            [
-                *(sys.executable, "-m", "commandbus", "worker", *self._arguments),
-                *self._care.of_process(index, self._count),
-            ],
-            env=self._environment | self._probes.environment(index),
-            process_group=0,
+def list_(
+    process_type: Annotated[str | None, typer.Option("--type", "-t", help="Only this type.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            "-s",
+            help="running, compensating, waiting, completed, compensated, failed or canceled.",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="ID", help="Only of this batch.")
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option("--parent", metavar="ID", help="Only parts of this process.")
+    ] = None,
+    limit: options.Limit = 20,
+    after: options.After = None,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """List processes, newest first."""
+    wanted = None if status is None else STATUSES.get(status.lower(), status.upper())
+    with target.opened(url) as bus:
+        page = bus.list_processes(
+            process_type=process_type,
+            status=wanted,
+            batch_id=batch and finding.whole_id(bus, batch, "batch"),
+            parent_id=parent and finding.whole_id(bus, parent, "process"),
+            after=after,
+            limit=limit,
         )
-        return _Child(index, process, time.monotonic(), memory_kills())
+    if json:
+        output.json_document({"processes": list(page), "next": page.next})
+        return
+    output.table(page, COLUMNS, empty="no process matches")
+    if page.next:
+        output.note(f"more with --after {page.next}")
 
-    def _look_after(self, child: _Child) -> int:
-        """Restart a process that died; returns its exit code when that would be pointless."""
-        code, now = child.process.poll(), time.monotonic()
-        if code is not None and not child.is_over:
-            child.is_over = True
-            self._give_back(child, code)
-        if code is None:
-            self._end_if_stuck(child, now)
-        if code is None or code == DRAINED or self._signals:
-            return 0
-        if child.restart_at is None:
-            if code in HOPELESS and now - child.started < YOUNG_SECONDS:
-                return code
-            if code == Exit.OK:  # it has done its share
-                output.note(f"worker process {child.process.pid} has ended; starting another")
-                child.restart_at = now
-            else:
-                output.warn(f"worker process {child.process.pid} ended with {code}; starting another")
-                child.restart_at = now + RESTART_SECONDS
-        if now >= child.restart_at:
-            self._children[child.index] = self._start(child.index)
-        return 0
 
-    def _end_if_stuck(self, child: _Child, now: float) -> None:
-        """Kill a process that cannot end a handler which is over its timeout."""
-        if now < child.looked_at + 1.0:
-            return
-        child.looked_at = now
-        if self._recordings is None:
-            self._recordings = [recordings_of(self._url, self._recorder)]
-        (recordings,) = self._recordings
-        overdue = 0.0 if recordings is None else recordings.overdue(child.process.pid, now)
-        if overdue < OVERDUE_SECONDS:
-            child.overdue_since = None
-        elif child.overdue_since is None:
-            child.overdue_since = now
-        elif now >= child.overdue_since + CERTAIN_SECONDS:
-            pid = child.process.pid
-            why = f"it let a handler run {overdue:.0f} s longer than its timeout"
-            child.cause = f"Its worker process {pid} was killed by its supervisor: {why}"
-            output.warn(f"worker process {pid} is killed: {why}")
-            child.process.kill()
+def show(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+    """Show a process: state, steps, error."""
+    with target.opened(url) as bus:
+        record = find(bus, process_id)
+        trail = bus.get_process_audit(record.process_id) if record.compensation_failed else []
+    if json:
+        output.json_document(record)
+        return
+    _print(record)
+    _advise(record, trail)
 
-    def _give_back(self, child: _Child, code: int) -> None:
-        """What a process held that did not end in order goes back, in a thread: the store may not
-        answer. If that fails, the next worker on this machine does it."""
-        if code in (Exit.OK, DRAINED) or os.name != "posix":
-            return
-        pid = child.process.pid
-        for_memory = memory_kills() > child.memory_kills
-        causes = {pid: child.cause or cause_of(pid, code, for_memory)}
-        self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
-        recovery = threading.Thread(target=self._recover, args=(causes,), daemon=True)
-        self._recoveries.append(recovery)
-        recovery.start()
 
-    def _recover(self, causes: dict[int, str]) -> None:
-        try:
-            recordings = recordings_of(self._url, self._recorder)
-            if recordings is not None:
-                recover_dead(self._url, recordings, os.getpid(), causes, self._stopping)
-        except Exception as error:  # this process goes on, whatever is wrong with the store
-            output.warn(f"commands of a dead process are not given back yet: {error}")
+def find(bus: SyncCommandBus, process_id: str) -> ProcessRecord:
+    from commandbus.errors import ProcessNotFoundError
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        notify_systemd("STOPPING=1")
-        for child in self._children:
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
-        if self._signals >= 3:
-            os._exit(Exit.FAILURE)
+    wanted = finding.whole_id(bus, process_id, "process")
+    record = bus.get_process(wanted)
+    if record is None:
+        raise ProcessNotFoundError(wanted)
+    return record
+
+
+def _print(record: ProcessRecord) -> None:
+    from rich.text import Text
+
+    from commandbus.interfaces.cli.details import ago, document, labelled
+
+    out = output.console()
+    out.print(Text.assemble((text.line(record.process_type), "bold"), "  ", _status(record)))
+    facts = [("id", str(record.process_id)), ("started", ago(record.created_at))]
+    if record.finished_at is not None:
+        took = text.duration((record.finished_at - record.created_at).total_seconds())
+        facts.append(("ended", f"{ago(record.finished_at)}, took {took}"))
+    if record.due_at is not None and record.status != "WAITING_FOR_TROUBLESHOOTING":
+        facts.append(("deadline", text.age(record.due_at)))  # which stands still for a person
+    for label, other in (("parent", record.parent_id), ("batch", record.batch_id)):
+        facts += [(label, str(other))] if other is not None else []
+    if record.error is not None:
+        where = f" in {record.error.step}" if record.error.step else ""
+        facts.append(("error", f"{record.error.code}{where}: {record.error.message}"))
+    for label, value in facts:
+        out.print(labelled(label, text.line(value)), soft_wrap=True)
+    document("state", record.state)
+    output.table(record.steps, STEP_COLUMNS)
+
+
+def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
+    """What a person can do about it."""
+    parked = [step for step in record.steps if step.parked]
+    for step in parked:
+        output.note(f"{step.name} waits for a person: commandbus tsq show {step.command_id}")
+    refused = [event for event in trail if event.event_type == "COMPENSATION_FAILED"]
+    if refused:
+        why = refused[-1].details
+        output.note(f"{refused[-1].step} was refused: {why.get('code')}: {why.get('message')}")
+        output.note(f"try it again:       commandbus process retry {record.process_id}")
+        output.note(f"go on without it:   commandbus process skip {record.process_id} --reason '…'")
+    elif record.status == "WAITING_FOR_TROUBLESHOOTING" and not parked:
+        output.note(f"it waits for a person: commandbus process retry {record.process_id}")
+
+
+def audit(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+    """Show everything that happened to a process and its steps, in order."""
+    with target.opened(url) as bus:
+        wanted = finding.whole_id(bus, process_id, "process")
+        events = bus.get_process_audit(wanted)
+        if not events:
+            find(bus, str(wanted))
+    if json:
+        output.json_document(events)
+    else:
+        output.table(events, EVENT_COLUMNS)
+
+
+def draw(
+    app: App,
+    process_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Colour it by this process.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="mermaid or svg.")] = "mermaid",
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
+    """Draw a process from its declaration, coloured by how far one is."""
+    from commandbus.domain.process.picture import mermaid, svg
+
+    painters = {"mermaid": mermaid, "svg": svg}
+    if form not in painters:
+        raise CliError(f"--format must be mermaid or svg, not {form!r}.", Exit.USAGE)
+    declarations = _declarations(app)
+    record = None
+    if process_id is not None:
+        with target.opened(url) as bus:
+            record = find(bus, process_id)
+        declarations = [d for d in declarations if d.process_type == record.process_type]
+    if len(declarations) != 1:
+        names = ", ".join(d.__name__ for d in declarations) or "none that fits"
+        raise CliError(f"{app!r} declares {names}; name one, as in module:Process.", Exit.USAGE)
+    picture = painters[form](declarations[0], record)
+    if json:
+        output.json_document({"process_type": declarations[0].process_type, form: picture})
+    else:
+        output.write(picture.rstrip())
+
+
+def _declarations(app: str) -> list[Any]:
+    """The declarations that `module:Process` names, or all of a module."""
+    from commandbus.domain.process.declaration import Process
+    from commandbus.interfaces.cli.apps import find_attribute, import_app
+
+    module_name, _, attribute = app.partition(":")
+    module = import_app(module_name)
+    named = [find_attribute(module, attribute)] if attribute else list(vars(module).values())
+    found = [
+        value
+        for value in dict.fromkeys(v for v in named if isinstance(v, type))
+        if issubclass(value, Process) and value.steps
+    ]
+    if not found:
+        raise CliError(f"{app!r} declares no process with @step methods.", Exit.NO_APP)
+    return found
+
+
+def route(
+    app: App,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Loops.")] = 1,
+    threads: Annotated[
+        bool, typer.Option("--threads", help="Use threads instead of an event loop.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    url: options.Url = None,
+) -> None:
+    """Drive the processes of an app on with the replies to their commands, until a signal."""
+    from commandbus.interfaces.cli.routing import serve_router
+    from commandbus.interfaces.cli.serving import configure_logging
+
+    declarations = _declarations(app)
+    configure_logging(verbose)
+    serve_router(target.find_url(url), declarations, concurrency, threads=threads)

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from commandbus.interfaces.cli import output, target, text
-from commandbus.interfaces.cli.care import Care
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import DRAINED, Signals, supervisor
+from commandbus.interfaces.cli.supervision import Supervision
 from commandbus.settings import WorkerSettings
 from commandbus.store.urls import shown_url
 from commandbus.worker.base import WorkerBase
@@ -37,7 +37,7 @@ class Plan:
     domains: list[str]
     threads: bool
     settings: WorkerSettings
-    care: Care
+    care: Supervision
     log_format: str = "text"
     until_idle: float | None = None
 

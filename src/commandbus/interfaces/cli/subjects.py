@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commandbus.interfaces.actions.model import Action, Given, Many
-from commandbus.interfaces.cli import batches, breakers, commands, queues, sagas, schedules, text
+from commandbus.interfaces.cli import batches, breakers, commands, processes, queues, schedules, text
 
 if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
@@ -36,7 +36,7 @@ def find(bus: SyncCommandBus, action: Action, given: Given) -> tuple[Given, str]
             one = batches.find(bus, given["batch_id"])
             what = f"{text.plural(one.remaining, 'command')} of batch {one.batch_id}"
         case "process":
-            one = sagas.find(bus, given["process_id"])
+            one = processes.find(bus, given["process_id"])
             what = f"{one.process_type} {one.process_id}, which is {one.status}"
         case _:
             return given, describe(action, given)
@@ -54,8 +54,8 @@ def examples(bus: SyncCommandBus, many: Many, given: Given, seen: Any) -> tuple[
     """What a preview shows of many commands: parked ones by how they failed, or the newest."""
     if not many.everything:
         return seen.examples, commands.COLUMNS
-    from commandbus.interfaces.cli.troubleshooting import GROUP_COLUMNS, Choice
+    from commandbus.interfaces.cli.troubleshooting import GROUP_COLUMNS, Selection
     from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
-    chosen = Choice(*(given.get(name) for name in ("domain", "command_type", "error_code", "group")))
+    chosen = Selection(*(given.get(name) for name in ("domain", "command_type", "error_code", "group")))
     return chosen.groups(SyncTroubleshootingQueue(bus)), GROUP_COLUMNS

@@ -15,7 +15,7 @@ from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from commandbus.domain.command import CommandRecord
-    from commandbus.operations.redrive import FailureGroup
+    from commandbus.operations.bulk_troubleshooting import FailureGroup
     from commandbus.sync import SyncTroubleshootingQueue
 
 PAGE = 500
@@ -57,7 +57,7 @@ Code = Annotated[str | None, typer.Option("--code", "-c", help="Only with this e
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """Which parked commands are meant."""
 
     domain: str | None
@@ -119,7 +119,7 @@ def list_(
 
     if after is not None and (code is not None or assignee is not None):
         raise CliError("--after does not go with --code and --assignee; raise --limit.", Exit.USAGE)
-    chosen, following, more = Choice(domain, command_type, code), None, False
+    chosen, following, more = Selection(domain, command_type, code), None, False
     with target.opened(url) as bus:
         queue = SyncTroubleshootingQueue(bus)
         if groups:

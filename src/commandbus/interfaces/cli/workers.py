@@ -147,15 +147,15 @@ def worker(
     second cancels them, and their commands go back to the queue. The third ends the process at once.
     Handlers run in a child process. When it dies, its commands go back within a second, and another
     takes its place.
-    With --until-idle it drains the queue and ends with code 0.
-    Under systemd with Type=notify it reports that it is ready and alive.
+    With --until-idle it drains the queue and ends with code 0. Under systemd with Type=notify it
+    reports that it is ready and alive.
     """
     from commandbus.interfaces.cli import worker_settings
-    from commandbus.interfaces.cli.care import Care
     from commandbus.interfaces.cli.serving import Plan, configure_logging, serve
+    from commandbus.interfaces.cli.supervision import Supervision
 
     store, name = target.find_url(url, listen_url), _app(app, load)
-    care = Care(probe_host, probe_port, heartbeat_file, watchdog).checked()
+    care = Supervision(probe_host, probe_port, heartbeat_file, watchdog).checked()
     assigned = [*_sizes(concurrency, max_concurrency), f"shutdown_timeout={shutdown_timeout}"]
     assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
     assigned += [] if ageing is None else [f"ageing={ageing}"]
@@ -163,25 +163,26 @@ def worker(
     assigned += setting or []
     settings = worker_settings.parse(assigned)
     idle = options.seconds(until_idle, "--until-idle")
-    if reload and idle is not None:
-        raise CliError("Give --reload or --until-idle, not both.", Exit.USAGE)
     if reload:
+        if idle is not None:
+            raise CliError("Give --reload or --until-idle, not both.", Exit.USAGE)
         _follow(store, settings.shutdown_timeout)
     configure_logging(verbose, log_format)
     if processes == 1 and (supervisor() or os.name != "posix"):  # Windows cannot ask a child to drain
         registry, served = _handlers(name, domains)
         code = serve(Plan(store, served, threads, settings, care, log_format, idle), registry)
         raise typer.Exit(code)
-    from commandbus.interfaces.cli.processes import Supervisor
+    from commandbus.interfaces.cli.supervisor import Supervisor
 
     # The app is imported by the worker processes alone, so that this one stays small.
-    arguments = [name, *(part for domain in domains or [] for part in ("--domains", domain))]
+    arguments = [name, *_repeated("--domains", domains or []), *_repeated("--set", assigned)]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
-    arguments += [part for assignment in assigned for part in ("--set", assignment)]
     arguments += [] if idle is None else [f"--until-idle={idle}s"]
-    code = Supervisor(arguments, store, care, processes, settings.recorder).run()
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(Supervisor(arguments, store, care, processes, settings.recorder).run())
+
+
+def _repeated(option: str, values: list[str]) -> list[str]:
+    return [part for value in values for part in (option, value)]
 
 
 def _sizes(concurrency: int, max_concurrency: int | None) -> list[str]:

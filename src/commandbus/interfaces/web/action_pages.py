@@ -16,7 +16,7 @@ from commandbus.domain.process.values import ProcessRecord
 from commandbus.interfaces.actions.model import Action, Kind, Many, Param, Subject
 from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, actions_of
 from commandbus.interfaces.cli.text import as_json
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
 from commandbus.interfaces.web.bodies import entered
 from commandbus.interfaces.web.bulk import Bulk, new_bulk
 from commandbus.interfaces.web.identity import Account
@@ -28,7 +28,7 @@ Page = Callable[[Request, Account], Awaitable[Content]]
 
 
 class ActionPages:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: OperatorApi) -> None:
         self._desk = desk
 
     def pages(self) -> dict[str, Page]:

@@ -18,7 +18,7 @@ from commandbus.interfaces.actions.carrying import (
 )
 from commandbus.interfaces.actions.model import Action, Given, Kind
 from commandbus.interfaces.redaction import Redaction, without_masks
-from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web import schemas as v
 from commandbus.interfaces.web.bulk import Bulk, Bulks, Progress
 from commandbus.interfaces.web.identity import Account
 from commandbus.interfaces.web.payloads import Payloads
@@ -33,7 +33,7 @@ BULK_SECONDS = 1.0
 """How long a form waits for a bulk action before it shows its page."""
 
 
-class Desk(Reads):
+class OperatorApi(Reads):
     """Everything an operator can see and do."""
 
     payloads: Payloads

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import admit, body_of
 from commandbus.interfaces.web.auth import Authenticator
-from commandbus.interfaces.web.forgery import check_origin
-from commandbus.interfaces.web.gate import admit, body_of
+from commandbus.interfaces.web.csrf import check_origin
+from commandbus.interfaces.web.endpoints import ENDPOINTS, PATH_TYPES, Ask, Endpoint
 from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.openapi import PREFIX, document_with
 from commandbus.interfaces.web.problems import HANDLED, headers_of, problem_of, status_of
 from commandbus.interfaces.web.refusals import Refused
-from commandbus.interfaces.web.table import ENDPOINTS, PATH_TYPES, Ask, Endpoint
 
 JSON = "application/json"
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -31,7 +31,7 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(written, status, headers, JSON)
 
 
-def api_routes(desk: Desk, authenticator: Authenticator) -> list[Route]:
+def api_routes(desk: OperatorApi, authenticator: Authenticator) -> list[Route]:
     """One route per endpoint, and the document that describes them."""
 
     async def described(request: Request) -> Response:
@@ -78,7 +78,7 @@ def answering(serve: Answer) -> Answer:
     return answer
 
 
-def _serving(endpoint: Endpoint, desk: Desk, authenticator: Authenticator) -> Answer:
+def _serving(endpoint: Endpoint, desk: OperatorApi, authenticator: Authenticator) -> Answer:
     async def serve(request: Request) -> Response:
         who = await admit(authenticator, request, endpoint.role)
         query = body = None

@@ -13,7 +13,8 @@ from starlette.routing import Route
 from commandbus.errors import ConfigurationError
 from commandbus.interfaces.redaction import Redaction
 from commandbus.interfaces.web.accounts import AccountsFile, fixed
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import SecureHeaders
 from commandbus.interfaces.web.api import api_routes
 from commandbus.interfaces.web.auth import (
     AccountAuthenticator,
@@ -21,16 +22,15 @@ from commandbus.interfaces.web.auth import (
     Authenticator,
     LocalAuthenticator,
 )
+from commandbus.interfaces.web.csrf import FormTokens
 from commandbus.interfaces.web.fleet import Fleet
-from commandbus.interfaces.web.forgery import FormTokens
 from commandbus.interfaces.web.forms import Forms
-from commandbus.interfaces.web.gate import SecureHeaders
 from commandbus.interfaces.web.identity import Account, Authenticate
 from commandbus.interfaces.web.local import OneTimeLinks
+from commandbus.interfaces.web.other_routes import OtherRoutes
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.payloads import Payloads
 from commandbus.interfaces.web.sessions import Keys
-from commandbus.interfaces.web.sides import Sides
 from commandbus.interfaces.web.signing_in import SigningIn
 from commandbus.interfaces.web.stores import Stores
 from commandbus.runtimes.asyncio.bus import CommandBus
@@ -67,10 +67,10 @@ def create_dashboard(
     authenticator = _authenticator(
         keys, Fleet(stores, keys), accounts, authenticate, links, open_to_this_machine
     )
-    desk = Desk(stores, Redaction(redact))
+    desk = OperatorApi(stores, Redaction(redact))
     desk.payloads = Payloads(registry)
     pages = Pages(desk, authenticator, tokens, title)
-    sides = Sides(desk, pages, authenticator)
+    sides = OtherRoutes(desk, pages, authenticator)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

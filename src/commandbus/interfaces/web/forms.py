@@ -16,13 +16,13 @@ from commandbus.interfaces.actions.carrying import params_of_many
 from commandbus.interfaces.actions.model import Action
 from commandbus.interfaces.actions.table import ACTIONS
 from commandbus.interfaces.cli.text import parse_duration, plural
-from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web import schemas as v
 from commandbus.interfaces.web.action_pages import bulk_of, everything, keys_of
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import admit, body_of
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.bodies import document, entered
-from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
-from commandbus.interfaces.web.gate import admit, body_of
+from commandbus.interfaces.web.csrf import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.pages import MENU, Pages
 from commandbus.interfaces.web.payloads import fields_of
@@ -38,7 +38,7 @@ class Forms:
     """Every form goes back to a page that says what was done."""
 
     def __init__(
-        self, desk: Desk, pages: Pages, authenticator: Authenticator, tokens: FormTokens
+        self, desk: OperatorApi, pages: Pages, authenticator: Authenticator, tokens: FormTokens
     ) -> None:
         self._desk = desk
         self._pages = pages

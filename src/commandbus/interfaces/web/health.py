@@ -8,7 +8,7 @@ from typing import Literal
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
 from commandbus.domain.presence import WorkerInfo
 from commandbus.interfaces.cli.text import duration, plural
-from commandbus.interfaces.web.values import Attention, DomainView
+from commandbus.interfaces.web.schemas import Attention, DomainView
 from commandbus.store.records import QueueStats
 
 OLD_SECONDS, STUCK_SECONDS = 60.0, 600.0

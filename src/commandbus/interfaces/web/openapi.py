@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from commandbus.interfaces.web.table import ENDPOINTS, PATH_TYPES, Endpoint
-from commandbus.interfaces.web.values import Problem
+from commandbus.interfaces.web.endpoints import ENDPOINTS, PATH_TYPES, Endpoint
+from commandbus.interfaces.web.schemas import Problem
 from commandbus.settings import VERSION
 
 PREFIX = "/api/v1"

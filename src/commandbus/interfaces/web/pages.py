@@ -21,7 +21,7 @@ from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions import table
 from commandbus.interfaces.search import QUALIFIERS
 from commandbus.interfaces.web import charts
-from commandbus.interfaces.web import values as v
+from commandbus.interfaces.web import schemas as v
 from commandbus.interfaces.web.action_pages import (
     ActionPages,
     Content,
@@ -30,16 +30,16 @@ from commandbus.interfaces.web.action_pages import (
     offered,
     states_of,
 )
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import admit
 from commandbus.interfaces.web.auth import Authenticator
 from commandbus.interfaces.web.chart_pages import batch_bar, chosen_window, draw, marks_of
-from commandbus.interfaces.web.drawings import draw_process
-from commandbus.interfaces.web.forgery import COOKIE, FormTokens
-from commandbus.interfaces.web.gate import admit
+from commandbus.interfaces.web.csrf import COOKIE, FormTokens
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.machines import usage_of
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
+from commandbus.interfaces.web.process_svg import draw_process
 from commandbus.interfaces.web.timelines import draw_timeline
 from commandbus.interfaces.web.views import Links, environment
 from commandbus.interfaces.web.windows import SPANS, Point
@@ -72,7 +72,7 @@ MENU = (
 
 class Pages:
     def __init__(
-        self, desk: Desk, authenticator: Authenticator, tokens: FormTokens, title: str
+        self, desk: OperatorApi, authenticator: Authenticator, tokens: FormTokens, title: str
     ) -> None:
         self.desk = desk
         self._authenticator = authenticator

@@ -10,7 +10,7 @@ from commandbus.domain.codec import Codec
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.process.declaration import Process
 from commandbus.errors import PayloadError
-from commandbus.interfaces.web.values import HandlerView
+from commandbus.interfaces.web.schemas import HandlerView
 from commandbus.worker.handlers import Handler, HandlerRegistry
 
 

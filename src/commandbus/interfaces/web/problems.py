@@ -15,7 +15,7 @@ from commandbus.errors import (
     StoreUnavailable,
 )
 from commandbus.interfaces.web.refusals import CHALLENGE, Refused
-from commandbus.interfaces.web.values import Problem
+from commandbus.interfaces.web.schemas import Problem
 
 HANDLED = (Refused, CommandBusError, msgspec.ValidationError, msgspec.DecodeError, RecursionError)
 

@@ -32,11 +32,11 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.interfaces.redaction import Redaction
-from commandbus.interfaces.search import Look, is_at, is_own, parse_search
-from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.figures import Figures
+from commandbus.interfaces.search import BoundedSearch, is_at, is_own, parse_search
+from commandbus.interfaces.web import schemas as v
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.stores import Stores
+from commandbus.interfaces.web.timeseries import Figures
 from commandbus.interfaces.web.windows import window_of
 from commandbus.operations.history import COUNT_MAX, Sample
 from commandbus.operations.lookup import Kind
@@ -141,7 +141,9 @@ class Reads:
                 search.named or is_own(record)
             )
 
-        look = Look(conditions, query.limit, query.after, keep if shown or not search.named else None)
+        look = BoundedSearch(
+            conditions, query.limit, query.after, keep if shown or not search.named else None
+        )
         while (asked := look.asked()) is not None:
             look.add(await bus.query_commands(**asked))
         return v.SearchPage(self.listed(look.found), look.next, look.exhausted)

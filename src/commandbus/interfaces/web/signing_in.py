@@ -11,15 +11,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import body_of
 from commandbus.interfaces.web.auth import (
     AccountAuthenticator,
     Authenticator,
     LocalAuthenticator,
     address_of,
 )
-from commandbus.interfaces.web.forgery import FIELD, FormTokens, check_origin
-from commandbus.interfaces.web.gate import body_of
+from commandbus.interfaces.web.csrf import FIELD, FormTokens, check_origin
 from commandbus.interfaces.web.identity import LOCAL, Account
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.problems import HANDLED
@@ -37,7 +37,7 @@ _record_action = awaiting(record_action)
 
 class SigningIn:
     def __init__(
-        self, desk: Desk, pages: Pages, authenticator: Authenticator, tokens: FormTokens
+        self, desk: OperatorApi, pages: Pages, authenticator: Authenticator, tokens: FormTokens
     ) -> None:
         self._desk = desk
         self._pages = pages

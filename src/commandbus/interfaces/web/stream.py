@@ -10,8 +10,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.web.figures import Figures
 from commandbus.interfaces.web.refusals import Refused
+from commandbus.interfaces.web.timeseries import Figures
 
 LOOK_SECONDS = 1.0
 REFRESH_SECONDS = 10.0

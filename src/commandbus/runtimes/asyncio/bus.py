@@ -10,10 +10,9 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
+    bulk_troubleshooting,
     canceling,
-    cases,
     chaining,
-    checking,
     commands,
     declaring,
     edits,
@@ -22,10 +21,11 @@ from commandbus.operations import (
     insight,
     limits,
     lookup,
+    parked_notes,
+    payload_check,
     presence,
     processes,
     queues,
-    redrive,
     restarts,
     retention,
     schedules,
@@ -120,7 +120,7 @@ class CommandBus(BusBase, _Sending):
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)
     erase = awaiting_flow(erasure.erase)
-    check_payloads = awaiting_flow(checking.check_payloads)
+    check_payloads = awaiting_flow(payload_check.check_payloads)
     search_audit = awaiting(actions.search_audit, read=True)
     verify_audit = awaiting_flow(verification.verify_audit)
     list_actions = awaiting(actions.list_actions, read=True)
@@ -186,9 +186,9 @@ class TroubleshootingQueue(Acting):
     operator_retry = awaiting(troubleshooting.operator_retry)
     operator_cancel = awaiting(troubleshooting.operator_cancel)
     operator_complete = awaiting(troubleshooting.operator_complete)
-    comment = awaiting(cases.comment)
-    assign = awaiting(cases.assign)
-    list_cases = awaiting(cases.list_cases, read=True)
-    list_assigned = awaiting(cases.list_assigned, read=True)
-    group_failures = awaiting(redrive.group_failures, read=True)
-    bulk = awaiting_flow(redrive.bulk)
+    comment = awaiting(parked_notes.comment)
+    assign = awaiting(parked_notes.assign)
+    list_cases = awaiting(parked_notes.list_cases, read=True)
+    list_assigned = awaiting(parked_notes.list_assigned, read=True)
+    group_failures = awaiting(bulk_troubleshooting.group_failures, read=True)
+    bulk = awaiting_flow(bulk_troubleshooting.bulk)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns:
+class ResumeCounter:
     """How often a handler on a loop went on after a wait. An unchanged count means that no other task
     ran."""
 
@@ -24,7 +24,7 @@ class Turns:
         self.count = 0
 
 
-class Isolated(Generic[T]):
+class OwnContext(Generic[T]):
     """The call of a coroutine function in a copy of the present context. `begin` runs it up to its
     first wait; unless it has returned by then, the rest is to be awaited."""
 
@@ -32,7 +32,7 @@ class Isolated(Generic[T]):
 
     result: T
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ResumeCounter) -> None:
         self._turns = turns
         self._raised: BaseException | None = None
 
@@ -72,7 +72,9 @@ class Isolated(Generic[T]):
             coroutine.close()
 
 
-async def isolated(turns: Turns, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+async def isolated(
+    turns: ResumeCounter, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
+) -> T:
     """All of such a call."""
-    run: Isolated[T] = Isolated(turns)
+    run: OwnContext[T] = OwnContext(turns)
     return run.result if run.begin(function, *arguments) else await run

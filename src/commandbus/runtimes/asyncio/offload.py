@@ -15,7 +15,7 @@ from typing import Any
 _Work = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
-class Crew:
+class ThreadPerCall:
     def __init__(self, name: str, returned: Callable[[], None]) -> None:
         self._name = name
         self._returned = returned

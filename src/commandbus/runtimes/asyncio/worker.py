@@ -17,9 +17,9 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
-from commandbus.runtimes.asyncio.isolation import Isolated, Turns, isolated
+from commandbus.runtimes.asyncio.isolation import OwnContext, ResumeCounter, isolated
 from commandbus.runtimes.asyncio.lifespan import enter_lifespans
-from commandbus.runtimes.asyncio.offload import Crew
+from commandbus.runtimes.asyncio.offload import ThreadPerCall
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work
 from commandbus.runtimes.farewell import Budget
@@ -78,7 +78,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
         self._dropped = 0
-        self._turns = Turns()
+        self._turns = ResumeCounter()
         self._ready: deque[Claimed] = deque()
         self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._ready.clear()
         self._idle_slots.clear()
         self._timer_at = self._timer = None
-        self._crew = Crew(f"worker-{self.domains[0]}", self.health_status.record_thread_back)
+        self._crew = ThreadPerCall(f"worker-{self.domains[0]}", self.health_status.record_thread_back)
         self._start_helpers()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
@@ -363,7 +363,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._calls[slot] = begun
                 handler, began = begun.handler, time.perf_counter()
                 if handler.is_async and begun.timeout is None:
-                    run: Isolated[Any] = Isolated(self._turns)
+                    run: OwnContext[Any] = OwnContext(self._turns)
                     if run.begin(handler.function, begun.command, begun.context):
                         settlement = self._execution.succeeded(begun, run.result, _since(began))
                     else:

@@ -10,10 +10,9 @@ from commandbus.operations import (
     actions,
     batches,
     breakers,
+    bulk_troubleshooting,
     canceling,
-    cases,
     chaining,
-    checking,
     commands,
     declaring,
     edits,
@@ -22,10 +21,11 @@ from commandbus.operations import (
     insight,
     limits,
     lookup,
+    parked_notes,
+    payload_check,
     presence,
     processes,
     queues,
-    redrive,
     restarts,
     retention,
     schedules,
@@ -120,7 +120,7 @@ class SyncCommandBus(BusBase, _Sending):
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)
     erase = blocking_flow(erasure.erase)
-    check_payloads = blocking_flow(checking.check_payloads)
+    check_payloads = blocking_flow(payload_check.check_payloads)
     search_audit = blocking(actions.search_audit, read=True)
     verify_audit = blocking_flow(verification.verify_audit)
     list_actions = blocking(actions.list_actions, read=True)
@@ -186,9 +186,9 @@ class SyncTroubleshootingQueue(Acting):
     operator_retry = blocking(troubleshooting.operator_retry)
     operator_cancel = blocking(troubleshooting.operator_cancel)
     operator_complete = blocking(troubleshooting.operator_complete)
-    comment = blocking(cases.comment)
-    assign = blocking(cases.assign)
-    list_cases = blocking(cases.list_cases, read=True)
-    list_assigned = blocking(cases.list_assigned, read=True)
-    group_failures = blocking(redrive.group_failures, read=True)
-    bulk = blocking_flow(redrive.bulk)
+    comment = blocking(parked_notes.comment)
+    assign = blocking(parked_notes.assign)
+    list_cases = blocking(parked_notes.list_cases, read=True)
+    list_assigned = blocking(parked_notes.list_assigned, read=True)
+    group_failures = blocking(bulk_troubleshooting.group_failures, read=True)
+    bulk = blocking_flow(bulk_troubleshooting.bulk)

@@ -15,7 +15,7 @@ from commandbus.runtimes.containment import contained
 STOP_SECONDS = 5.0
 
 
-class Errand:
+class LoopCall:
     """A coroutine on its way on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -44,14 +44,14 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Errand:
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> LoopCall:
         """Run a coroutine on the loop; its result is to be read with `uncontained`."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            return Errand(self._loop, coroutine)
+            return LoopCall(self._loop, coroutine)
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Cancel what still runs and end the loop; waits for its end for so long."""

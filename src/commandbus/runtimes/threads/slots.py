@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from commandbus.runtimes.containment import CANCEL_SECONDS
-from commandbus.runtimes.threads.loop import Errand
+from commandbus.runtimes.threads.loop import LoopCall
 from commandbus.store.records import Claimed, Settlement
 from commandbus.worker.base import split_by_lease
 from commandbus.worker.execution import Call
@@ -34,7 +34,7 @@ class Slot:
         """Whether its thread is in a handler, as far as the thread knows."""
         self.began = 0.0
         self.deadline = 0.0
-        self.errand: Errand | None = None
+        self.errand: LoopCall | None = None
         """Its handler on the loop, if that is an `async def` one."""
         self.interrupted = False
         """Whether its handler must end because the worker stops."""

@@ -139,8 +139,8 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             default=stuck,
         )
         self._overdue_at = 0.0
-        self._claims = _Errands("commandbus-claim", self._claim)
-        self._settles = _Errands("commandbus-settle", self._settle)
+        self._claims = _EffectThread("commandbus-claim", self._claim)
+        self._settles = _EffectThread("commandbus-settle", self._settle)
         self._start_helpers()
         try:
             self._slots.resize(self._core.concurrency)
@@ -348,7 +348,7 @@ class _AsyncTimeout(Exception):  # noqa: N818 - a signal inside this module
     """An `async def` handler was over its timeout and has been canceled."""
 
 
-class _Errands:
+class _EffectThread:
     """A thread that runs one kind of effect, so that it never waits behind handlers."""
 
     def __init__(self, name: str, perform: Any) -> None:

@@ -20,7 +20,15 @@ from commandbus.errors import (
     InvalidOperationError,
     PermanentCommandError,
 )
-from commandbus.operations import cases, erasure, ledger, membership, retention, routing, schedules
+from commandbus.operations import (
+    erasure,
+    ledger,
+    membership,
+    parked_notes,
+    retention,
+    routing,
+    schedules,
+)
 from commandbus.operations.batches import close_open_batches
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessFilter
@@ -35,7 +43,7 @@ Act = Callable[[], Any]
 
 KINDS = {
     *("unique", "cancellation", "breaker", "schedule"),
-    *(cases.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
+    *(parked_notes.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
 }
 """Of documents that these operations write; a test fails when one is missing here."""
 

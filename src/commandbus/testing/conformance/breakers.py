@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.domain.breaker_board import BreakerBoard
 from commandbus.domain.command import Command
-from commandbus.domain.gates import Gates
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import BreakerOpen, RetryAfter, TransientCommandError
@@ -130,7 +130,7 @@ class BreakerSuite:
     @pytest.mark.parametrize("answer", ["up", "down"])
     def test_what_an_operator_opens_is_not_ended_by_a_probe(self, bus: Harness, answer: str) -> None:
         scope, time = bus.bus.scope, [0.0]
-        gates = Gates(lambda: None, lambda: time[0])
+        gates = BreakerBoard(lambda: None, lambda: time[0])
         rule = CircuitBreaker("bank", threshold=1, cooldown=5, probes=1)
         gates.allow(rule)
         gates.failed("bank")

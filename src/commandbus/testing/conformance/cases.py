@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.cases import ESCALATION, escalate, forget_cases
+from commandbus.operations.parked_notes import ESCALATION, escalate, forget_cases
 from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import park, registry_of, together
 from commandbus.testing.handlers import Recorder

@@ -8,7 +8,7 @@ import pytest
 
 from commandbus.domain.command import Command, SendRequest
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.checking import PAGE
+from commandbus.operations.payload_check import PAGE
 from commandbus.testing.conformance.helpers import park, registry_of
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.worker.handlers import HandlerRegistry

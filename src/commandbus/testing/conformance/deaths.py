@@ -24,10 +24,21 @@ LEASE_SECONDS = 30.0
 
 
 def claim(
-    bus: Harness, limit: int = 10, worker: str = WORKER, *, apart: bool = False, chain: int = 0
+    bus: Harness,
+    limit: int = 10,
+    worker: str = WORKER,
+    *,
+    lease_per_command: bool = False,
+    chain: int = 0,
 ) -> list[Claimed]:
     request = ClaimRequest(
-        (DOMAIN,), limit, worker, LEASE_SECONDS, apart=apart, followers=chain, chain=chain
+        (DOMAIN,),
+        limit,
+        worker,
+        LEASE_SECONDS,
+        lease_per_command=lease_per_command,
+        followers=chain,
+        chain=chain,
     )
     claimed: list[Claimed] = bus.run(bus.store.claim(request)).claimed
     return claimed
@@ -164,7 +175,7 @@ class DeathsSuite:
 
     def test_leases_of_one_command_each_are_recovered_together(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(3)]
-        claimed = claim(bus, apart=True)
+        claimed = claim(bus, lease_per_command=True)
         assert die(bus, claimed[1:2]) == DeathReport(crashed=1, released=2)
         assert sorted(one.command_id for one in claim(bus, worker="next")) == sorted(ids)
 

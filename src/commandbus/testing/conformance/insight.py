@@ -6,6 +6,7 @@ import os
 import socket
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import CodeType, FunctionType
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -298,10 +299,10 @@ class RedriveSuite:
         for place in ("/srv/one/shop.py", "/opt/two/shop.py"):
             module: dict[str, Any] = {"__name__": "shop", "broken": PermanentCommandError("BROKEN")}
             lines = "\n" * len(place) + "def ship():\n    raise broken\n"
-            exec(compile(lines, place, "exec"), module)
+            (ship,) = (c for c in compile(lines, place, "exec").co_consts if isinstance(c, CodeType))
             worker, command_id = bus.worker(), bus.send()
             with pytest.raises(PermanentCommandError) as raised:
-                module["ship"]()
+                FunctionType(ship, module)()
             bus.call(worker.fail, bus.take(worker), raised.value)
             error = bus.get(command_id).error
             assert error is not None

@@ -30,7 +30,7 @@ from commandbus.errors import InvalidOperationError, PermanentCommandError
 from commandbus.store.op import Op, Statement, drive
 from commandbus.store.port import Store
 from commandbus.store.records import CancelRequest, CommandFilter
-from commandbus.worker.context import Desk
+from commandbus.worker.context import HandlerServices
 
 T = TypeVar("T")
 AskFor = Callable[[str, Any, Any], Any]
@@ -201,11 +201,13 @@ def _within(connection: Any) -> NoReturn:
     )
 
 
-def child_desk(ask: AskFor, worker: str, is_async: bool, requests: dict[int, CancelRequest]) -> Desk:
+def child_desk(
+    ask: AskFor, worker: str, is_async: bool, requests: dict[int, CancelRequest]
+) -> HandlerServices:
     """What the contexts of a child's handlers share."""
     session = (_AsyncSession if is_async else _Session)(ask)
     bus = (AsyncChildBus if is_async else ChildBus)(ask)
-    return Desk(
+    return HandlerServices(
         cast("Store", _Store()),
         session,
         worker,

@@ -10,7 +10,7 @@ from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.context import Context, Part
 from commandbus.engines.postgres.pgmq.queues import WAITING, Queue, Queues, Texts, templates
-from commandbus.engines.postgres.statements import ORIGIN, Atomic
+from commandbus.engines.postgres.statements import ORIGIN, Autocommit
 from commandbus.store.op import Op, Read, Statement
 
 
@@ -70,7 +70,7 @@ class Messages(Part):
 
     def look_up(self, domains: list[str] | None) -> Op[None]:
         chosen = None if domains is None else texts(domains)
-        rows = yield Atomic(self.plain.queues, (chosen, ORIGIN))
+        rows = yield Autocommit(self.plain.queues, (chosen, ORIGIN))
         self.queues.learn(domains, rows)
 
     def known(self, domain: str) -> Op[list[Queue]]:
@@ -80,7 +80,7 @@ class Messages(Part):
 
     def bind(self, domain: str, priority: int, *, replies: bool) -> Op[None]:
         """Create a queue for a domain's commands of a priority, or for replies to it."""
-        yield Atomic(self.plain.bind, (domain, priority, replies))
+        yield Autocommit(self.plain.bind, (domain, priority, replies))
         yield from self.look_up([domain])
 
     def carriers(self, kinds: Iterable[Kind]) -> Op[list[Queue]]:
@@ -131,11 +131,11 @@ class Messages(Part):
             waiting = [Waiting(*state) for *state, _, _, _ in rows]
             yield from self.put(kinds, waiting, with_payload=with_payload)
 
-    def gone(self, seqs: Iterable[int], lease_id: int) -> Atomic:
+    def gone(self, seqs: Iterable[int], lease_id: int) -> Autocommit:
         """Which of these commands have no message any more and no outcome, under this lease or none."""
         queues = self.queues.all()
         params = integers(seqs), lease_id, integers(queue.queue_id for queue in queues)
-        return Atomic(self.texts("gone", queues), params)
+        return Autocommit(self.texts("gone", queues), params)
 
     def as_read(self, attempts: Mapping[int, int]) -> Op[dict[int, Place]]:
         """Those of commands whose messages have been read so many times, and not once more."""

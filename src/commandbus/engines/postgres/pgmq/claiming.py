@@ -17,7 +17,7 @@ from commandbus.engines.postgres.claim_query import hides, suspect_values
 from commandbus.engines.postgres.claiming import Claimer
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.failures import sqlstate_of
-from commandbus.engines.postgres.gates import Limits
+from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Messages, Place
 from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_envelope
@@ -26,7 +26,7 @@ from commandbus.engines.postgres.pgmq.rounds import Rounds
 from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, with_places
 from commandbus.engines.postgres.settle_query import UNPROVED, Known
 from commandbus.engines.postgres.settling import Settler
-from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.engines.postgres.statements import Autocommit, Boundary
 from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, SchemaOutdated
 from commandbus.store.op import Op, Row, Rows, Statement, scalar
@@ -86,7 +86,7 @@ class PgmqClaimer(Claimer):
         self._rounds = Rounds()
         self._served: set[str] = set()
 
-    def _glance_will_do(self, request: ClaimRequest) -> bool:
+    def _can_skip_full_claim(self, request: ClaimRequest) -> bool:
         return False  # other programs may have made queues that are not known here
 
     def _hears(self, request: ClaimRequest) -> bool:
@@ -119,7 +119,7 @@ class PgmqClaimer(Claimer):
         if piece is None:
             return
         params = *piece, texts(sorted(self._served))
-        ((last, first_open, seqs),) = yield Atomic(self._messages.plain.open_piece, params)
+        ((last, first_open, seqs),) = yield Autocommit(self._messages.plain.open_piece, params)
         self._rounds.looked(last, first_open)
         gone = (yield self._messages.gone(seqs, UNPROVED)) if seqs else ()
         for seq, _, command_id, domain, _, _ in gone:
@@ -140,7 +140,7 @@ class PgmqClaimer(Claimer):
     def _hear_of(self, domains: Sequence[str]) -> Op[None]:
         """Where our trigger could not be made, PGMQ's own notifications serve, if they are enabled."""
         if self.listen_also is not None:
-            rows = yield Atomic(self._messages.plain.notified, (texts(domains),))
+            rows = yield Autocommit(self._messages.plain.notified, (texts(domains),))
             self.listen_also(
                 {
                     f"pgmq.q_{queue.lower()}.INSERT": Other(domain, float(throttle))
@@ -153,7 +153,7 @@ class PgmqClaimer(Claimer):
         for domain in request.domains:
             queues += yield from self._messages.known(domain)
         moment: int | None = scalar(
-            (yield Atomic(self._messages.texts("next_moment", queues), (request.worker,)))
+            (yield Autocommit(self._messages.texts("next_moment", queues), (request.worker,)))
         )
         return moment
 
@@ -210,7 +210,7 @@ class PgmqClaimer(Claimer):
         lasts: Sequence[int] = (),
         limit: SuspectLimit | None = None,
         fresh: bool = False,
-    ) -> Atomic:
+    ) -> Autocommit:
         """The claim of the first visible messages in these ranges of numbers, one range per queue; with
         `fresh`, only of what was never read."""
         wanted = self._at_once(domain, request.limit - len(claimed), limit)
@@ -226,7 +226,7 @@ class PgmqClaimer(Claimer):
             "lasts": ends,
             **suspect_values(limit),
         }
-        return Atomic(query.sql, query.params(values))
+        return Autocommit(query.sql, query.params(values))
 
     def _claim_one_by_one(
         self, domain: str, request: ClaimRequest, queues: Sequence[Queue], claimed: list[Claimed]
@@ -234,7 +234,7 @@ class PgmqClaimer(Claimer):
         """The server cannot carry out a claim because of a value in one of its rows: that row is set
         aside, so that it fails no other claim."""
         wanted = request.limit - len(claimed)
-        rows = yield Atomic(self._messages.texts("first_visible", queues), (wanted,))
+        rows = yield Autocommit(self._messages.texts("first_visible", queues), (wanted,))
         for queue_id, msg_id, read_count, seq in rows:
             firsts = [msg_id if queue.queue_id == queue_id else _LAST for queue in queues]
             lasts = [msg_id if queue.queue_id == queue_id else 0 for queue in queues]
@@ -346,7 +346,7 @@ class PgmqClaimer(Claimer):
             "duration": _micro(request.lease_seconds),
         }
         try:
-            found = yield Atomic(query.sql, query.params(_admitted(envelopes) | lease))
+            found = yield Autocommit(query.sql, query.params(_admitted(envelopes) | lease))
         except CommandBusError as error:
             if not _is_about_a_value(error):
                 raise
@@ -412,7 +412,7 @@ class PgmqClaimer(Claimer):
             domain,
         )
         concerned = _among(queues, {message.place.queue_id for message, _ in refused})
-        yield Atomic(self._messages.texts("refuse", concerned), params)
+        yield Autocommit(self._messages.texts("refuse", concerned), params)
 
 
 def _among(queues: Sequence[Queue], wanted: set[int]) -> list[Queue]:

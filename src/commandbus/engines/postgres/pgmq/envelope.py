@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain import payload
+from commandbus.domain.adopted_messages import QueueMapping
 from commandbus.domain.ids import as_optional_id, new_id
-from commandbus.domain.mapping import QueueMapping
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.names import as_command_type, as_name, as_tags
 from commandbus.domain.retry import check_max_attempts

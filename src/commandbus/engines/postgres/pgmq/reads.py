@@ -9,7 +9,7 @@ from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.pgmq.base import Messages, place_columns
 from commandbus.engines.postgres.reads import FEW, Reader
 from commandbus.engines.postgres.rows import Depth, KnownCommand, Running
-from commandbus.engines.postgres.statements import Atomic
+from commandbus.engines.postgres.statements import Autocommit
 from commandbus.store.op import Op, Read, scalar
 from commandbus.store.records import Pruned
 
@@ -82,5 +82,5 @@ class PgmqReader(Reader):
         pruned = yield from super().prune(cutoffs, after, limit)
         if pruned.gone:
             last = 2**63 - 1 if pruned.last is None else pruned.last
-            yield Atomic(self._messages.plain.forget_pruned, (after, last))
+            yield Autocommit(self._messages.plain.forget_pruned, (after, last))
         return pruned

@@ -8,13 +8,13 @@ from commandbus.domain.limits import Limit
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.copying import Row
-from commandbus.engines.postgres.gates import Limits
 from commandbus.engines.postgres.insert_query import Insert
+from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.pgmq.base import Kind, Messages
 from commandbus.engines.postgres.pgmq.copying import Message, message_line, place_line
 from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.sending import Sender
-from commandbus.engines.postgres.statements import Copy, Shared
+from commandbus.engines.postgres.statements import Coalescing, Copy
 from commandbus.errors import InvalidOperationError, SchemaOutdated
 from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand
@@ -54,7 +54,7 @@ class PgmqSender(Sender):
         except SchemaOutdated:
             # A queue was dropped, or its creation undone; a lone statement may be tried again.
             self._messages.queues.forget()
-            if kind is not Shared:
+            if kind is not Coalescing:
                 raise
         yield from self._messages.carriers(_kinds(commands))
         return (yield from super()._insert_some(commands, kind))

@@ -19,7 +19,7 @@ from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.failures import MessagesMoved
-from commandbus.engines.postgres.leases import Held, Seat
+from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow
 from commandbus.engines.postgres.pgmq.base import Kind, Messages, Place, Waiting
 from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBERS
 from commandbus.engines.postgres.sending import Sender
@@ -31,7 +31,7 @@ from commandbus.engines.postgres.settle_query import (
     as_json,
 )
 from commandbus.engines.postgres.settling import Settler
-from commandbus.engines.postgres.statements import Atomic, Boundary
+from commandbus.engines.postgres.statements import Autocommit, Boundary
 from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, autocommit
 from commandbus.store.settling import Member, OutcomeRow, Writes
@@ -58,7 +58,7 @@ class Fate(NamedTuple):
     fate: int
 
 
-class HeldMessages(Held, frozen=True):
+class LeaseMessages(LeaseRow, frozen=True):
     """A lease, with the messages under it by sequence."""
 
     places: dict[int, Place] = msgspec.field(default_factory=dict)
@@ -71,7 +71,7 @@ class PgmqSettler(Settler):
 
     def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
         """First as if everything were as it was last seen, which is cheap; undone, with a look."""
-        if kind is Atomic and len(built.proofs) >= QUICK_MIN:
+        if kind is Autocommit and len(built.proofs) >= QUICK_MIN:
             built.doubted = False
             try:
                 return (yield from super()._send_prepared(built, kind))
@@ -113,7 +113,7 @@ class PgmqSettler(Settler):
             return None
         for row in writes.outcomes:
             held = prepared.shrinks[prepared.proofs[row.seq]].held
-            if not isinstance(held, HeldMessages):
+            if not isinstance(held, LeaseMessages):
                 return None
             queue_id, msg_id = held.places[row.seq]
             by_queue.setdefault(queue_id, []).append(msg_id)
@@ -135,7 +135,7 @@ class PgmqSettler(Settler):
         decided += [(row.seq, row.attempts, RETURN) for row in prepared.writes.requeues]
         places: dict[int, Place] = {}
         for shrink in prepared.shrinks.values():
-            if isinstance(shrink.held, HeldMessages):
+            if isinstance(shrink.held, LeaseMessages):
                 places |= shrink.held.places
         unknown = [seq for seq, _, _ in decided if seq not in places]
         if unknown:
@@ -188,7 +188,7 @@ class PgmqSettler(Settler):
             yield from self._messages.put(kinds, waiting)
         return {one.seq for one in waiting}
 
-    def _keep_found(self, held: Held) -> Op[None]:
+    def _keep_found(self, held: LeaseRow) -> Op[None]:
         """Only messages that are still as this lease read them belong to it."""
         attempts = {seq: seat.attempt for seq, seat in held.seats.items()}
         places = yield from self._messages.as_read(attempts)
@@ -201,14 +201,14 @@ class PgmqSettler(Settler):
     @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
         wanted = sorted(lease_ids)
-        unknown = [n for n in wanted if not isinstance(self._context.leases.get(n), HeldMessages)]
+        unknown = [n for n in wanted if not isinstance(self._context.leases.get(n), LeaseMessages)]
         if unknown:
             yield from self._recall(unknown)
             yield Boundary()
-        under: list[tuple[int, Seat, Place]] = []
+        under: list[tuple[int, LeasedCommand, Place]] = []
         for lease_id in wanted:
             held = self._context.leases.get(lease_id)
-            if isinstance(held, HeldMessages):
+            if isinstance(held, LeaseMessages):
                 under += [(lease_id, seat, held.places[s]) for s, seat in held.seats.items()]
         queues = self._messages.queues.among(place.queue_id for _, _, place in under)
         if not queues:
@@ -222,15 +222,17 @@ class PgmqSettler(Settler):
         )
         values |= {"leases": integers(wanted), "duration": int(seconds * SECOND)}
         query = self._messages.texts.renew(queues)
-        found = yield Atomic(query.sql, query.params(values))
+        found = yield Autocommit(query.sql, query.params(values))
         renewed = {lease_id for (lease_id,) in found}
         gone = [lease_id for lease_id in lease_ids if lease_id not in renewed]
         self._context.leases.forget(gone)
         return gone
 
 
-def with_places(held: Held, seats: dict[int, Seat], places: dict[int, Place]) -> HeldMessages:
-    return HeldMessages(
+def with_places(
+    held: LeaseRow, seats: dict[int, LeasedCommand], places: dict[int, Place]
+) -> LeaseMessages:
+    return LeaseMessages(
         held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places=places
     )
 

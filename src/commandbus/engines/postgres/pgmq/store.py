@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from commandbus.domain.mapping import QueueMapping
+from commandbus.domain.adopted_messages import QueueMapping
 from commandbus.domain.names import as_queue
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Messages

@@ -25,7 +25,7 @@ class Change(msgspec.Struct, frozen=True):
     failures: int
 
 
-class Gates:
+class BreakerBoard:
     """`tell` is called when the fleet should be told or asked soon; from any thread, not blocking."""
 
     def __init__(

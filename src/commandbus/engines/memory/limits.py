@@ -21,7 +21,7 @@ from commandbus.domain.limits import (
 )
 from commandbus.domain.moment import Clock
 from commandbus.engines.memory.state import Domain, Entry, State, Stored
-from commandbus.store.limiting import HeldAt
+from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op, Wake
 from commandbus.store.settling import Member
 
@@ -83,13 +83,13 @@ class MemoryGates:
         self._state.journal.entry(self._state.unique, (domain, unique_key))
         self._state.unique.pop((domain, unique_key), None)
 
-    def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
+    def held_at(self, domain: str, seq: int) -> Op[BlockedAt | None]:
         yield from ()
         found = self._state.look_at(domain)
         for gate, heap in found.held.items():
             if any(item[1] == seq for item in heap) and seq in found.waiting:
                 slots = found.slots.get(gate, set())
-                return HeldAt(gate, len(slots), self._id(min(slots)) if slots else None)
+                return BlockedAt(gate, len(slots), self._id(min(slots)) if slots else None)
         return None
 
     def _id(self, seq: int) -> UUID:

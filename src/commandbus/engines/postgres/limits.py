@@ -16,8 +16,8 @@ from commandbus.domain.limits import (
 )
 from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.context import Part
-from commandbus.engines.postgres.statements import ORIGIN, Atomic
-from commandbus.store.limiting import HeldAt
+from commandbus.engines.postgres.statements import ORIGIN, Autocommit
+from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op, Read, Statement, Wake
 
 
@@ -67,9 +67,9 @@ class Limits(Part):
     def free_key(self, domain: str, unique_key: str) -> Op[None]:
         yield Statement(self._sql.free_key, (domain, unique_key))
 
-    def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
+    def held_at(self, domain: str, seq: int) -> Op[BlockedAt | None]:
         rows = yield Read(self._sql.held_at, (seq,))
-        return next((HeldAt(*row) for row in rows), None)
+        return next((BlockedAt(*row) for row in rows), None)
 
     def gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
         """The names of the limits of domains."""
@@ -84,7 +84,7 @@ class Limits(Part):
         busy = False
         for domain in domains:
             params = (domain, patient, PASS_MAX, ORIGIN, self._context.notify, ageing)
-            ((passed, tagged, elsewhere),) = yield Atomic(self._sql.admit, params)
+            ((passed, tagged, elsewhere),) = yield Autocommit(self._sql.admit, params)
             if passed:
                 # It comes with old keys, which claims have gone past.
                 self._context.bounds.forget(domain)

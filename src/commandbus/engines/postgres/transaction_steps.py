@@ -1,9 +1,9 @@
 """How an op becomes transactions: decided here once, waited for in the sessions.
 
-`conduct` turns an op into the statements that really go to the server, between BEGIN and COMMIT. Only
-in an op that commits by itself (`store.op.autocommit`) and in reads, atomic statements go as they are,
-and a boundary commits what came before. A session performs what is yielded, blocking or awaiting, and
-throws in what went wrong.
+`in_transactions` turns an op into the statements that really go to the server, between BEGIN and
+COMMIT. Only in an op that commits by itself (`store.op.autocommit`) and in reads, atomic statements go
+as they are, and a boundary commits what came before. A session performs what is yielded, blocking or
+awaiting, and throws in what went wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from commandbus.engines.postgres.failures import Conflict
-from commandbus.engines.postgres.statements import Atomic, Boundary, Undo
+from commandbus.engines.postgres.statements import Autocommit, Boundary, Undo
 from commandbus.store.op import (
     AFTER_COMMIT,
     Log,
@@ -34,7 +34,9 @@ ROLLBACK = Statement("rollback")
 Steps = Generator[Statement, Rows, T]
 
 
-def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True, read: bool = False) -> Steps[T]:
+def in_transactions(
+    op: Op[T], wakes: list[Wake | Log], *, own: bool = True, read: bool = False
+) -> Steps[T]:
     """Run an op in a transaction of its own, or with `own=False` inside that of a caller; wake-ups are
     collected, to be sent after the commit. A read changes nothing, so it needs no transaction."""
     transaction = _Transaction(own, whole=not (read or commits_by_itself(op)))
@@ -46,7 +48,7 @@ def conduct(op: Op[T], wakes: list[Wake | Log], *, own: bool = True, read: bool 
                 step = op.send(())
                 continue
             try:
-                if transaction.untouched and isinstance(step, Atomic):
+                if transaction.untouched and isinstance(step, Autocommit):
                     rows = yield step  # what `perform` would do, for most sends
                 else:
                     rows = yield from transaction.perform(step)
@@ -102,7 +104,7 @@ class _Transaction:
                 self._begun = False
                 yield ROLLBACK
             return ()
-        if self._own and not self._begun and not isinstance(step, Read if self._whole else Atomic):
+        if self._own and not self._begun and not isinstance(step, Read if self._whole else Autocommit):
             yield BEGIN
             self._begun = True
         return (yield step)

@@ -23,7 +23,7 @@ PORT_FILE = "COMMANDBUS_PROBE_PORT_FILE"
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class Supervision:
     """What was asked for."""
 
     probe_host: str
@@ -31,7 +31,7 @@ class Care:
     heartbeat_file: Path | None
     watchdog: bool
 
-    def checked(self) -> Care:
+    def checked(self) -> Supervision:
         """Itself, or CliError for what could not work."""
         if self.heartbeat_file is not None and not self.heartbeat_file.absolute().parent.is_dir():
             raise CliError(

@@ -18,8 +18,8 @@ from commandbus.domain.presence import Why, WorkerInfo
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.interfaces.web.windows import Point
-from commandbus.operations.cases import Case
-from commandbus.operations.redrive import FailureGroup
+from commandbus.operations.bulk_troubleshooting import FailureGroup
+from commandbus.operations.parked_notes import Case
 from commandbus.store.administration import Finding
 from commandbus.store.records import QueueStats
 

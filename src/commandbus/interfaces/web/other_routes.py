@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web.actions import OperatorApi
+from commandbus.interfaces.web.admission import admit, secure
 from commandbus.interfaces.web.api import answering, json_response
 from commandbus.interfaces.web.auth import Authenticator
-from commandbus.interfaces.web.gate import admit, secure
 from commandbus.interfaces.web.identity import Role
 from commandbus.interfaces.web.pages import Pages
 from commandbus.interfaces.web.refusals import Refused
@@ -30,8 +30,8 @@ STATIC = {
 }
 
 
-class Sides:
-    def __init__(self, desk: Desk, pages: Pages, authenticator: Authenticator) -> None:
+class OtherRoutes:
+    def __init__(self, desk: OperatorApi, pages: Pages, authenticator: Authenticator) -> None:
         self._desk = desk
         self._pages = pages
         self._authenticator = authenticator

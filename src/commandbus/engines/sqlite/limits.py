@@ -29,7 +29,7 @@ from commandbus.domain.limits import (
 from commandbus.domain.moment import Clock
 from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.rows import Head, as_id, as_json
-from commandbus.store.limiting import HeldAt
+from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op, Rows, Statement, Wake, scalar
 from commandbus.store.sql_files import load
 
@@ -116,12 +116,12 @@ class SqliteGates:
     def free_key(self, domain: str, unique_key: str) -> Op[None]:
         yield Statement(SQL.free_key, (domain, unique_key))
 
-    def held_at(self, domain: str, seq: int) -> Op[HeldAt | None]:
+    def held_at(self, domain: str, seq: int) -> Op[BlockedAt | None]:
         rows = yield Statement(SQL.held_at, (seq,))
         if not rows:
             return None
         ((gate, running, holder),) = rows
-        return HeldAt(gate, running, None if holder is None else as_id(holder))
+        return BlockedAt(gate, running, None if holder is None else as_id(holder))
 
     def _gates_of(self, domains: Iterable[str]) -> Op[dict[str, set[str]]]:
         """The names of the limits of domains."""

@@ -12,8 +12,8 @@ import msgspec
 from commandbus.interfaces.actions.answers import ANSWERS, Report, Sent, report_of
 from commandbus.interfaces.actions.model import Action
 from commandbus.interfaces.actions.table import ACTIONS
-from commandbus.interfaces.web import values as v
-from commandbus.interfaces.web.actions import Desk
+from commandbus.interfaces.web import schemas as v
+from commandbus.interfaces.web.actions import OperatorApi
 from commandbus.interfaces.web.bodies import body_of, given_by
 from commandbus.interfaces.web.identity import Account, Role
 
@@ -32,7 +32,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     path: str
     summary: str
     answers: Any
-    call: Callable[[Desk, Ask], Awaitable[Any]]
+    call: Callable[[OperatorApi, Ask], Awaitable[Any]]
     query: Any = None
     body: Any = None
 
@@ -51,7 +51,7 @@ PATH_TYPES: dict[str, Any] = {"command_id": UUID, "batch_id": UUID, "process_id"
 """Parts of a path that are more than text."""
 
 
-async def _handlers(desk: Desk, ask: Ask) -> v.Handlers:
+async def _handlers(desk: OperatorApi, ask: Ask) -> v.Handlers:
     return v.Handlers(desk.payloads.handlers())
 
 
@@ -104,7 +104,7 @@ READS: tuple[Endpoint, ...] = (
 
 
 def _one(action: Action) -> Endpoint:
-    async def call(desk: Desk, ask: Ask) -> Any:
+    async def call(desk: OperatorApi, ask: Ask) -> Any:
         return (await desk.act(action, ask.path | given_by(ask.body), ask.who))[0]
 
     body = body_of(action)
@@ -112,7 +112,7 @@ def _one(action: Action) -> Endpoint:
 
 
 def _many(action: Action) -> Endpoint:
-    async def call(desk: Desk, ask: Ask) -> Report:
+    async def call(desk: OperatorApi, ask: Ask) -> Report:
         given = given_by(ask.body)
         preview: bool = given.pop("preview")
         return report_of(await desk.act_on_many(action, given, ask.who, preview=preview), preview)

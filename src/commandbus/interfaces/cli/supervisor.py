@@ -1,0 +1,219 @@
+"""Worker processes under one command: started, watched, restarted, stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli.child_probes import ChildProbes
+from commandbus.interfaces.cli.exits import Exit
+from commandbus.interfaces.cli.signals import DRAINED, SUPERVISOR
+from commandbus.interfaces.cli.supervision import Supervision, sign_seconds
+from commandbus.runtimes.probes import notify_systemd
+from commandbus.runtimes.recovery import (
+    Recordings,
+    cause_of,
+    memory_kills,
+    recordings_of,
+    recover_dead,
+)
+
+HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})
+"""Exit codes of a new process that another try would not change."""
+SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+YOUNG_SECONDS = 5.0
+RESTART_SECONDS = 1.0
+LOOK_SECONDS = 0.1
+OVERDUE_SECONDS = 3.0
+"""A process that lets a handler run so much longer than its timeout cannot stop it: its event loop is
+blocked, or the interpreter."""
+CERTAIN_SECONDS = 2.0
+"""It has to be seen for so long: after a pause of the whole machine everything is late for a moment."""
+RECOVERY_SECONDS = 5.0
+"""How long the end of this process waits for what dead processes held to be given back."""
+
+
+@dataclass(slots=True)
+class _Child:
+    index: int
+    process: subprocess.Popen[bytes]
+    started: float
+    memory_kills: int
+    restart_at: float | None = None
+    is_over: bool = False
+    """Its end was noticed."""
+    looked_at: float = 0.0
+    overdue_since: float | None = None
+    cause: str | None = None
+    """Why this process ended it."""
+
+
+class Supervisor:
+    """Keeps a number of worker processes alive, gives back what those that died held, and passes
+    signals on to them. Where systemd asks for signs of life, it gives them itself, for systemd minds
+    only the process that it started."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        url: str,
+        care: Supervision,
+        processes: int,
+        recorder: str | None = None,
+    ) -> None:
+        self._arguments = arguments
+        self._url = url
+        self._care = care
+        inherited = {key: value for key, value in os.environ.items() if key not in SYSTEMD}
+        # Not on the command line, where everyone on the machine could read a password in it.
+        self._environment = inherited | {"COMMANDBUS_URL": url, SUPERVISOR: str(os.getpid())}
+        self._count = processes
+        self._recorder = recorder
+        self._recordings: list[Recordings | None] | None = None
+        """Looked up when they are needed first: it takes the driver of the store to name them."""
+        self._recoveries: list[threading.Thread] = []
+        self._stopping = threading.Event()
+        self._probes = ChildProbes(care, processes)
+        self._children: list[_Child] = []
+        self._signals = 0
+
+    def run(self) -> int:
+        """Until a signal has stopped them all, or nothing is left to do for any of them; returns the
+        worst exit code."""
+        with self._probes.served():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._pass_on)
+            if self._count > 1:
+                output.note(f"starting {self._count} worker processes")
+            self._children = [self._start(index) for index in range(self._count)]
+            threading.Thread(target=self._report_ready, daemon=True).start()
+            return self._watch()
+
+    def _report_ready(self) -> None:
+        """Tell systemd when a worker process can take work. In a thread: the process may be stuck."""
+        while os.environ.get("NOTIFY_SOCKET") and not self._signals:
+            if self._probes.is_ready():
+                notify_systemd("READY=1")
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _watch(self) -> int:
+        worst, signed = 0, 0.0
+        while True:
+            if time.monotonic() >= signed + sign_seconds():
+                notify_systemd("WATCHDOG=1")
+                signed = time.monotonic()
+            for child in self._children:
+                worst = max(worst, self._look_after(child))
+            is_over = self._signals or all(child.process.poll() == DRAINED for child in self._children)
+            if is_over and all(child.process.poll() is not None for child in self._children):
+                return worst or self._farewell()
+            if worst and not self._signals:
+                self._pass_on(signal.SIGTERM, None)
+            time.sleep(LOOK_SECONDS)
+
+    def _farewell(self) -> int:
+        """How those ended that were stopped. One that had not begun yet is ended by the signal itself,
+        which is just as clean; and one that died before the signal was reported then."""
+        until = time.monotonic() + RECOVERY_SECONDS
+        for child in self._children:
+            self._look_after(child)
+        self._stopping.set()
+        for recovery in self._recoveries:
+            recovery.join(max(0.0, until - time.monotonic()))
+        clean = (Exit.OK, DRAINED, -signal.SIGTERM)
+        stopped = [child for child in self._children if child.restart_at is None]
+        failed = any(child.process.returncode not in clean for child in stopped)
+        return Exit.FAILURE if failed else Exit.OK
+
+    def _start(self, index: int) -> _Child:
+        # A process group of its own: Ctrl-C reaches this process only, which then passes it on.
+        process = subprocess.Popen(  # noqa: S603 - this program, with its own arguments
+            [
+                *(sys.executable, "-m", "commandbus", "worker", *self._arguments),
+                *self._care.of_process(index, self._count),
+            ],
+            env=self._environment | self._probes.environment(index),
+            process_group=0,
+        )
+        return _Child(index, process, time.monotonic(), memory_kills())
+
+    def _look_after(self, child: _Child) -> int:
+        """Restart a process that died; returns its exit code when that would be pointless."""
+        code, now = child.process.poll(), time.monotonic()
+        if code is not None and not child.is_over:
+            child.is_over = True
+            self._give_back(child, code)
+        if code is None:
+            self._end_if_stuck(child, now)
+        if code is None or code == DRAINED or self._signals:
+            return 0
+        if child.restart_at is None:
+            if code in HOPELESS and now - child.started < YOUNG_SECONDS:
+                return code
+            if code == Exit.OK:  # it has done its share
+                output.note(f"worker process {child.process.pid} has ended; starting another")
+                child.restart_at = now
+            else:
+                output.warn(f"worker process {child.process.pid} ended with {code}; starting another")
+                child.restart_at = now + RESTART_SECONDS
+        if now >= child.restart_at:
+            self._children[child.index] = self._start(child.index)
+        return 0
+
+    def _end_if_stuck(self, child: _Child, now: float) -> None:
+        """Kill a process that cannot end a handler which is over its timeout."""
+        if now < child.looked_at + 1.0:
+            return
+        child.looked_at = now
+        if self._recordings is None:
+            self._recordings = [recordings_of(self._url, self._recorder)]
+        (recordings,) = self._recordings
+        overdue = 0.0 if recordings is None else recordings.overdue(child.process.pid, now)
+        if overdue < OVERDUE_SECONDS:
+            child.overdue_since = None
+        elif child.overdue_since is None:
+            child.overdue_since = now
+        elif now >= child.overdue_since + CERTAIN_SECONDS:
+            pid = child.process.pid
+            why = f"it let a handler run {overdue:.0f} s longer than its timeout"
+            child.cause = f"Its worker process {pid} was killed by its supervisor: {why}"
+            output.warn(f"worker process {pid} is killed: {why}")
+            child.process.kill()
+
+    def _give_back(self, child: _Child, code: int) -> None:
+        """What a process held that did not end in order goes back, in a thread: the store may not
+        answer. If that fails, the next worker on this machine does it."""
+        if code in (Exit.OK, DRAINED) or os.name != "posix":
+            return
+        pid = child.process.pid
+        for_memory = memory_kills() > child.memory_kills
+        causes = {pid: child.cause or cause_of(pid, code, for_memory)}
+        self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
+        recovery = threading.Thread(target=self._recover, args=(causes,), daemon=True)
+        self._recoveries.append(recovery)
+        recovery.start()
+
+    def _recover(self, causes: dict[int, str]) -> None:
+        try:
+            recordings = recordings_of(self._url, self._recorder)
+            if recordings is not None:
+                recover_dead(self._url, recordings, os.getpid(), causes, self._stopping)
+        except Exception as error:  # this process goes on, whatever is wrong with the store
+            output.warn(f"commands of a dead process are not given back yet: {error}")
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        notify_systemd("STOPPING=1")
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGTERM)
+        if self._signals >= 3:
+            os._exit(Exit.FAILURE)
