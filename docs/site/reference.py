@@ -238,7 +238,6 @@ def _default(parameter: inspect.Parameter) -> str:
 
 ENVIRONMENT = {
     "COMMANDBUS_URL": "The store, where no URL is passed.",
-    "COMMANDBUS_LISTEN_URL": "A direct connection for wake-ups, where the store is behind a pooler.",
     "COMMANDBUS_APP": "The module with the handlers, where a command names none.",
     "COMMANDBUS_LEDGER_KEY": "The key that seals the ledger of operators' actions.",
     "COMMANDBUS_LISTEN_URL": "A direct connection to PostgreSQL for wake-ups, beside a pooler.",
