@@ -2,15 +2,21 @@
 
 import re
 import shlex
+import signal
+import socket
+import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from commandbus import CommandStatus
+from commandbus.interfaces.cli import dashboard
 from commandbus.interfaces.cli.demo.scene import Scene
 from commandbus.interfaces.cli.demo.workload import DOMAINS, expected_ends, plan_commands
 from commandbus.sync import SyncCommandBus
-from tests.cli.helpers import Ran, run, run_on_terminal
+from tests.cli.helpers import PROGRAM, Cli, Ran, clean_environment, run, run_on_terminal
+from tests.cli.serving import Serving
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -54,6 +60,41 @@ def test_on_a_terminal_it_draws_and_fits(tmp_path: Path) -> None:
     assert not [line for line in too_long if "kept in" not in line]
     with SyncCommandBus(f"sqlite:///{tmp_path / 'mine.db'}") as bus:
         assert list(bus.list_domains()) == ["demo-payments", "demo-reports"]
+
+
+def test_it_serves_its_store_until_it_is_interrupted(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "demo", "-n", "20", "--no-crash", "--serve", "--port", "0"],
+        cwd=tmp_path,
+        env=clean_environment() | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            said = Serving(process).wait_for("dashboard at")
+            found = re.search(r"http://127\.0\.0\.1:\d+/sign-in\?token=\S+", said)
+            assert found
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            assert opener.open(found.group(), timeout=20).status == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_what_it_cannot_serve_is_an_error_before_it_begins(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "add --serve" in cli("demo", "--port", "9000", code=2).err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = cli("demo", "--serve", "--port", str(taken.getsockname()[1]), code=2)
+        assert "choose another --port" in ran.err
+        assert ran.out == ""
+    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
+    ran = cli("demo", "--serve", code=2)
+    assert "durable-commandbus[web]" in ran.err
+    assert ran.out == ""
 
 
 def test_what_takes_too_long_is_a_failure(tmp_path: Path) -> None:

@@ -31,10 +31,13 @@ class Algorithm(StrEnum):
 Host = Annotated[str, typer.Option("--host", help="Where to listen.")]
 Port = Annotated[int, typer.Option("--port", "-p", min=0, max=65_535, help="0 means any free port.")]
 
+LOCAL_HOST = "127.0.0.1"
+PORT = 8_080
+
 
 def dashboard(
-    host: Host = "127.0.0.1",
-    port: Port = 8_080,
+    host: Host = LOCAL_HOST,
+    port: Port = PORT,
     accounts: Annotated[
         Path | None,
         typer.Option("--accounts", metavar="FILE", help="Who may sign in: a TOML file of accounts."),
@@ -98,6 +101,28 @@ def dashboard(
         output.done(f"dashboard at {address}/ (Ctrl-C ends it)")
     with suppress(KeyboardInterrupt):  # the ordinary end
         asyncio.run(serve(create_server(board, root_path=root_path), listener))
+
+
+def listen(port: int) -> socket.socket:
+    """A socket for `serve_until_interrupted`: made before long work, so that errors come first."""
+    need_web()
+    from commandbus.interfaces.web.serving import bind
+
+    try:
+        return bind(LOCAL_HOST, port)
+    except ConfigurationError as error:
+        raise CliError(str(error), Exit.USAGE) from error
+
+
+def serve_until_interrupted(store: str, listener: socket.socket) -> None:
+    """The dashboard of a store, for this machine only, until Ctrl-C."""
+    from commandbus.interfaces.web import create_dashboard
+    from commandbus.interfaces.web.serving import create_server, serve
+
+    links = terminal_links("dashboard at", address_of(LOCAL_HOST, listener))
+    server = create_server(create_dashboard(store, links=links))
+    with suppress(KeyboardInterrupt):  # the ordinary end
+        asyncio.run(serve(server, listener))
 
 
 def address_of(host: str, listener: socket.socket) -> str:

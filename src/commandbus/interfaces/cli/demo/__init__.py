@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from commandbus.interfaces.cli import options, output
-from commandbus.interfaces.cli.exits import Exit
+from commandbus.interfaces.cli.dashboard import PORT, listen, serve_until_interrupted
+from commandbus.interfaces.cli.exits import CliError, Exit
 
 
 def demo(
@@ -21,6 +22,20 @@ def demo(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")
     ] = "50s",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Then serve the dashboard on its store, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            min=0,
+            max=65_535,
+            help="With --serve: where; 0 means any free port.",
+            show_default=str(PORT),
+        ),
+    ] = None,
     url: options.Url = None,
 ) -> None:
     """See the bus at work: failures, retries, a crash.
@@ -38,6 +53,9 @@ def demo(
     from commandbus.interfaces.cli.demo.summary import print_summary
     from commandbus.interfaces.cli.demo.workload import DOMAINS, plan_commands
 
+    if port is not None and not serve:
+        raise CliError("--port is the dashboard's: add --serve, or leave it out.", Exit.USAGE)
+    listener = listen(PORT if port is None else port) if serve else None
     prefix = "demo-" if url else ""
     if url is None:
         folder = Path(tempfile.mkdtemp(prefix="commandbus-demo-"))
@@ -50,7 +68,9 @@ def demo(
     with view_for(scene) as view:
         report = asyncio.run(scene.play(view, patience))
     print_summary(report, url)
+    for problem in report.problems:
+        output.error(problem)
+    if listener is not None:
+        serve_until_interrupted(url, listener)
     if report.problems:
-        for problem in report.problems:
-            output.error(problem)
         raise typer.Exit(Exit.FAILURE)
