@@ -64,7 +64,9 @@ _CANARY = (
 
 def _parked(verb: str, *params: Param) -> Many:
     conditions, fixed = _PARKED, {"action": verb}
-    return Many("redrive.bulk", "parked command", conditions, params, fixed, everything=True)
+    return Many(
+        "bulk_troubleshooting.bulk", "parked command", conditions, params, fixed, everything=True
+    )
 
 
 def _when(required: bool) -> tuple[Param, ...]:
@@ -238,19 +240,19 @@ ACTIONS: tuple[Action, ...] = (
         answers="Sent", shape=_original, when=ENDED, button="Resend with this payload",
     ),
     Action(
-        "comment", COMMAND, "tsq comment", "cases.comment",
+        "comment", COMMAND, "tsq comment", "parked_notes.comment",
         "Add a comment to the trail of a command.", "commented on",
         (Param("text", "The comment.", required=True, positional=True, longest=2_000),), when=PARKED,
     ),
     Action(
-        "assign", COMMAND, "tsq assign", "cases.assign",
+        "assign", COMMAND, "tsq assign", "parked_notes.assign",
         "Assign a parked command to a person.", "assigned to {assignee}",
         (Param("assignee", "Who takes care of it.", required=True, positional=True, metavar="NAME",
             longest=200),),
         when=PARKED,
     ),
     Action(
-        "unassign", COMMAND, "tsq unassign", "cases.assign",
+        "unassign", COMMAND, "tsq unassign", "parked_notes.assign",
         "Take the assignment of a parked command back.", "unassigned",
         fixed={"assignee": None}, when=("assigned",),
     ),
