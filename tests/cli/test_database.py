@@ -1,12 +1,18 @@
 """`db`: create, verify, print and examine the store."""
 
+import signal
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from commandbus import SendRequest
 from commandbus.engines.sqlite import doctor
 from commandbus.engines.sqlite.doctor import SqliteAdministration
+from commandbus.interfaces.cli import output
+from commandbus.operations import erasure, retention
 from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli, park
 
@@ -104,7 +110,8 @@ def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
     order = ("db", "erase", "--subject", "data.account=42", "--yes", "--operator", "ann")
     assert "1 command not ended" in cli(*order, code=1).err
     cli("tsq", "cancel", ids[42])
-    assert "would erase: 1 command erased" in cli(*order, "--dry-run").err
+    told = "would erase 1 command with data.account=42, in all domains"
+    assert told in cli(*order, "--dry-run").err
     assert "1 command erased" in cli(*order).err
     erased, other = (bus.get_command(ids[n]) for n in (42, 43))
     assert erased is not None
@@ -112,6 +119,53 @@ def test_erase(cli: Cli, bus: SyncCommandBus) -> None:
     assert (erased.data, other.data) == ({"erased": True}, {"account": 43})
     assert "data.account=42" in cli("db", "erase", "--subject", "account:42", "--yes", code=2).err
     assert "--yes" in cli("db", "erase", "--subject", "tag=x", code=2).err
+
+
+def test_prune_and_erase_ask_with_counts_and_show_how_far_they_are(
+    cli: Cli, bus: SyncCommandBus, url: str, terminal: pytest.MonkeyPatch
+) -> None:
+    for sent in bus.send_many([SendRequest("shop", "Buy", tags=["ann"]) for _ in range(120)]):
+        bus.cancel(sent.command_id)
+    connection = sqlite3.connect(SqliteAdministration(url).path)
+    connection.execute("update commandbus_outcome set finished_at = finished_at - 172800000000")
+    connection.execute("update commandbus_command set created_at = created_at - 172800000000")
+    connection.commit()
+    connection.close()
+    prune, erase = ("db", "prune", "--canceled", "1d"), ("db", "erase", "--subject", "tag=ann")
+    assert "would prune 120 commands canceled more than 24 h ago" in cli(*prune, "--dry-run").err
+    assert cli(*prune, "--dry-run", "--json").document == {"gone": 120}
+    assert "Prune 120 commands canceled more than 24 h ago?" in cli(*prune, code=2).err
+    assert "Erase 120 commands with tag=ann, in all domains?" in cli(*erase, code=2).err
+    bars: list[tuple[str, int, list[int]]] = []
+
+    @contextmanager
+    def recorded(title: str, total: int) -> Iterator[Callable[..., None]]:
+        bars.append((title, total, []))
+        yield lambda pieces=1: bars[-1][2].append(pieces)
+
+    terminal.setattr(output, "progress", recorded)
+    terminal.setattr(retention, "PIECE", 50)
+    cli(*erase, "--yes")
+    cli(*prune, "--yes")
+    assert bars == [("erase", 120, [100, 20]), ("prune", 120, [50, 50, 20])]
+    assert not bus.query_commands()
+
+
+def test_ctrl_c_ends_an_erasure_between_two_pieces(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    for sent in bus.send_many([SendRequest("shop", "Buy", tags=["ann"]) for _ in range(30)]):
+        bus.cancel(sent.command_id)
+
+    @contextmanager
+    def interrupted(title: str, total: int) -> Iterator[Callable[..., None]]:
+        yield lambda pieces=1: signal.raise_signal(signal.SIGINT)
+
+    terminal.setattr(output, "progress", interrupted)
+    terminal.setattr(erasure, "PIECE", 20)
+    ran = cli("db", "erase", "--subject", "tag=ann", "--yes", code=130)
+    assert "20 commands erased" in ran.err
+    assert "stopped: 10 commands left as before" in ran.err
 
 
 def test_a_file_of_a_newer_version_is_refused(cli: Cli, bus: SyncCommandBus, url: str) -> None:

@@ -72,7 +72,9 @@ def facts(bus: SyncCommandBus, command_id: UUID) -> Any:
 def test_everything_moves_as_it_is(old: SyncCommandBus, new: SyncCommandBus) -> None:
     ids = fill(old)
     before = {name: facts(old, one) for name, one in ids.items()}
-    assert move(old, new, ORIGIN, WHERE) == (len(ids), len(ids))
+    pieces: list[int] = []
+    assert move(old, new, ORIGIN, WHERE, pieces.append) == (len(ids), len(ids))
+    assert sum(pieces) == len(ids)
     assert {name: facts(new, one) for name, one in ids.items()} == before
     for one in ids.values():
         left = old.get_command(one)

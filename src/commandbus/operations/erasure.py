@@ -6,7 +6,7 @@ or is parked is refused, or canceled first if the caller says so; what runs is r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -61,6 +61,7 @@ def erase(
     domains: Iterable[str] | None = None,
     cancel_waiting: bool = False,
     dry_run: bool = False,
+    progress: Callable[[int], bool | None] | None = None,
 ) -> Flow[EraseReport]:
     """Erase what the commands of a data subject carried: payload, result, errors, headers, tags, keys,
     comments, and what the audit kept of them, and the same of their replies. Ids, times and outcomes
@@ -69,7 +70,8 @@ def erase(
     The subject is meant by all conditions that are given: values at paths of the payload or the
     headers, or a tag; in some domains, or all. What waits or is parked is left and counted, or with
     `cancel_waiting` canceled first; what runs is left and counted. Each piece is its own transaction:
-    repeating an erasure that was interrupted finishes it. Raises InvalidArgumentError.
+    repeating an erasure that was interrupted finishes it. `progress` is called with the number of
+    commands erased so far after each piece; returning False ends it. Raises InvalidArgumentError.
     """
     because = as_text(reason, "reason", longest=500)
     if not data and not headers and tag is None:
@@ -95,10 +97,12 @@ def erase(
                 limit=PIECE,
             )
             yield from _erase_page(scope, page, work)
+            if progress is not None and progress(work.erased) is False:
+                return work.report()
             after = page.next
             if after is None:
                 break
-    return EraseReport(work.erased, work.canceled, work.waiting, work.running)
+    return work.report()
 
 
 @dataclass(slots=True)
@@ -113,6 +117,9 @@ class _Work:
     canceled: int = 0
     waiting: int = 0
     running: int = 0
+
+    def report(self) -> EraseReport:
+        return EraseReport(self.erased, self.canceled, self.waiting, self.running)
 
 
 def _erase_page(scope: Scope, records: Sequence[CommandRecord], work: _Work) -> Flow[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -24,7 +24,7 @@ RETENTION = "retention"
 
 
 class PruneReport(msgspec.Struct, frozen=True):
-    """How many ended commands were forgotten."""
+    """How many ended commands were forgotten; of a preview, how many would be."""
 
     gone: int
 
@@ -47,13 +47,20 @@ def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
 
 
 def prune_piece(
-    scope: Scope, keep: Mapping[str, float], after: int, reason: str | None = None
+    scope: Scope,
+    keep: Mapping[str, float],
+    after: int,
+    reason: str | None = None,
+    *,
+    preview: bool = False,
 ) -> Op[Pruned]:
     """One small step of a pass over all outcomes, with its record. Trails with entries of operators are
     named in the ledger: one that is missing and not named was removed by other means."""
     now = yield from scope.store.now()
     cutoffs = {status: now - int(seconds * SECOND) for status, seconds in keep.items()}
-    pruned = yield from scope.store.prune(cutoffs, after, PIECE)
+    pruned = yield from scope.store.prune(cutoffs, after, PIECE, preview=preview)
+    if preview:
+        return pruned
     yield from link_forgotten(scope, pruned.linked)
     if pruned.gone:
         said = ", ".join(f"{status} older than {kept:g} s" for status, kept in keep.items())
@@ -72,16 +79,20 @@ def prune(
     *,
     limit: int | None = None,
     reason: str | None = None,
+    preview: bool = False,
+    progress: Callable[[int], bool | None] | None = None,
 ) -> Flow[PruneReport]:
     """Forget commands that ended longer ago than `keep` says for their status; others stay. Each
     piece is its own transaction with its own record, so work goes on meanwhile. Stops after about
-    `limit` commands."""
+    `limit` commands. A `preview` only counts them. `progress` is called with the number of commands
+    forgotten so far after each piece; returning False ends it."""
     seconds = check_retention({str(status): duration for status, duration in keep.items()})
     because = as_reason(reason)
     gone, after = 0, 0
     while True:
-        step: Pruned = yield Send(prune_piece(scope, seconds, after, because))
+        step: Pruned = yield Send(prune_piece(scope, seconds, after, because, preview=preview))
         gone += step.gone
-        if step.last is None or (limit is not None and gone >= limit):
+        stopped = progress is not None and progress(gone) is False
+        if stopped or step.last is None or (limit is not None and gone >= limit):
             return PruneReport(gone)
         after = step.last

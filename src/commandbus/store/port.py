@@ -230,10 +230,12 @@ class QueueStore(Protocol):
 
 
 class PruneStore(Protocol):
-    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+    def prune(
+        self, cutoffs: Mapping[str, int], after: int, limit: int, *, preview: bool = False
+    ) -> Op[Pruned]:
         """Forget ended commands of these statuses that ended before the status' moment; looks at no
         more than `limit` outcomes, in order of sequence, beginning after one. Names those
-        whose trail had entries of operators."""
+        whose trail had entries of operators. A preview forgets nothing."""
         ...
 
 

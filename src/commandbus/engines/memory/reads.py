@@ -154,7 +154,9 @@ class MemoryReads(Sessionless):
             if (outcome := stored.outcome) is not None
         ]
 
-    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+    def prune(
+        self, cutoffs: Mapping[str, int], after: int, limit: int, *, preview: bool = False
+    ) -> Op[Pruned]:
         yield from ()
         seen = [
             Prunable(
@@ -167,6 +169,8 @@ class MemoryReads(Sessionless):
             for seq, stored in self._state.commands.items()
             if seq > after and stored.outcome is not None
         ][:limit]
+        if preview:
+            return pruned(seen, cutoffs, limit)
         journal = self._state.journal
         journal.contents(self._state.commands)  # also its order: lists are the newest first
         for one in seen:

@@ -158,8 +158,11 @@ class Reader(Part):
         rows = yield Read(self._sql.recent_runs, (limit,))
         return [Run(domain, read_status(status), *rest) for domain, status, *rest in rows]
 
-    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
-        moments = payload.encode(dict(cutoffs), what="cutoffs")
+    def prune(
+        self, cutoffs: Mapping[str, int], after: int, limit: int, *, preview: bool = False
+    ) -> Op[Pruned]:
+        # The statement removes by these moments: without any, it only looks.
+        moments = payload.encode({} if preview else dict(cutoffs), what="cutoffs")
         rows = yield Autocommit(self._sql.prune, (after, limit, moments, texts(sorted(LINKED))))
         return pruned([Prunable(*row) for row in rows], cutoffs, limit)
 

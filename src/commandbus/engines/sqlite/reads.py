@@ -168,12 +168,16 @@ class SqliteReads(Sessionless):
         rows = yield Statement(SQL.recent_runs, (limit,))
         return [Run(domain, read_status(status), *rest) for domain, status, *rest in rows]
 
-    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
+    def prune(
+        self, cutoffs: Mapping[str, int], after: int, limit: int, *, preview: bool = False
+    ) -> Op[Pruned]:
         rows = yield Statement(SQL.prunable, (as_json(sorted(LINKED)), after, limit))
         named = [
             Prunable(seq, status, finished_at, created_at, domain and f"{domain} {as_id(command_id)}")
             for seq, status, finished_at, created_at, domain, command_id in rows
         ]
+        if preview:
+            return pruned(named, cutoffs, limit)
         gone = as_json([one.seq for one in named if one.is_due(cutoffs)])
         for statement in (SQL.prune_outcomes, SQL.prune_commands, SQL.prune_audit, SQL.prune_progress):
             yield Statement(statement, (gone,))

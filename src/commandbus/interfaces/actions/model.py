@@ -185,6 +185,10 @@ class Action:
     """What of it could not be done, for a warning; the exit code is 1 then."""
     preview: str = ""
     """The operation's own parameter that makes it a preview."""
+    meant: Callable[[Given], str] | None = None
+    """What it is about in words, where its subject has no keys."""
+    counted: Callable[[Any], int] | None = None
+    """How many commands its report has. The operation works in pieces, and calls `progress`."""
     when: tuple[str, ...] = ()
     """The states of its subject that it is for; all, without any."""
     offered: bool = True

@@ -102,15 +102,18 @@ def _scheduled(given: Given) -> Given:
     }
 
 
+RETAINED = ("completed", "failed", "canceled")
+"""Statuses whose commands are forgotten after a time, as options are named."""
+
+
 def _keep(given: Given) -> Given:
     """The command line's options, by the status that each is about."""
-    known = ("completed", "failed", "canceled")
-    keep = {name.upper(): given[name] for name in known if name in given}
+    keep = {name.upper(): given[name] for name in RETAINED if name in given}
     if not keep:
         raise InvalidArgumentError(
             "Say what to forget, and when: --completed 7d, --failed 90d or --canceled 30d."
         )
-    return {key: value for key, value in given.items() if key not in known} | {"keep": keep}
+    return {key: value for key, value in given.items() if key not in RETAINED} | {"keep": keep}
 
 
 def _subject(given: Given) -> Given:
@@ -166,6 +169,18 @@ def _triggered(given: Given, sent: Any) -> str:
         if not sent.duplicate
         else "its last command has not ended"
     )
+
+
+def _old(given: Given) -> str:
+    """`completed more than 7 d ago, failed more than 90 d ago`."""
+    kept = [(name, given[name]) for name in RETAINED if name in given]
+    return ", ".join(f"{name} more than {text.duration(seconds)} ago" for name, seconds in kept)
+
+
+def _whose(given: Given) -> str:
+    """`with data.account=42 and tag=customer-42, in shop, mail`."""
+    domains = ", ".join(given.get("domains", ())) or "all domains"
+    return f"with {' and '.join(given['subject'])}, in {domains}"
 
 
 def _erased(given: Given, report: Any) -> str:
@@ -395,10 +410,11 @@ ACTIONS: tuple[Action, ...] = (
         lambda given, report: f"{text.plural(report.gone, 'command')} forgotten",
         tuple(
             Param(status, "Forget those that ended longer ago.", Kind.DURATION, metavar="TIME")
-            for status in ("completed", "failed", "canceled")
+            for status in RETAINED
         ),
         details="Parked commands are never forgotten, and the counts stay.",
-        confirm="prune", answers="PruneReport", shape=_keep, style="danger",
+        confirm="prune", answers="PruneReport", shape=_keep, preview="preview", meant=_old,
+        counted=lambda report: report.gone, style="danger",
     ),
     Action(
         "erase", STORE, "db erase", "erasure.erase",
@@ -415,7 +431,8 @@ ACTIONS: tuple[Action, ...] = (
         details="Running commands are left, and waiting ones, too, unless cancel_waiting is given. "
         "It can be repeated for them.",
         reason="required", reason_default="erasure on request of the subject", confirm="erase",
-        answers="EraseReport", shape=_subject, left=_not_erased, preview="dry_run", style="danger",
+        answers="EraseReport", shape=_subject, left=_not_erased, preview="dry_run", meant=_whose,
+        counted=lambda report: report.erased, style="danger",
     ),
 )  # fmt: skip
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +30,7 @@ from commandbus.interfaces.actions.model import Action, Given, Kind, Param
 from commandbus.interfaces.cli import commands, completing, options, output, subjects, target, text
 from commandbus.interfaces.cli.apps import load_registry
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.stopping import stopping
+from commandbus.interfaces.cli.stopping import Stop, stopping
 from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 from commandbus.runtimes.threads.facade import blocking, blocking_flow
 
@@ -142,6 +143,22 @@ def _made(
     )
 
 
+@contextmanager
+def watched(verb: str, total: int) -> Iterator[tuple[Stop, Callable[..., bool]]]:
+    """A bar for work on so many commands, and Ctrl-C as a request to stop: the function given is for
+    an operation that calls it with the number done so far, and ends when it returns False."""
+    with stopping() as stop, output.progress(verb, total) as advance:
+        so_far = 0
+
+        def progress(done: int, matched: int = total) -> bool:
+            nonlocal so_far
+            advance(done - so_far)
+            so_far = done
+            return not stop.asked
+
+        yield stop, progress
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One call of a command: its action, and the values of its options."""
@@ -203,22 +220,60 @@ class Run:
         what = subjects.describe(action, given)
         if action.exists == "must":
             given, what = subjects.find(bus, action, given)
-        if preview and not action.preview:
+        if action.counted is not None:
+            self._act_in_pieces(bus, given, what)
+            return
+        if preview:
             self._say({"would": action.verb, "subject": what}, f"would {action.verb} {what}")
             return
-        if action.asks and not preview:
+        call = call_of(action, given)
+        if action.asks:
             options.confirm(f"{action.verb.capitalize()} {what}?", yes=self.values["yes"])
-        result = self._run(bus, call_of(action, given, preview=preview))
-        sentence = sentence_of(action, given, result)
-        if preview:
-            self._say(answer_of(action, given, result), f"would {action.verb}: {sentence}")
-        elif self.values["json"]:
+            with output.working(f"{action.verb} {what}"):
+                result = self._run(bus, call)
+        else:
+            result = self._run(bus, call)
+        if self.values["json"]:
             output.json_document(answer_of(action, given, result))
         elif action.answers != "Sent" or output.is_terminal():
-            output.done(sentence)
+            output.done(sentence_of(action, given, result))
         if action.answers == "Sent" and not self.values["json"]:
             output.write(str(result.command_id))
-        left = action.left(result) if action.left else []
+
+    def _act_in_pieces(self, bus: SyncCommandBus, given: Given, what: str) -> None:
+        """An action whose operation finds the commands: they are counted for the question and the
+        bar, and Ctrl-C ends it between two pieces."""
+        action, dry_run, yes = self.action, self.values["dry_run"], self.values["yes"]
+        assert action.counted is not None
+        matched: int | None = None
+        seen: Any = None
+        if dry_run or not yes or output.is_terminal():
+            with output.working("count commands"):
+                seen = self._run(bus, call_of(action, given, preview=True))
+            matched = action.counted(seen)
+            what = f"{text.plural(matched, 'command')} {what}"
+        if dry_run:
+            self._say(answer_of(action, given, seen), f"would {action.verb} {what}")
+            self._tell_left(seen)
+            return
+        options.confirm(f"{action.verb.capitalize()} {what}?", yes=yes)
+        call = call_of(action, given)
+        with watched(action.verb, matched or 0) as (stop, progress):
+            call.arguments["progress"] = progress
+            result = self._run(bus, call)
+        if self.values["json"]:
+            output.json_document(answer_of(action, given, result))
+        else:
+            output.done(sentence_of(action, given, result))
+        done = action.counted(result)
+        if stop.asked and (matched is None or done < matched):
+            rest = "the rest" if matched is None else text.plural(matched - done, "command")
+            output.warn(f"stopped: {rest} left as before")
+            raise typer.Exit(Exit.INTERRUPTED)
+        self._tell_left(result)
+
+    def _tell_left(self, result: Any) -> None:
+        left = self.action.left(result) if self.action.left else []
         for told in left:
             output.warn(told)
         if left:
@@ -278,15 +333,7 @@ class Run:
                 output.table(*shown())
             what = text.plural(seen.matched, many.noun)
             options.confirm(f"{action.verb.capitalize()} {what}?", yes=self.values["yes"])
-        with stopping() as stop, output.progress(action.verb, seen.matched) as advance:
-            so_far = 0
-
-            def progress(done: int, matched: int) -> bool:
-                nonlocal so_far
-                advance(done - so_far)
-                so_far = done
-                return not stop.asked
-
+        with watched(action.verb, seen.matched) as (_, progress):
             more["progress"] = progress
             report = report_of(self._run(bus, call_of_many(action, given, **more)), False)
         past = action.done if isinstance(action.done, str) else many.done

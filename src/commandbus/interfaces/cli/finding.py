@@ -55,7 +55,7 @@ def _looked_up(bus: SyncCommandBus, digits: str, kind: Kind) -> list[UUID]:
     """All ids with these digits, or more than one. The newest come first, the search ends with all."""
     found: list[UUID] = []
     after, began, looks = None, time.monotonic(), 0
-    with output.searching(f"looking for {digits}") as tell:
+    with output.working(f"looking for {digits}") as tell:
         while True:
             page = bus.look_up(digits, kind, after=after)
             found += page
@@ -74,7 +74,7 @@ def _looked_up(bus: SyncCommandBus, digits: str, kind: Kind) -> list[UUID]:
 
 def fill(bus: SyncCommandBus, look: BoundedSearch) -> None:
     """BoundedSearch until the page is full, everything was looked at, or the time is up."""
-    with output.searching("searching") as tell:
+    with output.working("searching") as tell:
         while (asked := look.asked()) is not None:
             look.add(bus.query_commands(**asked))
             if look.next is not None:

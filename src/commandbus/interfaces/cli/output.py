@@ -214,9 +214,9 @@ def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def searching(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on standard error for a search that takes longer than a moment; call what it gives with
-    how far the search is."""
+def working(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error for a search or other work of unknown length; call what it gives with
+    how far the work is."""
     seen = console(stderr=True)
     if not seen.is_terminal or os.environ.get("TERM") == "dumb":
         yield lambda words: None

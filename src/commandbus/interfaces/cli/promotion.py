@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,9 @@ def promote(
             where = shown_url(destination).partition("?")[0]
             options.confirm(f"Move {_told(found)} to {where}?", yes=yes)
             _pause_alike(old, new)
-            moved, arrived = move(old, new, shown_url(source), where)
+            total = found.waiting + found.parked + found.in_transit
+            with output.progress("promote", total) as advance:
+                moved, arrived = move(old, new, shown_url(source), where, advance)
             found = old.session.run(promotion.survey(old.scope), read=True)
     if json:
         output.json_document({"moved": moved, "arrived": arrived, "left": found})
@@ -59,9 +62,15 @@ def promote(
         raise typer.Exit(Exit.FAILURE)
 
 
-def move(old: SyncCommandBus, new: SyncCommandBus, origin: str, where: str) -> tuple[int, int]:
-    """Piece by piece: out of the one, into the other, forgotten. Returns how many were moved, and how
-    many of them were new there."""
+def move(
+    old: SyncCommandBus,
+    new: SyncCommandBus,
+    origin: str,
+    where: str,
+    advance: Callable[[int], None] = lambda pieces: None,
+) -> tuple[int, int]:
+    """Piece by piece: out of the one, into the other, forgotten; `advance` is called with the size of
+    each. Returns how many were moved, and how many of them were new there."""
     from commandbus.operations import promotion
 
     moved = arrived = 0
@@ -72,6 +81,7 @@ def move(old: SyncCommandBus, new: SyncCommandBus, origin: str, where: str) -> t
             arrived += new.session.run(promotion.arrive(new.scope, list(moving.values()), origin))
             old.session.run(promotion.confirm(old.scope, moving))
             moved += len(moving)
+            advance(len(moving))
         elif after is None:
             return moved, arrived
         else:
@@ -96,7 +106,7 @@ def _pause_alike(old: SyncCommandBus, new: SyncCommandBus) -> None:
 
 def _told(found: Survey) -> str:
     coming = f", {found.in_transit} on their way since before" if found.in_transit else ""
-    return f"{found.waiting} waiting and {found.parked} parked commands{coming}"
+    return f"{found.waiting:,} waiting and {text.plural(found.parked, 'parked command')}{coming}"
 
 
 def _warn(found: Survey) -> None:

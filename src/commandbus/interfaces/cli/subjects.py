@@ -44,7 +44,9 @@ def find(bus: SyncCommandBus, action: Action, given: Given) -> tuple[Given, str]
 
 
 def describe(action: Action, given: Given) -> str:
-    """The keys, or where there are none the parameters."""
+    """What it is about in words; else the keys, or where there are none the parameters."""
+    if action.meant is not None:
+        return action.meant(given)
     keys = [str(given[key.name]) for key in action.subject.keys if key.name in given]
     known = [f"{p.name} {given[p.name]}" for p in action.params if p.name in given]
     return " ".join(keys) or ", ".join(known)

@@ -39,8 +39,14 @@ class RetentionSuite:
         waiting = bus.send(delay=10 * HOUR)
         bus.advance(2 * HOUR)
         new = complete(bus)
-        report = bus.call(bus.bus.prune, {"COMPLETED": HOUR, "canceled": HOUR})
+        keep = {"COMPLETED": HOUR, "canceled": HOUR}
+        assert bus.call(bus.bus.prune, keep, preview=True).gone == 2
+        assert bus.kinds(old) != []
+        assert bus.kinds(canceled) != []
+        seen: list[int] = []
+        report = bus.call(bus.bus.prune, keep, progress=seen.append)
         assert report.gone == 2
+        assert seen == [2]
         assert bus.find(old) is None
         assert bus.find(canceled) is None
         assert bus.kinds(old) == []

@@ -78,9 +78,11 @@ class PgmqReader(Reader):
             scalar((yield Read(self._messages.texts("ahead", queues), (limit, integers(lasts)))))
         )
 
-    def prune(self, cutoffs: Mapping[str, int], after: int, limit: int) -> Op[Pruned]:
-        pruned = yield from super().prune(cutoffs, after, limit)
-        if pruned.gone:
+    def prune(
+        self, cutoffs: Mapping[str, int], after: int, limit: int, *, preview: bool = False
+    ) -> Op[Pruned]:
+        pruned = yield from super().prune(cutoffs, after, limit, preview=preview)
+        if pruned.gone and not preview:
             last = 2**63 - 1 if pruned.last is None else pruned.last
             yield Autocommit(self._messages.plain.forget_pruned, (after, last))
         return pruned
