@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -33,6 +33,7 @@ from commandbus import (
 from commandbus.errors import (
     ConfigurationError,
     HandlerAlreadyRegisteredError,
+    InvalidArgumentError,
     PayloadError,
 )
 from commandbus.sync import SyncCommandBus, SyncHandlerContext, SyncWorker
@@ -52,6 +53,14 @@ class Opaque:
 
 class Ship(msgspec.Struct):
     order: int
+
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Box(Generic[Item]):
+    order: Item
 
 
 class Model(pydantic.BaseModel):
@@ -177,6 +186,7 @@ def test_wrong_arguments_are_type_errors_in_pythons_words(
         ({"order": 1, "amount": "9.99"}, "Expected Decimal, got str at $.amount"),
         ({"order": 1, "amount": 1.5}, "Expected Decimal, got float at $.amount"),
         ({"order": 1, "amount": Decimal("NaN")}, "a Decimal that JSON alters at $.amount"),
+        ({"order": 1, "amount": Decimal("sNaN")}, "a Decimal that JSON alters at $.amount"),
         ({"order": 1, "note": float("nan")}, "Expected NoneType, got float at $.note"),
         ({"order": 1, "tags": ["a", 2]}, "Expected str, got int at $.tags[1]"),
         ({"order": 1, "tags": {"a": 1}}, "Expected array, got object at $.tags"),
@@ -257,6 +267,7 @@ def test_metadata_of_msgspec_is_checked_and_notes_are_accepted(payments: Handler
         (Refund, Refund(7), Refund("x"), "Expected int, got str at $.order"),  # type: ignore[arg-type]
         (Refund, Refund(7), {"order": 7, "amount": "1"}, "Expected Refund, got dict at $"),
         (Opaque, Opaque(7), Opaque(None), "Expected int, got null at $.order"),  # type: ignore[arg-type]
+        (Box[int], Box(7), Box("x"), "Expected int, got str at $.order"),
         (Ship, Ship(7), Ship("x"), "Expected int, got str at $.order"),  # type: ignore[arg-type]
         (Model, Model(order=7, howMany=3), {"order": 7}, "Expected Model, got dict at $"),
         (Keys, {"order": 7}, {"order": 7, "oder": 8}, "unknown field at $.oder"),
@@ -345,6 +356,8 @@ def test_a_contract_alone_takes_an_instance_or_the_arguments_of_its_class() -> N
     charge = command_type("payments", "charge", Refund, Model)
     assert charge(order=7) == charge(Refund(7)) == charge(7)
     assert charge(7).data == Refund(7)
+    box = command_type("payments", "charge", Box[int])
+    assert box(order=7) == box(Box(7))
     keys = command_type("payments", "charge", Keys)
     assert keys(order=7).data == {"order": 7}
     with pytest.raises(PayloadError, match=r"int_parsing at \$\.order"):
@@ -360,6 +373,7 @@ def test_a_contract_alone_takes_an_instance_or_the_arguments_of_its_class() -> N
 
 def positional(order: int, /) -> None: ...
 def many(*orders: int) -> None: ...
+def private(*, __order: int = 1) -> None: ...
 def named(**orders: int) -> None: ...
 def untyped(order) -> None: ...  # type: ignore[no-untyped-def]
 def late(order: int, context: SyncHandlerContext) -> None: ...
@@ -384,6 +398,7 @@ async def blocking_context(context: SyncHandlerContext) -> None: ...
     [
         (positional, "takes 'order' by position only"),
         (many, r"takes \*orders"),
+        (private, "takes '__order': a field cannot begin with two underscores"),
         (named, r"takes \*\*orders"),
         (untyped, "does not annotate 'order'"),
         (late, "takes its context as 'context': make it the first parameter"),
@@ -418,6 +433,13 @@ def test_a_signature_that_cannot_be_a_contract_is_refused_at_its_file_and_line(
 def test_only_functions_with_a_name_are_commands(payments: HandlerRegistry, thing: Any) -> None:
     with pytest.raises((ConfigurationError, ValueError)):
         payments.command(thing)
+
+
+def test_an_empty_name_is_refused(payments: HandlerRegistry) -> None:
+    with pytest.raises(InvalidArgumentError, match="command_type"):
+
+        @payments.command("")
+        def charge(order: int) -> None: ...
 
 
 def test_two_commands_of_one_name_are_refused_with_both_places(payments: HandlerRegistry) -> None:

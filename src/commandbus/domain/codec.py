@@ -82,7 +82,7 @@ class Codec(Generic[T]):
             decoded = self._read(written)
         except Exception as error:  # the validation of a type may raise anything
             raise PayloadError(f"{what}: {_reason(value, error)}.") from None
-        if decoded != value or (self._decimals and _write(decoded) != written):
+        if not _equal(value, decoded) or (self._decimals and _write(decoded) != written):
             altered = _altered(value, decoded, "$")
             if altered is not None:
                 raise PayloadError(f"{what}: {bounded(altered)}.")
@@ -224,7 +224,14 @@ def _same(given: Any, decoded: Any) -> bool:
     if isinstance(given, datetime) and given.tzinfo is not None and decoded.tzinfo is not None:
         # Of two zones, Python calls times different that an hour of summer time makes ambiguous.
         return bool(given.astimezone(UTC) == decoded.astimezone(UTC))
-    return bool(given == decoded)
+    return _equal(given, decoded)
+
+
+def _equal(given: Any, decoded: Any) -> bool:
+    try:
+        return bool(given == decoded)
+    except Exception:  # a signaling NaN, and classes whose comparison is the user's own code
+        return False
 
 
 _ALIKE = ((list, tuple), (set, frozenset), (int, float))

@@ -156,7 +156,8 @@ def command_type(domain: str, command_type: str, payload: Any, result: Any = Non
 
 def _constructor(kind: Any, what: str) -> Callable[..., Any]:
     """From an instance, or the arguments of its class, to an instance."""
-    instance_of = dict if typing.is_typeddict(kind) else kind
+    origin = typing.get_origin(kind) or kind
+    instance_of = dict if typing.is_typeddict(origin) else origin
 
     def make(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], instance_of):
@@ -172,7 +173,8 @@ def _constructor(kind: Any, what: str) -> Callable[..., Any]:
 
 
 def is_model(kind: Any) -> bool:
-    """Whether a type is a document with named fields: a payload of its own."""
+    """Whether a type is a document with named fields: a payload of its own. `Box[int]` is, as `Box`."""
+    kind = typing.get_origin(kind) or kind
     if not isinstance(kind, type):
         return False
     return (

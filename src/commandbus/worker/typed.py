@@ -135,7 +135,7 @@ def command_of(
         make, payload, arguments = _fields(function, called)
     kind = AsyncCommandType if is_async(function) else SyncCommandType
     command: FunctionCommandType[..., Any] = kind(
-        domain, name or function.__name__, make, payload, result
+        domain, function.__name__ if name is None else name, make, payload, result
     )
     command.function, command.takes_context, command.provided = function, takes_context, provided
     command.handler = _handler(function, takes_context, provided, arguments)
@@ -197,6 +197,8 @@ def _check(
         )
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise _refused(function, f"takes {name!r} by position only: the fields of a payload have names")
+    if name.startswith("__"):
+        raise _refused(function, f"takes {name!r}: a field cannot begin with two underscores")
     if parameter.annotation is parameter.empty:
         raise _refused(function, f"does not annotate {name!r}: say its type, or Any for any JSON value")
     if is_provided(parameter.annotation):
