@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import msgspec
 
 from commandbus.domain.limits import Limit
+from commandbus.domain.names import as_reason
 from commandbus.domain.schedule import Schedule
+from commandbus.operations.actions import record_action
 from commandbus.operations.schedules import get_schedule, store_schedule
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -46,11 +48,14 @@ class Declared(Protocol):
     def registered_handlers(self) -> list[tuple[str, str]]: ...
 
 
-def declare(scope: Scope, registry: Declared, *, overwrite: bool = False) -> Op[DeclareReport]:
+def declare(
+    scope: Scope, registry: Declared, *, overwrite: bool = False, reason: str | None = None
+) -> Op[DeclareReport]:
     """Bring the schedules and limits that are declared in a registry into the store, as a worker does
-    when it starts. What an operator has changed, disabled or deleted stays so, unless `overwrite`.
-    What was declared before for a type that has a handler here, and is not any more, is reported as
-    gone."""
+    when it starts. What an operator has changed, disabled or deleted stays so, unless `overwrite`,
+    which is an operator action with a `reason`. What was declared before for a type that has a
+    handler here, and is not any more, is reported as gone."""
+    because = as_reason(reason)
     wanted: dict[str, Schedule | Limit] = {}
     for schedule in registry.schedules.values():
         # As it is read back: its data may be any object that JSON can be made of.
@@ -61,28 +66,38 @@ def declare(scope: Scope, registry: Declared, *, overwrite: bool = False) -> Op[
         wanted[f"limit/{limit.domain}/{limit.gate}"] = limit
     report: dict[str, list[str]] = {name: [] for name in DeclareReport.__struct_fields__}
     for key, declared in wanted.items():
-        fate = yield from _declare(scope, key, declared, overwrite)
+        fate = yield from _declare(scope, key, declared, overwrite, because)
         if fate is not None:
             report[fate].append(key)
     report["gone"] = yield from _gone(scope, wanted, set(registry.registered_handlers()))
     return DeclareReport(**{name: tuple(keys) for name, keys in report.items()})
 
 
-def _declare(scope: Scope, key: str, declared: Schedule | Limit, overwrite: bool) -> Op[str | None]:
+def _declare(
+    scope: Scope, key: str, declared: Schedule | Limit, overwrite: bool, reason: str | None
+) -> Op[str | None]:
     document = yield from scope.store.get_document(KIND, key)
     remembered = readable([document] if document else [], _read)
     before = remembered[0] if remembered else None
     present = yield from _present(scope, declared)
+    follows = present is not None and before is not None and _same(present, before)
     if present is not None and _same(present, declared):
         fate = None
     elif present is None and before is None:
         fate = "created"
-    elif overwrite or (present is not None and before is not None and _same(present, before)):
+    elif overwrite or follows:
         fate = "updated"
     else:
         return "kept"
     if fate is not None:
         yield from _put(scope, declared, present)
+    if fate == "updated" and not follows:
+        action, subject = (
+            ("put_schedule", declared.name)
+            if isinstance(declared, Schedule)
+            else ("set_limit", str(declared))
+        )
+        yield from record_action(scope, action, subject, reason)
     if before is None or not _same(before, declared):
         body = msgspec.json.encode(declared).decode()
         version = document.version if document else 0

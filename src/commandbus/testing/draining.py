@@ -88,7 +88,8 @@ def drain(
     retry stays: move the clock and drain again. Timeouts of handlers do not pass here. Raises
     AssertionError after `limit` runs. `domains` are those of the registry, unless given.
     """
-    served = domains or dict.fromkeys(domain for domain, _ in registry.registered_handlers())
+    handled = dict.fromkeys(domain for domain, _ in registry.registered_handlers())
+    served = domains or handled or registry.domains  # a registry may have processes alone
     kind: Any = Worker if isinstance(bus, CommandBus) else SyncWorker
     worker = kind(bus, served, registry, concurrency=1, name="drain")
     if wrap is not None:

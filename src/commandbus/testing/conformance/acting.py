@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from commandbus.domain.command import SendRequest
@@ -19,6 +20,7 @@ from commandbus.testing.conformance.transactions import transaction
 from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import BookTrip, Sagas, Trip
+from commandbus.worker.handlers import HandlerRegistry
 
 WHY = "because"
 NIGHTLY = Schedule(name="nightly", domain=DOMAIN, command_type="ship", every=3600.0)
@@ -49,6 +51,14 @@ def waiting(bus: Harness) -> Any:
 def scheduled(bus: Harness) -> str:
     bus.call(bus.bus.put_schedule, NIGHTLY)
     return NIGHTLY.name
+
+
+def edited(bus: Harness) -> HandlerRegistry:
+    """A registry whose declared schedule an operator has edited."""
+    registry = registry_of(ship=lambda command, context: None)
+    registry.schedules[NIGHTLY.name] = NIGHTLY
+    bus.call(bus.bus.put_schedule, msgspec.structs.replace(NIGHTLY, every=60.0))
+    return registry
 
 
 def disabled(bus: Harness) -> str:
@@ -134,6 +144,7 @@ ACTIONS: dict[str, Case] = {
     "enable_schedule": Case(disabled, of_bus("enable_schedule"), "nothing"),
     "trigger_schedule": Case(scheduled, of_bus("trigger_schedule"), None),
     "delete_schedule": Case(scheduled, of_bus("delete_schedule"), "nothing"),
+    "declare": Case(edited, of_bus("declare", overwrite=True), "nothing"),
     "open_breaker": Case(nothing, of_bus("open_breaker", "bank"), None),
     "reset_breaker": Case(opened, of_bus("reset_breaker", "bank"), "nothing"),
     "cancel_batch": Case(

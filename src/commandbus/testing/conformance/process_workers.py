@@ -94,7 +94,7 @@ class ProcessWorkersSuite:
     def test_drain_sees_deadlines_that_have_passed(self, bus: Harness) -> None:
         process_id = start(bus, Timed)
         bus.advance(3600)
-        registry = registry_of("other", ship=lambda command, context: None)
+        registry = HandlerRegistry("other")
         registry.process(Timed)
         drained(bus, registry)
         assert bus.call(bus.bus.get_process, process_id).error.code in (
