@@ -175,7 +175,7 @@ class Claimer(Part):
             fresh = fresh_only or (ranges is not None and not careful)
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
             leases: Leases = "chains" if domain in self._context.gated else "plain"
-            query = self._queries[fresh, "lease_per_command" if request.lease_per_command else leases]
+            query = self._queries[fresh, "apart" if request.lease_per_command else leases]
             values = {
                 "place": place,
                 "wanted": wanted,

@@ -186,7 +186,7 @@ class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]
     def _now(self, send: Callable[[SyncCommandBus | SyncBusWithin], T]) -> T:
         if not self.database:
             return send(self.bus)
-        with transaction.Autocommit(self.database, savepoint=True, durable=False):
+        with transaction.Atomic(self.database, savepoint=True, durable=False):
             return send(self.bus.within(connections[self.database]))
 
     def _send_task(self, bus: Any, result: Any) -> None:

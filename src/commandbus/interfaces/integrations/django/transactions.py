@@ -61,7 +61,7 @@ def committed_with(function: Function, alias: str) -> Function:
 
     @wraps(function)
     def run(command: Command[Any], context: Any) -> Any:
-        with transaction.Autocommit(alias, savepoint=True, durable=False):
+        with transaction.Atomic(alias, savepoint=True, durable=False):
             result = function(command, context)
             context.complete(result, within=connections[alias])
         return result
