@@ -161,12 +161,27 @@ def test_old_commands_are_pruned(cli: Cli, tmp_path: Path) -> None:
     assert kept.document == {"gone": 0}
 
 
-def test_dev_ends_its_worker_before_itself(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(shop())
+ENDLESS = """
+
+@orders.command
+async def pack() -> None:
+    import asyncio
+
+    await asyncio.Event().wait()
+"""
+
+
+def test_dev_ends_its_worker_before_itself_and_gives_back_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(shop() + ENDLESS)
     with running(tmp_path, "dev", "shop") as (process, _, log):
         with SyncCommandBus(f"sqlite:///{tmp_path}/commandbus.db") as bus:
             (worker,) = eventually(lambda: list(bus.list_workers()), 30)
+            sent = bus.send("orders", "pack", {}).command_id
+            eventually(lambda: bus.get_command(sent).status == "IN_PROGRESS", 30)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, log.read_text()
         with pytest.raises(ProcessLookupError):
             os.kill(worker.pid, 0)
+    with SyncCommandBus(f"sqlite:///{tmp_path}/commandbus.db") as bus:
+        assert bus.get_command(sent).status == "PENDING"
+        assert [event.event_type for event in bus.get_audit_trail(sent)][-1] == "RELEASED"

@@ -11,8 +11,11 @@ import typer
 
 from commandbus.interfaces.cli import options, output, target
 from commandbus.interfaces.cli.dashboard import Host, Port, address_of, need_web, terminal_links
-from commandbus.interfaces.cli.reloading import LOOK_SECONDS, Follower, WorkerProcess
+from commandbus.interfaces.cli.reloading import LOOK_SECONDS, STOP_SECONDS, Follower, WorkerProcess
 from commandbus.store.urls import shown_url
+
+DRAIN_SECONDS = 5
+"""Short, because a developer waits for each restart."""
 
 
 def dev(
@@ -37,7 +40,8 @@ def dev(
     """Run everything that development needs: the store, a worker and the dashboard.
 
     The store is created when it is not there. The worker is restarted whenever a Python file below
-    the current folder changes; running handlers finish first.
+    the current folder changes: running handlers have 5 seconds to finish, then their commands go back
+    to the queue.
     """
     need_web()
     from commandbus.errors import ConfigurationError
@@ -56,10 +60,12 @@ def dev(
     except ConfigurationError as error:
         raise CliError(str(error), Exit.USAGE) from error
     arguments = ["worker", name, "--concurrency", str(concurrency)]
+    arguments += ["--shutdown-timeout", f"{DRAIN_SECONDS}s"]
     output.done(f"store      {shown_url(store)}")
     links = terminal_links("dashboard ", address_of(host, listener))
     serving = serve(create_server(create_dashboard(store, links=links, registry=registry)), listener)
-    worker = WorkerProcess(arguments, store)
+    # Longer than the drain: a worker that is killed meanwhile would count a crash of what it runs.
+    worker = WorkerProcess(arguments, store, DRAIN_SECONDS + STOP_SECONDS)
     try:
         with suppress(KeyboardInterrupt):  # the ordinary end
             asyncio.run(_serve(serving, worker, reload))

@@ -16,6 +16,7 @@ from commandbus.interfaces.cli import output
 
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 10.0
+"""How long a worker may take to end after its drain, before it is killed."""
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -33,7 +34,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 class WorkerProcess:
     """A worker in a process of its own, so that fresh code is all it knows."""
 
-    def __init__(self, arguments: Sequence[str], url: str, patience: float = STOP_SECONDS) -> None:
+    def __init__(self, arguments: Sequence[str], url: str, patience: float) -> None:
         self._arguments = arguments
         self._patience = patience
         # Not on the command line, where everyone on the machine could read a password in it.
