@@ -639,3 +639,24 @@ def test_a_time_in_the_hour_that_summer_time_repeats_is_kept(fold: int) -> None:
     with SyncCommandBus("memory://") as bus, SyncWorker(bus, registry):
         back = bus.request(meet(at), timeout=10)
     assert back.astimezone(UTC) == at.astimezone(UTC)
+
+
+def test_a_command_without_required_arguments_may_be_sent_without_data() -> None:
+    registry = HandlerRegistry("orders")
+
+    @registry.command
+    def pack() -> str:
+        return "packed"
+
+    @registry.command
+    def ship(city: str = "Oslo") -> str:
+        return city
+
+    @registry.command
+    def charge(amount: int) -> None: ...
+
+    with SyncCommandBus("memory://") as bus, SyncWorker(bus, registry):
+        sent = [bus.send("orders", name) for name in ("pack", "ship", "charge")]
+        packed, shipped, charged = (bus.wait(one, timeout=10) for one in sent)
+    assert (packed.result, shipped.result) == ("packed", "Oslo")
+    assert charged.error_code == "UNDECODABLE"

@@ -34,7 +34,8 @@ class Codec(Generic[T]):
     _is_exact: Callable[[T], bool]
 
     def __init__(self, kind: Any, *, made_of_arguments: bool = False) -> None:
-        """`made_of_arguments`: a plain struct whose instances nothing changes once they are made."""
+        """`made_of_arguments`: a plain struct whose instances nothing changes once they are made. Where
+        no argument is required, a command that was sent without data is a call without arguments."""
         self.kind = kind
         if kind is Any:
             self.decode, self.encode = payload.decode, _encode_plain
@@ -46,6 +47,11 @@ class Codec(Generic[T]):
             self.decode, self.encode = self._read, self._encode
             if made_of_arguments and (is_exact := exact_check(kind)) is not None:
                 self._is_exact, self.encode = is_exact, self._encode_exact
+            if made_of_arguments and not any(field.required for field in msgspec.structs.fields(kind)):
+                self.decode = self._decode_or_default
+
+    def _decode_or_default(self, text: str) -> T:
+        return self.kind() if text == "null" else self._read(text)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:
