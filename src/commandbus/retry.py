@@ -1,4 +1,4 @@
-"""Backoff functions for `RetryPolicy(backoff=…)`."""
+"""Backoff functions for `RetryPolicy(backoff_schedule=…)`."""
 
 from commandbus.domain.retry import exponential as exponential
 from commandbus.domain.retry import fixed as fixed

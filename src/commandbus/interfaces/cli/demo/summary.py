@@ -137,7 +137,9 @@ def _shares(out: Console, report: Report) -> None:
             out,
             "  crash      ",
             ("one worker process was killed", "magenta"),
-            f"; the {text.plural(rescued, 'command')} it held came back",
+            f"; {text.plural(rescued, 'command')} that it ran came back"
+            if rescued
+            else "; it ran nothing at that moment",
         )
 
 
@@ -198,6 +200,7 @@ def _next_steps(out: Console, records: list[CommandRecord], url: str) -> None:
     if bug is not None:
         steps.append(("one of them, with its traceback", f"{program} show {bug.command_id}{where}"))
     steps.append(("all figures", f"{program} queue list{where}"))
+    steps.append(("the same in a browser", f"{program} dashboard{where}"))
     _say(out)
     _say(out, ("Look at it", "bold"), (f"  (kept in {text.line(shown)}{hint})", "bright_black"))
     for label, command in steps:
