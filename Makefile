@@ -111,7 +111,7 @@ sbom: $(NEEDS_TEST) ## the list of all parts as CycloneDX, into build/sbom.json
 audit: $(NEEDS_TEST) ## ask pip-audit for known vulnerabilities of the parts
 	@$(RUN)/python -m tests.support.supply audit
 
-simulate: $(NEEDS_TEST) ## run the worker core through random interleavings (SEEDS=1000)
+simulate: $(NEEDS_TEST) ## random interleavings of the core and the routers (SEEDS=1000)
 	@$(RUN)/python -m tests.simulation $(SEEDS)
 
 mutate: $(NEEDS_DEV) ## change the source in small ways: do tests notice? (SAMPLE=200)

@@ -34,7 +34,7 @@ def bug(function: Bug) -> Bug:
     return function
 
 
-def _around(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def around(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Replace a method by `wrapper(original, self, …)`."""
     original = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *args: wrapper(original, self, *args))
@@ -52,7 +52,7 @@ def settle_ignores_that_a_lease_has_expired(patch: pytest.MonkeyPatch) -> None:
                 lease.until = max(lease.until, store._clock() + 1)
         return original(store, batch)
 
-    _around(patch, MemoryStore, "settle", settle)
+    around(patch, MemoryStore, "settle", settle)
 
 
 @bug
@@ -69,7 +69,7 @@ def settle_takes_any_lease_for_the_right_one(patch: pytest.MonkeyPatch) -> None:
             adopted.append(settlement)
         return original(store, adopted)
 
-    _around(patch, MemoryStore, "settle", settle)
+    around(patch, MemoryStore, "settle", settle)
 
 
 @bug
@@ -79,7 +79,7 @@ def repeated_settle_is_called_lost(patch: pytest.MonkeyPatch) -> None:
         report = yield from original(store, batch)
         return msgspec.structs.replace(report, lost=tuple(before | set(report.lost)))
 
-    _around(patch, MemoryStore, "settle", settle)
+    around(patch, MemoryStore, "settle", settle)
 
 
 @bug
@@ -91,7 +91,7 @@ def claim_leaves_the_queue_row(patch: pytest.MonkeyPatch) -> None:
             store._enqueue(taken.seq, Entry(taken.seq, taken.attempt, 0, 0, now), now)
         return reply
 
-    _around(patch, MemoryStore, "claim", claim)
+    around(patch, MemoryStore, "claim", claim)
 
 
 @bug
@@ -106,7 +106,7 @@ def claim_gives_out_paused_domains(patch: pytest.MonkeyPatch) -> None:
             domain.pause = pause
         return reply
 
-    _around(patch, MemoryStore, "claim", claim)
+    around(patch, MemoryStore, "claim", claim)
 
 
 @bug
@@ -151,7 +151,7 @@ def reclaim_does_not_delete_the_lease(patch: pytest.MonkeyPatch) -> None:
             store._state.leases[lease_id] = before[lease_id]
         return count
 
-    _around(patch, MemoryStore, "_reclaim", reclaim)
+    around(patch, MemoryStore, "_reclaim", reclaim)
 
 
 @bug
@@ -160,7 +160,7 @@ def nothing_is_reclaimed(patch: pytest.MonkeyPatch) -> None:
         yield from ()
         return 0
 
-    _around(patch, MemoryStore, "_reclaim", reclaim)
+    around(patch, MemoryStore, "_reclaim", reclaim)
 
 
 @bug
@@ -172,7 +172,7 @@ def renewal_revives_an_expired_lease(patch: pytest.MonkeyPatch) -> None:
                 lease.until = max(lease.until, store._clock() + 1)
         return original(store, lease_ids, seconds)
 
-    _around(patch, MemoryStore, "renew", renew)
+    around(patch, MemoryStore, "renew", renew)
 
 
 @bug
@@ -180,7 +180,7 @@ def delayed_work_is_promoted_early(patch: pytest.MonkeyPatch) -> None:
     def promote(original: Any, store: Any, domain: Any, now: int) -> None:
         original(store, domain, now + 500_000)
 
-    _around(patch, MemoryStore, "_promote", promote)
+    around(patch, MemoryStore, "_promote", promote)
 
 
 @bug
@@ -191,7 +191,7 @@ def priority_is_forgotten_at_a_retry(patch: pytest.MonkeyPatch) -> None:
         else:
             original(store, domain, stored, entry, now)
 
-    _around(patch, MemoryStore, "_route", route)
+    around(patch, MemoryStore, "_route", route)
 
 
 @bug
@@ -217,7 +217,7 @@ def an_operators_retry_is_not_announced(patch: pytest.MonkeyPatch) -> None:
         list(original(store, *args))
         yield from ()
 
-    _around(patch, MemoryStore, "resolve", resolve)
+    around(patch, MemoryStore, "resolve", resolve)
 
 
 @bug
@@ -275,7 +275,7 @@ def an_empty_claim_plans_no_fallback(patch: pytest.MonkeyPatch) -> None:
         if not event.reply.claimed:
             core._look_at = inf
 
-    _around(patch, WorkerCore, "_claimed", claimed)
+    around(patch, WorkerCore, "_claimed", claimed)
 
 
 @bug
@@ -284,7 +284,7 @@ def a_wakeup_during_a_claim_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         core._woken_meanwhile = False
         original(core, *rest)
 
-    _around(patch, WorkerCore, "_claimed", claimed)
+    around(patch, WorkerCore, "_claimed", claimed)
 
 
 @bug
@@ -293,7 +293,7 @@ def a_due_time_heard_during_a_claim_is_forgotten(patch: pytest.MonkeyPatch) -> N
         core._due_meanwhile = inf
         original(core, *rest)
 
-    _around(patch, WorkerCore, "_claimed", claimed)
+    around(patch, WorkerCore, "_claimed", claimed)
 
 
 @bug
@@ -303,7 +303,7 @@ def a_full_worker_keeps_the_wakeup_to_itself(patch: pytest.MonkeyPatch) -> None:
             core._woken_meanwhile = False
         original(core, now, effects)
 
-    _around(patch, WorkerCore, "_decide", decide)
+    around(patch, WorkerCore, "_decide", decide)
 
 
 @bug
@@ -312,7 +312,7 @@ def a_failed_settle_is_dropped(patch: pytest.MonkeyPatch) -> None:
         batch, core.settling = core.settling, []
         core._forget(batch, effects)
 
-    _around(patch, WorkerCore, "_settle_failed", settle_failed)
+    around(patch, WorkerCore, "_settle_failed", settle_failed)
 
 
 @bug
@@ -320,7 +320,7 @@ def what_was_withdrawn_is_never_released(patch: pytest.MonkeyPatch) -> None:
     def withdrawn(original: Any, core: Any, event: Any) -> None:
         core.held -= len(event.claimed)
 
-    _around(patch, WorkerCore, "_withdrawn", withdrawn)
+    around(patch, WorkerCore, "_withdrawn", withdrawn)
 
 
 @bug
@@ -328,7 +328,7 @@ def a_stopping_worker_still_claims(patch: pytest.MonkeyPatch) -> None:
     def may_claim(original: Any, core: Any, now: float) -> bool:
         return core._may_wait and not core._claiming and now >= core._claim_at
 
-    _around(patch, WorkerCore, "_may_claim", may_claim)
+    around(patch, WorkerCore, "_may_claim", may_claim)
 
 
 @bug
@@ -336,7 +336,7 @@ def two_claims_are_in_flight(patch: pytest.MonkeyPatch) -> None:
     def may_claim(original: Any, core: Any, now: float) -> bool:
         return core._may_wait and not core.stopping and now >= core._claim_at
 
-    _around(patch, WorkerCore, "_may_claim", may_claim)
+    around(patch, WorkerCore, "_may_claim", may_claim)
 
 
 @bug
@@ -354,7 +354,7 @@ def who_waits_in_a_chain_is_forgotten_at_a_stop(patch: pytest.MonkeyPatch) -> No
     def give_up(original: Any, chains: Any, lease_ids: Any = None) -> Any:
         return original(chains, lease_ids) if lease_ids is not None else []
 
-    _around(patch, Chains, "give_up", give_up)
+    around(patch, Chains, "give_up", give_up)
 
 
 @bug
@@ -362,7 +362,7 @@ def a_stopping_core_asks_for_a_moment_that_has_passed(patch: pytest.MonkeyPatch)
     def deadline(original: Any, core: Any) -> float | None:
         return original(core) if core.ending.at is None else core.ending.at
 
-    _around(patch, WorkerCore, "deadline", deadline)
+    around(patch, WorkerCore, "deadline", deadline)
 
 
 @bug
@@ -370,7 +370,7 @@ def a_leaving_waiter_takes_the_wakeup_with_it(patch: pytest.MonkeyPatch) -> None
     def unregister(original: Any, hub: Any, waiter: Any) -> None:
         hub._waiters = [other for other in hub._waiters if other is not waiter]
 
-    _around(patch, WakeHub, "unregister", unregister)
+    around(patch, WakeHub, "unregister", unregister)
 
 
 @bug
@@ -385,4 +385,4 @@ def news_of_a_due_time_goes_to_one_waiter_only(patch: pytest.MonkeyPatch) -> Non
                 return True
         return False
 
-    _around(patch, WakeHub, "wake", wake)
+    around(patch, WakeHub, "wake", wake)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tests.simulation.router_world import RouterWorld, simulate_routers
 from tests.simulation.scheduler import simulate
+from tests.simulation.world import World
+
+Scenario = Callable[[int, list[str] | None], World | RouterWorld]
+SCENARIOS: dict[str, Scenario] = {"workers": simulate, "routers": simulate_routers}
 
 
 @dataclass(slots=True)
@@ -16,13 +21,13 @@ class Result:
     failures: list[tuple[int, str]] = field(default_factory=list)
 
 
-def run_seeds(seeds: Iterable[int], *, failures_max: int = 5) -> Result:
+def run_seeds(seeds: Iterable[int], *, failures_max: int = 5, scenario: str = "workers") -> Result:
     """Run scenarios until `failures_max` of them have failed."""
     result = Result()
     for seed in seeds:
         result.scenarios += 1
         try:
-            world = simulate(seed)
+            world = SCENARIOS[scenario](seed, None)
         except Exception as error:  # whatever a scenario raises is a finding, with its seed
             result.failures.append((seed, f"{type(error).__name__}: {error}"))
             if len(result.failures) >= failures_max:
@@ -33,11 +38,11 @@ def run_seeds(seeds: Iterable[int], *, failures_max: int = 5) -> Result:
     return result
 
 
-def replay(seed: int) -> tuple[str | None, list[str]]:
+def replay(seed: int, scenario: str = "workers") -> tuple[str | None, list[str]]:
     """One scenario again, exactly: how it failed, if it did, and everything that happened."""
     history: list[str] = []
     try:
-        simulate(seed, history)
+        SCENARIOS[scenario](seed, history)
     except Exception as error:  # as above
         return f"{type(error).__name__}: {error}", history
     return None, history

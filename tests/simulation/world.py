@@ -135,7 +135,7 @@ class World:
 
     def run(self, op: Op[T]) -> T:
         after: list[Wake | Log] = []
-        result = drive(op, _refuse, after)
+        result = drive(op, refuse, after)
         for wake in after:
             if isinstance(wake, Wake):
                 self.wake(wake.domain, wake.due_in, "notify", None)
@@ -455,7 +455,7 @@ def _brief(event: Any) -> str:
     return text if len(text) < 160 else text[:160] + "…"
 
 
-def _refuse(statement: Statement) -> Rows:
+def refuse(statement: Statement) -> Rows:
     raise AssertionError(f"the memory engine executes no statements: {statement.sql}")
 
 

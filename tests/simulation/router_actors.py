@@ -1,0 +1,265 @@
+"""Virtual routers and workers: each step of theirs is one op or one wait, and may go wrong.
+
+A router is the real loop under the real `drive`. What the loop asks for comes out of the coroutine, and
+the scheduler decides when and how it is answered.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commandbus.domain.failure import Failure, FailureKind
+from commandbus.domain.outcome import Outcome, Rejected, RetryLater, Succeeded
+from commandbus.errors import PermanentCommandError, StoreUnavailable
+from commandbus.operations.flows import drive
+from commandbus.operations.processes import TIMERS
+from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings
+from commandbus.store.op import Op, Wake
+from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.store.wakeup import WakeHub
+from commandbus.worker.settlements import settlement_of
+from tests.simulation.oracle import Violation
+from tests.simulation.router_oracle import REFUSED
+from tests.simulation.router_processes import DECLARATIONS, DOMAIN
+
+if TYPE_CHECKING:
+    from tests.simulation.router_world import RouterWorld
+
+SECOND = 1_000_000
+LEASE = 3.0
+POLL = 10.0
+TIMER_INTERVAL = 4.0
+WORKER_LEASE = 6.0
+WORKER_POLL = 4.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An op that is to be run."""
+
+    op: Op[Any]
+    read: bool
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+
+
+@types.coroutine
+def _ask(what: Ask | Pause) -> Generator[Ask | Pause, Any, Any]:
+    return (yield what)
+
+
+class Actor:
+    """Something that takes steps, freezes and dies."""
+
+    def __init__(self, world: RouterWorld, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = True
+        self.frozen_until = 0
+
+    @property
+    def able(self) -> bool:
+        return self.alive and self.frozen_until <= self.world.now
+
+    def crash(self) -> None:
+        self.world.log(self.name, "crashes")
+        self.alive = False
+
+    def freeze(self, longest: float) -> None:
+        seconds = longest * 2 * self.world.rng.random()
+        self.frozen_until = self.world.now + int(seconds * SECOND)
+        self.world.log(self.name, "freezes for", round(seconds, 3))
+
+    def step(self) -> bool:
+        raise NotImplementedError
+
+    def next_moment(self) -> int:
+        raise NotImplementedError
+
+
+class VirtualRouter(Actor):
+    def __init__(self, world: RouterWorld, name: str, types_: tuple[str, ...], batch: int) -> None:
+        super().__init__(world, name)
+        self.hub = WakeHub()
+        settings = RouterSettings(1, batch, POLL, TIMER_INTERVAL, LEASE)
+        self.declarations = {kind: DECLARATIONS[kind] for kind in types_}
+        self.loop = RouterLoop(
+            world.scope, self.declarations, settings, name, self._arm, RouterMetrics()
+        )
+        self.waiter = self.hub.register(self.loop.queues, self._woken)
+        self.hub.subscribe(TIMERS, self._timers_changed)
+        self.woken = False
+        self.wait_until = 0
+        self.owed: tuple[bool, Any] | None = None
+        """The answer of an op that was run before the router froze."""
+        self._driven = drive(self.loop.run(), self._run, self._pause)
+        self.asked: Ask | Pause = self._driven.send(None)
+
+    async def _run(self, op: Op[Any], read: bool) -> Any:
+        return await _ask(Ask(op, read))
+
+    async def _pause(self, seconds: float) -> Any:
+        return await _ask(Pause(seconds))
+
+    def _arm(self) -> None:
+        self.hub.arm(self.waiter)
+
+    def _woken(self, source: str, due_in: float | None) -> None:
+        self.woken = True
+
+    def _timers_changed(self) -> None:
+        self.loop.timers_changed()
+        self.woken = True
+
+    def hear(self, wake: Wake) -> None:
+        if self.alive:
+            self.hub.wake(wake.domain, wake.due_in, "notify")
+
+    def step(self) -> bool:
+        """Take the next step; whether there was one."""
+        if self.owed is not None:
+            good, answer = self.owed
+            self.owed = None
+            self._answer(answer, good=good)
+            return True
+        if isinstance(self.asked, Pause):
+            if self.asked.seconds and not self.woken and self.world.now < self.wait_until:
+                return False
+            self.woken = False
+            self._answer(self.world.now / SECOND)
+            return True
+        self._perform(self.asked)
+        return True
+
+    def _perform(self, asked: Ask) -> None:
+        world = self.world
+        draw = world.rng.random() if world.faults else 1.0
+        if draw < 0.02:
+            self.crash()
+        elif draw < 0.04:
+            self.freeze(LEASE)
+        elif draw < 0.09:
+            asked.op.close()
+            world.log(self.name, "cannot reach the store for", _named(asked))
+            self._answer(StoreUnavailable("cut before the commit"), good=False)
+        elif draw < 0.11 and _named(asked) == "route":
+            asked.op.close()
+            world.log(self.name, "is refused a routing")
+            world.oracle.refusals += 1
+            self._answer(PermanentCommandError(REFUSED, "a mistake in a declaration"), good=False)
+        else:
+            self._carry_out(asked, draw)
+
+    def _carry_out(self, asked: Ask, draw: float) -> None:
+        world = self.world
+        good, answer = True, None
+        try:
+            answer = world.run(asked.op, read=asked.read)
+            world.log(self.name, _named(asked), answer)
+        except Exception as error:  # the loop decides
+            world.log(self.name, _named(asked), "raised", repr(error))
+            good, answer = False, error
+        if draw < 0.18 and good:
+            world.log(self.name, "never learns of its", _named(asked))
+            good, answer = False, StoreUnavailable("cut after the commit")
+        if draw < 0.13:
+            self.crash()
+            return
+        if 0.18 <= draw < 0.21:
+            self.freeze(LEASE)
+            self.owed = (good, answer)
+            return
+        self._answer(answer, good=good)
+
+    def _answer(self, answer: Any, *, good: bool = True) -> None:
+        try:
+            self.asked = self._driven.send(answer) if good else self._driven.throw(answer)
+        except StopIteration:
+            raise Violation(f"{self.name} ended without being asked to") from None
+        if isinstance(self.asked, Pause):
+            self.wait_until = self.world.now + max(0, round(self.asked.seconds * SECOND))
+
+    def crash(self) -> None:
+        super().crash()
+        self._driven.close()
+
+    def next_moment(self) -> int:
+        return max(self.wait_until, self.frozen_until)
+
+
+class VirtualWorker(Actor):
+    """Takes commands of the steps, lets them succeed or refuses them, and replies."""
+
+    def __init__(self, world: RouterWorld, name: str) -> None:
+        super().__init__(world, name)
+        self.held: list[tuple[int, Claimed, Outcome]] = []
+        self.idle_until = 0
+
+    def hear(self, wake: Wake) -> None:
+        if wake.domain == DOMAIN:
+            self.idle_until = 0
+
+    def step(self) -> bool:
+        world = self.world
+        due = [item for item in self.held if item[0] <= world.now]
+        if due:
+            self._settle(due[0])
+            return True
+        if len(self.held) < 3 and self.idle_until <= world.now:
+            self._claim()
+            return True
+        return False
+
+    def _claim(self) -> None:
+        world = self.world
+        request = ClaimRequest((DOMAIN,), 3 - len(self.held), self.name, WORKER_LEASE)
+        reply = world.run(world.store.claim(request))
+        world.log(self.name, "claims", [c.command_type for c in reply.claimed])
+        for claimed in reply.claimed:
+            world.oracle.begun(claimed)
+        if world.faults and world.rng.random() < 0.02:
+            self.crash()
+            return
+        for claimed in reply.claimed:
+            self.held.append((world.now + world.run_time(), claimed, self._outcome(claimed)))
+        if not reply.claimed:
+            wait = min(WORKER_POLL, reply.next_due_in or WORKER_POLL)
+            self.idle_until = world.now + max(1_000, int(wait * SECOND))
+
+    def _outcome(self, claimed: Claimed) -> Outcome:
+        draw = self.world.rng.random()
+        if draw < 0.08 and not claimed.command_type.startswith(("un", "batch")):
+            return Rejected(Failure(FailureKind.BUSINESS_RULE, "NO", "refused"))
+        if draw < 0.14 and claimed.attempt < 3 and self.world.faults:
+            return RetryLater(Failure(FailureKind.TRANSIENT, "DOWN", "later"), 0.5)
+        return Succeeded('"done"')
+
+    def _settle(self, item: tuple[int, Claimed, Outcome]) -> None:
+        world, (_, claimed, outcome) = self.world, item
+        draw = world.rng.random() if world.faults else 1.0
+        if draw < 0.03:
+            self.crash()
+            return
+        report = world.run(world.store.settle([settlement_of(claimed, outcome)]))
+        world.log(self.name, "settles", claimed.command_type, type(outcome).__name__, report.lost)
+        if not report.lost and isinstance(outcome, Succeeded):
+            world.oracle.succeeded(claimed)
+        if draw < 0.08:
+            world.log(self.name, "never learns of its settle")
+            return
+        self.held.remove(item)
+
+    def next_moment(self) -> int:
+        moments = [item[0] for item in self.held]
+        if len(self.held) < 3:
+            moments.append(self.idle_until)
+        return max(min(moments), self.frozen_until)
+
+
+def _named(asked: Ask) -> str:
+    return str(getattr(asked.op, "__name__", "op"))

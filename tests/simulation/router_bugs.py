@@ -1,0 +1,151 @@
+"""Seeded bugs of routing: each breaks one rule of the router's loop, its transactions or its decisions.
+
+A router that only forgets the replies it holds breaks no promise: their lease runs out, and a router
+takes them again. To settle them before they are routed loses them.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import msgspec
+import pytest
+
+from commandbus.domain.batch import BatchCounts
+from commandbus.domain.outcome import Succeeded
+from commandbus.domain.process import decisions
+from commandbus.domain.process.decisions import Decision
+from commandbus.domain.process.values import StepStatus
+from commandbus.engines.memory.store import MemoryStore
+from commandbus.operations import process_writes, routing
+from commandbus.operations.scope import Send
+from commandbus.services import process_router
+from commandbus.services.process_router import RouterLoop
+from commandbus.store.records import Settlement
+from tests.simulation.bugs import Bug, around
+
+ROUTER_BUGS: dict[str, Bug] = {}
+
+
+def bug(function: Bug) -> Bug:
+    ROUTER_BUGS[function.__name__] = function
+    return function
+
+
+# The loop.
+
+
+@bug
+def replies_are_routed_again_after_an_unknown_commit(patch: pytest.MonkeyPatch) -> None:
+    def unsettled(scope: Any, claimed: Any) -> Any:
+        yield from ()
+        return claimed
+
+    patch.setattr(process_router, "unsettled", unsettled)
+
+
+@bug
+def replies_are_settled_before_they_are_routed(patch: pytest.MonkeyPatch) -> None:
+    def route_some(original: Any, loop: Any, now: float, claimed: Any) -> Any:
+        done = [Settlement(c.seq, c.lease_id, c.attempt, Succeeded()) for c in claimed]
+        yield Send(loop._scope.store.settle(done))
+        yield from original(loop, now, claimed)
+
+    around(patch, RouterLoop, "_route_some", route_some)
+
+
+@bug
+def held_replies_are_settled_when_the_store_is_away(patch: pytest.MonkeyPatch) -> None:
+    def run_round(original: Any, loop: Any, now: float) -> Any:
+        if loop._in_doubt and loop._held:
+            done = [Settlement(c.seq, c.lease_id, c.attempt, Succeeded()) for c in loop._held]
+            yield Send(loop._scope.store.settle(done))
+        return (yield from original(loop, now))
+
+    around(patch, RouterLoop, "_round", run_round)
+
+
+@bug
+def timers_are_forgotten_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    def look(original: Any, loop: Any, now: float) -> Any:
+        try:
+            yield from original(loop, now)
+        except Exception:
+            loop._looked, loop._next_timer = inf, None
+            raise
+
+    around(patch, RouterLoop, "_look_at_timers", look)
+
+
+@bug
+def the_sweep_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    around(patch, RouterLoop, "_claim", lambda original, loop, sweep: original(loop, False))
+
+
+@bug
+def open_batches_are_never_looked_for(patch: pytest.MonkeyPatch) -> None:
+    def close(original: Any, loop: Any, now: float, report: Any) -> Any:
+        if report.batches:
+            yield from original(loop, now, report)
+
+    around(patch, RouterLoop, "_close", close)
+
+
+# The transaction.
+
+
+@bug
+def replies_of_another_router_are_decided_about(patch: pytest.MonkeyPatch) -> None:
+    def settle(original: Any, store: Any, batch: Any) -> Any:
+        report = yield from original(store, batch)
+        # Settlements of routers carry no command.
+        routed = all(settlement.claimed is None for settlement in batch)
+        return msgspec.structs.replace(report, lost=()) if routed else report
+
+    around(patch, MemoryStore, "settle", settle)
+
+
+@bug
+def replies_to_unknown_processes_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(routing, "decide_unknown_handler", lambda *args: Succeeded())
+
+
+@bug
+def a_process_is_counted_again_by_each_late_reply(patch: pytest.MonkeyPatch) -> None:
+    original = process_writes.follow
+
+    def follow(scope: Any, decision: Any, row: Any) -> Any:
+        work = original(scope, decision, row)
+        if row.ended and row.batch_id is not None:
+            work.batches[row.batch_id] = BatchCounts(failed=1)
+        return work
+
+    patch.setattr(routing, "follow", follow)
+
+
+# The decisions.
+
+
+@bug
+def steps_are_undone_in_the_order_in_which_they_were_done(patch: pytest.MonkeyPatch) -> None:
+    def next_to_undo(original: Any, decision: Any) -> Any:
+        ranks = [(run, run.rank) for run in decision.progress.runs if run.rank]
+        for run, rank in ranks:
+            run.rank = 1_000 - rank
+        found = original(decision)
+        for run, rank in ranks:
+            run.rank = rank
+        return found
+
+    around(patch, Decision, "_next_to_undo", next_to_undo)
+
+
+@bug
+def a_step_that_was_not_in_time_is_not_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decisions, "_DONE", frozenset({StepStatus.COMPLETED}))
+
+
+@bug
+def a_join_begins_with_its_first_branch(patch: pytest.MonkeyPatch) -> None:
+    around(patch, Decision, "_arrive", lambda original, decision, source, name: decision._begin(name))

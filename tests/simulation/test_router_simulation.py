@@ -1,0 +1,45 @@
+"""Process routers over the memory store: faults at every op of their loops, and an oracle."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.bugs import Bug
+from tests.simulation.router_bugs import ROUTER_BUGS
+from tests.simulation.runner import replay, run_seeds
+
+SEEDS = 60
+SEEDS_PER_BUG = 400
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every fault is a line in the log, which costs more than the fault."""
+    logger = logging.getLogger("commandbus")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(before)
+
+
+def test_every_process_ends_as_promised_in_every_interleaving() -> None:
+    result = run_seeds(range(SEEDS), scenario="routers")
+    assert result.failures == [], "replay with: python -m tests.simulation --of routers --seed N"
+    assert result.commands > 5 * SEEDS, "scenarios became too small to mean anything"
+
+
+@pytest.mark.parametrize("broken", ROUTER_BUGS.values(), ids=ROUTER_BUGS.keys())
+def test_a_seeded_bug_of_routing_is_caught(broken: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    result = run_seeds(range(SEEDS_PER_BUG), failures_max=1, scenario="routers")
+    assert result.failures, f"{result.scenarios} interleavings did not notice"
+    seed, failure = result.failures[0]
+    assert replay(seed, "routers")[0] == failure
+
+
+def test_a_seed_of_routers_replays_exactly() -> None:
+    for seed in range(3):
+        assert replay(seed, "routers") == replay(seed, "routers")
