@@ -11,7 +11,7 @@ from commandbus.domain.command import SendRequest
 from commandbus.domain.process.values import ENDED
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import DuplicateProcessError, InvalidOperationError
-from commandbus.operations import processes, troubleshooting
+from commandbus.operations import processes, routing, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings
 from commandbus.store import replies
@@ -317,7 +317,8 @@ class RouterWorld:
 def simulate_routers(seed: int, trace: list[str] | None = None) -> RouterWorld:
     """Run one scenario; raises Violation when a promise is broken."""
     world = RouterWorld(seed, trace)
-    with mock.patch.object(replies, "new_id", world.new_id):
+    quiet = mock.patch.object(routing.logger, "disabled", True)  # a line for each fault is no news
+    with quiet, mock.patch.object(replies, "new_id", world.new_id):
         for number in range(world.rng.randint(STEPS_MIN, STEPS_MAX)):
             world.step()
             if number % 40 == 0:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.bugs import Bug
@@ -13,16 +10,6 @@ from tests.simulation.runner import replay, run_seeds
 
 SEEDS = 60
 SEEDS_PER_BUG = 400
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every fault is a line in the log, which costs more than the fault."""
-    logger = logging.getLogger("commandbus")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    yield
-    logger.setLevel(before)
 
 
 def test_every_process_ends_as_promised_in_every_interleaving() -> None:
