@@ -73,7 +73,7 @@ def _looked_up(bus: SyncCommandBus, digits: str, kind: Kind) -> list[UUID]:
 
 
 def fill(bus: SyncCommandBus, look: BoundedSearch) -> None:
-    """BoundedSearch until the page is full, everything was looked at, or the time is up."""
+    """Search until the page is full, everything was looked at, or the time is up."""
     with output.working("searching") as tell:
         while (asked := look.asked()) is not None:
             look.add(bus.query_commands(**asked))
