@@ -30,6 +30,8 @@ def cli(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("COMMANDBUS_URL", url)
     monkeypatch.delenv("COMMANDBUS_APP", raising=False)
     monkeypatch.setattr(target, "chosen_url", None)
+    monkeypatch.setattr(target, "chosen_context", None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return Cli()
 
 

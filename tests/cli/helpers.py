@@ -88,7 +88,8 @@ def run_on_terminal(*arguments: str, folder: Path, columns: int, timeout: float 
 
 def clean_environment() -> dict[str, str]:
     left_out = {"COMMANDBUS_URL", "COMMANDBUS_APP", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM"}
-    return {key: value for key, value in os.environ.items() if key not in left_out}
+    kept = {key: value for key, value in os.environ.items() if key not in left_out}
+    return kept | {"XDG_CONFIG_HOME": os.devnull}  # no context of the user is in use
 
 
 def park(

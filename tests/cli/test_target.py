@@ -33,6 +33,8 @@ def fail():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(target, "chosen_url", None)
+    monkeypatch.setattr(target, "chosen_context", None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("COMMANDBUS_URL", "COMMANDBUS_APP"):
         monkeypatch.delenv(name, raising=False)

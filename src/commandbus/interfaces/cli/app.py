@@ -53,6 +53,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "top": "Watch all domains live.",
         "health": "Probe: is the store reachable, is work stuck?",
         "db": "The store itself: create, check, diagnose.",
+        "context": "Stores by name: which one commands mean.",
         "check": "Check what waits or is parked against the handlers of new code.",
         "promote": "Move what waits or is parked from an SQLite file to a PostgreSQL server.",
     },
@@ -76,6 +77,7 @@ FILES = {
     "load": "loading",
     "queue": "queues",
     "db": "database",
+    "context": "contexts",
     "version": "versions",
     "promote": "promotion",
     "check": "checking",
@@ -93,6 +95,7 @@ READS = {
     "queue": ("list", "stats"),
     "breaker": ("list",),
     "limit": ("list",),
+    "context": ("add", "use", "list", "show", "remove"),
     "db": ("upgrade", "verify", "sql", "roles", "doctor", "install-pgmq"),
 }
 """The commands of groups that are functions of a file; the others are rows of the table of actions."""
@@ -230,9 +233,9 @@ app = _typer(
     name="commandbus",
     no_args_is_help=True,
     help="A durable command bus: send a command, and some worker carries it out.\n\n"
-    "The store is named by --url, else COMMANDBUS_URL, else `url` under [tool.commandbus] in "
-    "pyproject.toml, else sqlite:///commandbus.db. Lists are tables on a terminal, TSV in a pipe, "
-    "and JSON with --json.",
+    "The store is named by --url, else COMMANDBUS_URL, else --context or the context in use, else "
+    "`url` under [tool.commandbus] in pyproject.toml, else sqlite:///commandbus.db. Lists are tables "
+    "on a terminal, TSV in a pipe, and JSON with --json.",
     epilog=EPILOG,
 )
 
@@ -250,9 +253,17 @@ def root(
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="The store, for any command.")
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="NAME", help="The store by its name; see `context`."),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     target.chosen_url = url
+    target.chosen_context = context
+    winner = "--url" if url else "COMMANDBUS_URL" if os.environ.get("COMMANDBUS_URL") else None
+    if context is not None and winner is not None:
+        output.warn(f"--context {context} is not used: {winner} wins; leave that out for the context")

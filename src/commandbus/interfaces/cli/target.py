@@ -1,4 +1,4 @@
-"""Which store and which app a command means: flag, environment, pyproject.toml, default."""
+"""Which store and which app a command means: flag, environment, context, pyproject.toml, default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.interfaces.cli import options
+from commandbus.interfaces.cli.context_file import Contexts
 from commandbus.interfaces.cli.exits import CliError, Exit, exit_code
 from commandbus.settings import DEFAULT_URL
 from commandbus.store.urls import shown_url
@@ -19,26 +20,40 @@ if TYPE_CHECKING:
 
 chosen_url: str | None = None
 """`commandbus --url … COMMAND`: what was given before the command; a command's own --url wins."""
+chosen_context: str | None = None
+"""`commandbus --context NAME COMMAND`."""
 
 
 def find_url(flag: str | None, listen_url: str | None = None) -> str:
-    """The store's URL: --url, else COMMANDBUS_URL, else `[tool.commandbus] url` of the nearest
-    pyproject.toml, else sqlite:///commandbus.db in the current folder. --listen-url goes to this
-    process and its children by the environment: all users can see arguments."""
+    """The store's URL. --listen-url goes to this process and its children by the environment: all
+    users can see arguments."""
     if listen_url is not None:
         os.environ["COMMANDBUS_LISTEN_URL"] = listen_url
-    given = flag or chosen_url or os.environ.get("COMMANDBUS_URL")
-    if given:
-        return given
+    return find_store(flag)[0]
+
+
+def find_store(flag: str | None) -> tuple[str, str]:
+    """The store's URL and what names it: --url, else COMMANDBUS_URL, else --context, else the context
+    in use, else `[tool.commandbus] url` of the nearest pyproject.toml, else sqlite:///commandbus.db in
+    the current folder."""
+    if given := flag or chosen_url:
+        return given, "--url"
+    if given := os.environ.get("COMMANDBUS_URL"):
+        return given, "COMMANDBUS_URL"
+    known = Contexts.load()
+    if chosen_context is not None:
+        return known.url_of(chosen_context), f"--context {chosen_context}"
+    if known.in_use is not None:
+        return known.url_of(known.in_use), f"the context in use, {known.in_use}"
     folder, settings = _project()
     configured = settings.get("url")
     if configured is None:
-        return DEFAULT_URL
+        return DEFAULT_URL, "default"
     if not isinstance(configured, str):
         raise CliError(
             f"[tool.commandbus] url in {folder / 'pyproject.toml'} must be text.", Exit.USAGE
         )
-    return _beside(folder, configured)
+    return _beside(folder, configured), str(folder / "pyproject.toml")
 
 
 def find_app(argument: str | None) -> str:
@@ -134,7 +149,7 @@ def check_store(engine: Any, *, create: bool) -> None:
     path = getattr(engine, "path", None)
     if not create and isinstance(path, Path) and not path.exists():
         raise CliError(
-            f"There is no file {path}; name the store with --url or COMMANDBUS_URL, or create it "
-            "with `commandbus db upgrade`.",
+            f"There is no file {path}; name the store with --url, COMMANDBUS_URL or --context, or "
+            "create it with `commandbus db upgrade`.",
             Exit.STORE,
         )
