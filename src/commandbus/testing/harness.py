@@ -296,7 +296,7 @@ class Harness(ABC):
         domain: str | Iterable[str] = DOMAIN,
         **options: Any,
     ) -> Iterator[RunningWorker]:
-        """A worker that runs in the background until the end of the block. BreakerBoard that are still
+        """A worker that runs in the background until the end of the block. Gates that are still
         closed then are opened, so that a test that fails does not wait for its handlers."""
         worker = self.worker(domain, registry, **options)
         running = RunningWorker(self, worker, self.spawn(worker.run))
