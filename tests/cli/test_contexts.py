@@ -48,8 +48,9 @@ def test_the_order_of_what_names_the_store(named: Cli, monkeypatch: pytest.Monke
     assert source(named, "--context", "two") == "--context two"
     monkeypatch.setenv("COMMANDBUS_URL", "sqlite:///environment.db")
     assert source(named) == "COMMANDBUS_URL"
-    ran = named("--context", "two", "context", "show")
-    assert "--context two is not used: COMMANDBUS_URL wins" in ran.err
+    assert source(named, "--context", "two") == "--context two"
+    both = named("--context", "two", "--url", "sqlite:///flag.db", "context", "show", code=2)
+    assert "not both" in both.err
     assert "COMMANDBUS_URL is set, and wins" in named("context", "use", "two").err
     assert source(named, "--url", "sqlite:///flag.db") == "--url"
     monkeypatch.delenv("COMMANDBUS_URL")

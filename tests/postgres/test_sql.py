@@ -227,7 +227,7 @@ def claim_reads_little(connection: psycopg.Connection[Any]) -> None:
     assert found is not None
     top = found[0][0]["Plan"]
     assert top["Actual Rows"] == 100
-    assert top["Coalescing Hit Blocks"] + top["Coalescing Read Blocks"] < 3_000
+    assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < 3_000
 
 
 def test_bounds_leave_out_what_was_taken_and_nothing_else() -> None:

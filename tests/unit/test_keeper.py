@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from commandbus.store.outage import Outage
 from commandbus.testing.waiting import eventually
 from commandbus.worker.keeper import LeaseKeeper
 
 
 def keeper_of(seconds: float) -> LeaseKeeper:
     nothing: Any = None
-    return LeaseKeeper(nothing, nothing, seconds, nothing, nothing)
+    return LeaseKeeper(nothing, nothing, seconds, nothing, nothing, Outage())
 
 
 def test_a_lease_is_certain_until_its_length_after_it_was_asked_for() -> None:
@@ -50,7 +51,7 @@ def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> N
             return []
 
     store: Any = Renewing()
-    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None)
+    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None, Outage())
     keeper.start()
     try:
         keeper.keep([1], time.monotonic())

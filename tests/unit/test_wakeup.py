@@ -212,7 +212,7 @@ def test_from_many_threads_each_event_wakes_exactly_one() -> None:
 def test_an_announcement_with_an_unreadable_due_time_means_now() -> None:
     hub, told = WakeHub(), News()
     listener: Any = Listener.__new__(Listener)
-    listener._process, listener._hub = "ours", hub
+    listener._process, listener._hub, listener._again = "ours", hub, {}
     for payload in ("a other soon", "a other -5", "a other", "a"):
         waiter(hub, payload, told)
         listener._hear(payload)

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.actions.table import ACTIONS
 from commandbus.interfaces.cli import output, target
-from commandbus.interfaces.cli.exits import EXIT_CODES, exit_code
+from commandbus.interfaces.cli.exits import EXIT_CODES, CliError, Exit, exit_code
 from commandbus.interfaces.cli.lab import lab_module
 
 _HEADING = re.compile(r"^( *)(Usage|[A-Z][a-z ]+)(?=:)", re.MULTILINE)
@@ -233,7 +233,7 @@ app = _typer(
     name="commandbus",
     no_args_is_help=True,
     help="A durable command bus: send a command, and some worker carries it out.\n\n"
-    "The store is named by --url, else COMMANDBUS_URL, else --context or the context in use, else "
+    "The store is named by --url or --context, else COMMANDBUS_URL, else the context in use, else "
     "`url` under [tool.commandbus] in pyproject.toml, else sqlite:///commandbus.db. Lists are tables "
     "on a terminal, TSV in a pipe, and JSON with --json.",
     epilog=EPILOG,
@@ -264,6 +264,5 @@ def root(
 ) -> None:
     target.chosen_url = url
     target.chosen_context = context
-    winner = "--url" if url else "COMMANDBUS_URL" if os.environ.get("COMMANDBUS_URL") else None
-    if context is not None and winner is not None:
-        output.warn(f"--context {context} is not used: {winner} wins; leave that out for the context")
+    if context is not None and url is not None:
+        raise CliError("Give --url or --context, not both.", Exit.USAGE)

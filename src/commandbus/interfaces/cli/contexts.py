@@ -77,7 +77,7 @@ def use(
     name: MaybeName = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
 ) -> None:
-    """Use a context wherever neither --url, COMMANDBUS_URL nor --context names the store."""
+    """Use a context wherever neither --url, --context nor COMMANDBUS_URL names the store."""
     if (name is None) != none:
         raise CliError("Give the name of a context, or --none; not both.", Exit.USAGE)
     known = Contexts.load()

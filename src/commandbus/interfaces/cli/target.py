@@ -1,4 +1,4 @@
-"""Which store and which app a command means: flag, environment, context, pyproject.toml, default."""
+"""Which store and which app a command means: flags, environment, context, pyproject.toml, default."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def find_url(flag: str | None, listen_url: str | None = None) -> str:
 
 
 def find_store(flag: str | None) -> tuple[str, str]:
-    """The store's URL and what names it: --url, else COMMANDBUS_URL, else --context, else the context
+    """The store's URL and what names it: --url, else --context, else COMMANDBUS_URL, else the context
     in use, else `[tool.commandbus] url` of the nearest pyproject.toml, else sqlite:///commandbus.db in
     the current folder."""
     if given := flag or chosen_url:
         return given, "--url"
+    if chosen_context is not None:
+        return Contexts.load().url_of(chosen_context), f"--context {chosen_context}"
     if given := os.environ.get("COMMANDBUS_URL"):
         return given, "COMMANDBUS_URL"
     known = Contexts.load()
-    if chosen_context is not None:
-        return known.url_of(chosen_context), f"--context {chosen_context}"
     if known.in_use is not None:
         return known.url_of(known.in_use), f"the context in use, {known.in_use}"
     folder, settings = _project()
