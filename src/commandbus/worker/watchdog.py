@@ -1,4 +1,4 @@
-"""When to restart an ill worker, and when to give up: a rule without clocks or threads."""
+"""When to restart an unhealthy worker, and when to give up: a rule without clocks or threads."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def audit(
         bool, typer.Option("--people", help="What people did to domains, schedules and breakers.")
     ] = False,
     restarts: Annotated[
-        bool, typer.Option("--restarts", help="Restarts of ill workers instead.")
+        bool, typer.Option("--restarts", help="Restarts of unhealthy workers instead.")
     ] = False,
     expect: Annotated[
         str | None,

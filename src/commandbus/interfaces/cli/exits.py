@@ -44,7 +44,7 @@ EXIT_CODES: dict[int, str] = {
     Exit.UNHEALTHY: "unhealthy",
     Exit.NOT_FOUND: "there is no such command, domain, batch, process, schedule, breaker or limit",
     Exit.TIMED_OUT: "timed out waiting or searching",
-    Exit.GAVE_UP: "a worker process stayed ill although it was restarted; `commandbus worker` starts "
+    Exit.GAVE_UP: "a worker process remained CRITICAL after restarts; `commandbus worker` starts "
     "another",
     Exit.INTERRUPTED: "interrupted by Ctrl-C; an action on many commands says how many were done",
 }
