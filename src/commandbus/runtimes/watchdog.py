@@ -101,7 +101,9 @@ class WorkerWatchdog:
                     self._worker.metrics.recovered(report.causes[0])
                     self._worker.request_restart(reason)
                 case Verdict.GIVE_UP:
-                    logger.critical("worker %s remained CRITICAL after restarts: %s", self._worker.name, reason)
+                    logger.critical(
+                        "worker %s remained CRITICAL after restarts: %s", self._worker.name, reason
+                    )
                     self._give_up(reason)
                     return
                 case Verdict.LEAVE:
