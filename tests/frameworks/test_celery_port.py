@@ -98,7 +98,7 @@ def run(script: str, folder: Path, environment: dict[str, str]) -> dict[str, Any
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=150,
         check=False,
     )
     log = folder / "worker.log"
@@ -127,7 +127,7 @@ def commandbus_worker() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform == "win32", reason="the prefork pool of Celery needs fork")
 def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(tmp_path: Path) -> None:
     pytest.importorskip(
@@ -137,7 +137,12 @@ def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(
     old.mkdir()
     new.mkdir()
 
-    on_celery = play(old, celery_worker(), write_shop(old, ported=False))
+    try:
+        on_celery = play(old, celery_worker(), write_shop(old, ported=False))
+    except subprocess.TimeoutExpired:  # Celery's transport over files loses a message now and then
+        again = tmp_path / "again"
+        again.mkdir()
+        on_celery = play(again, celery_worker(), write_shop(again, ported=False))
     environment = write_shop(new, ported=True)
     store = {"COMMANDBUS_URL": f"sqlite:///{new / 'shop.db'}"}
     on_the_bus = play(new, commandbus_worker(), {**environment, **store})

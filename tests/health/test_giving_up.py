@@ -158,7 +158,7 @@ def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
                 return session.run(op)
 
         class Engine:
-            hub = bus.engine.hub
+            hub, url = bus.engine.hub, bus.engine.url
             service_session = Failing()
 
         runner = ServiceRunner(Engine(), Scope(bus.engine.store, bus.settings), [service])

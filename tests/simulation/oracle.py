@@ -484,6 +484,8 @@ def fold(trail: Sequence[AuditEvent]) -> tuple[CommandStatus, int, int, int]:
                 status = CommandStatus.CANCELED
             case AuditEventType.OPERATOR_RETRY:
                 status, attempts, crashes = PENDING, 0, 0
+            case AuditEventType.CANCEL_REQUESTED:
+                pass  # what becomes of it is an event of its own
             case _:
                 raise Violation(f"P14: an unexpected {event.event_type}")
     return status, attempts, crashes, received

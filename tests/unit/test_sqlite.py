@@ -328,7 +328,9 @@ class Held:
             def __exit__(self, *error: object) -> None:
                 lane_lock.gate.release()
 
-        self.lane = WriteLane("test-lane", self._connect, Lock(), lambda: None, self._committed)
+        self.lane = WriteLane(
+            "test-lane", self._connect, "NORMAL", Lock(), lambda: None, self._committed
+        )
 
     def _connect(self) -> sqlite3.Connection:
         made = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
