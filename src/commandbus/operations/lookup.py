@@ -31,7 +31,7 @@ def look_up(
     all ids, a page of 50,000 at a time: `next` goes on where the look ended. Raises
     InvalidArgumentError for text that is no part of an id.
     """
-    parts = as_id_parts(digits)
+    parts = list(as_id_parts(digits))
     if not parts:
         raise InvalidArgumentError(
             f"{digits[:60]!r} is no part of an id: give what a list shows, such as "

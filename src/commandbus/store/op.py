@@ -114,7 +114,7 @@ def repeatable(build: Build) -> Build:
     return build
 
 
-def _code_of(build: Build) -> CodeType:
+def _code_of(build: Callable[..., Any]) -> CodeType:
     if not isgeneratorfunction(build):
         raise TypeError(f"{build} is no generator function; mark the one whose op it returns")
     return build.__code__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -43,7 +44,7 @@ class Session(Protocol):
 
 
 class AsyncSession(Protocol):
-    async def run(self, op: Op[T], *, read: bool = False) -> T: ...
+    def run(self, op: Op[T], *, read: bool = False) -> Coroutine[Any, Any, T]: ...
 
 
 class Transaction(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import psycopg
 from psycopg import AsyncRawCursor, RawCursor
@@ -100,7 +100,8 @@ class Awaiting:
         return await _answer(pgconn)
 
 
-BLOCKING, AWAITING = Blocking(), Awaiting()
+BLOCKING: Driver = Blocking()
+AWAITING = cast("Driver", Awaiting())
 
 
 async def _answer(pgconn: PGconn) -> Results:

@@ -30,16 +30,14 @@ _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 class _Prepares:
     """`names` are the statements that were prepared here on a connection."""
 
-    prepare_threshold: int | None
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.names: dict[str, bytes] = {}
 
     @property
-    def takes_more(self) -> bool:
+    def takes_more(self: Any) -> bool:
         """Whether statements are prepared at all, and one more can be."""
-        return self.prepare_threshold is not None and len(self.names) < NAMES_MAX
+        return bool(self.prepare_threshold is not None and len(self.names) < NAMES_MAX)
 
 
 class Connection(_Prepares, psycopg.Connection[Any]):
