@@ -171,7 +171,7 @@ def _sending(bus: Harness) -> dict[str, Act]:
 def _operating(bus: Harness) -> dict[str, Act]:
     desk = bus.troubleshooting
     parked = [park(bus, {"n": n}, reply_to="answers") for n in range(4)]
-    waiting, running = bus.send(reply_to="answers", delay=60), bus.send(priority=0)
+    waiting, running = bus.send(reply_to="answers", delay=3600), bus.send(priority=0)
     assert bus.take(bus.worker()).command.command_id == running
     bus.call(
         bus.bus.put_schedule,
@@ -183,7 +183,7 @@ def _operating(bus: Harness) -> dict[str, Act]:
         "complete": lambda: bus.call(desk.operator_complete, parked[2], {"ok": 1}),
         "comment": lambda: bus.call(desk.comment, parked[3], "hm"),
         "assign": lambda: bus.call(desk.assign, parked[3], "ben"),
-        "reschedule": lambda: bus.call(bus.bus.reschedule, waiting, delay=90),
+        "reschedule": lambda: bus.call(bus.bus.reschedule, waiting, delay=5400),
         "reprioritise": lambda: bus.call(bus.bus.reprioritise, waiting, "low"),
         "cancel waiting": lambda: bus.call(bus.bus.cancel, waiting, reason="no"),
         "cancel running": lambda: bus.call(bus.bus.cancel, running, reason="no"),
@@ -275,7 +275,7 @@ class AtomicitySuite:
         assert fails_at_every_step(bus, lambda: bus.run(retention.retain(scope, keep, 0))) >= 2
 
     def test_an_outcome_whose_follow_up_cannot_be_sent_is_not_recorded(self, bus: Harness) -> None:
-        taken_id = bus.send(delay=60)
+        taken_id = bus.send(delay=3600)
         command_id = bus.send(reply_to="answers")
         (claimed,) = bus.run(bus.store.claim(ClaimRequest((DOMAIN,), 1, "w", 30.0))).claimed
         assert claimed.command_id == command_id
