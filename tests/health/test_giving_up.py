@@ -139,11 +139,11 @@ def test_every_restart_is_on_record(bus: Harness) -> None:
 def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
     """Both ways: what was told is told again, and what was heard is not believed."""
     with SyncCommandBus("memory://") as bus:
-        gates = BreakerBoard(lambda: None)
+        breakers = BreakerBoard(lambda: None)
         rule = CircuitBreaker("bank", threshold=1)
-        gates.allow(rule)
-        gates.failed("bank")
-        service = BreakerSharing(gates, "w")
+        breakers.allow(rule)
+        breakers.failed("bank")
+        service = BreakerSharing(breakers, "w")
         session, failures = bus.engine.reserved_session, [StoreUnavailable("gone at the commit")]
 
         class Failing:
@@ -172,7 +172,7 @@ def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
             assert found is not None
             assert found.state is BreakerState.OPEN
             bus.reset_breaker("bank")
-            eventually(lambda: gates.allow(rule) == 0)
+            eventually(lambda: breakers.allow(rule) == 0)
         finally:
             runner.stop()
 

@@ -326,7 +326,7 @@ def what_was_withdrawn_is_never_released(patch: pytest.MonkeyPatch) -> None:
 @bug
 def a_stopping_worker_still_claims(patch: pytest.MonkeyPatch) -> None:
     def may_claim(original: Any, core: Any, now: float) -> bool:
-        return core._may_wait and not core._claiming and now >= core._claim_at
+        return core._claim_wanted and not core._claiming and now >= core._claim_at
 
     around(patch, WorkerCore, "_may_claim", may_claim)
 
@@ -334,7 +334,7 @@ def a_stopping_worker_still_claims(patch: pytest.MonkeyPatch) -> None:
 @bug
 def two_claims_are_in_flight(patch: pytest.MonkeyPatch) -> None:
     def may_claim(original: Any, core: Any, now: float) -> bool:
-        return core._may_wait and not core.stopping and now >= core._claim_at
+        return core._claim_wanted and not core.stopping and now >= core._claim_at
 
     around(patch, WorkerCore, "_may_claim", may_claim)
 

@@ -30,7 +30,7 @@ from commandbus.worker.effects import (
 )
 from commandbus.worker.ending import GRACE, SETTLE_PATIENCE
 from commandbus.worker.events import (
-    Claims,
+    ClaimAnswered,
     Event,
     Finished,
     LeasesGone,
@@ -106,7 +106,7 @@ class VirtualWorker:
     def _handle(self, event: Event) -> None:
         world, core = self.world, self.core
         was_stopping = core.stopping
-        if isinstance(event, Claims):
+        if isinstance(event, ClaimAnswered):
             due = world.now + int(self.settings.visibility_timeout * 1_000_000 / 3)
             self.renewals |= dict.fromkeys((c.lease_id for c in event.reply.claimed), due)
         effects = core.handle(event, world.seconds)
@@ -277,6 +277,6 @@ class VirtualWorker:
         if self.core.stopping or self.core._room() == 0:
             return False
         # A backoff or a jitter may lie before the next try; a millisecond is rounding.
-        patience = BACKOFF_MAX if self.core._may_wait else 0.001
+        patience = BACKOFF_MAX if self.core._claim_wanted else 0.001
         deadline = self.core.deadline()
         return deadline is not None and deadline <= self.world.seconds + patience

@@ -40,8 +40,8 @@ from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
 from commandbus.store.records import Claimed, QueueStats, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.events import (
+    ClaimAnswered,
     ClaimFailed,
-    Claims,
     PollChanged,
     Resized,
     Settled,
@@ -336,7 +336,7 @@ class World:
         elif draw < 0.12:
             self.crash(worker)
         else:
-            worker.claim_answer = Claims(reply, limit)
+            worker.claim_answer = ClaimAnswered(reply, limit)
             if not reply.claimed and self.faults:
                 self._meanwhile(worker)
         return True

@@ -12,7 +12,7 @@ from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, ClaimReply, Settlement
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, Start
-from commandbus.worker.events import Claims, Event, Finished, Tick
+from commandbus.worker.events import ClaimAnswered, Event, Finished, Tick
 from commandbus.worker.pace import MEASURED_MIN
 from tests.support.core_invariants import check_core
 
@@ -69,11 +69,11 @@ class Bench:
             for place in range(chain + 1)
         ]
         self._seq += len(found)
-        return self.tell(Claims(ClaimReply(found), max(count, self.core._room())))
+        return self.tell(ClaimAnswered(ClaimReply(found), max(count, self.core._room())))
 
     def empty(self, next_due_in: float | None = None) -> list[Effect]:
         """The claim in flight finds nothing."""
-        return self.tell(Claims(ClaimReply([], next_due_in), 4))
+        return self.tell(ClaimAnswered(ClaimReply([], next_due_in), 4))
 
     def finish(self, count: int, ran: int = 1_000_000) -> list[Effect]:
         """So many handlers end."""

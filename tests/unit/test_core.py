@@ -16,8 +16,8 @@ from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Forget, Interrupt, PassOn, Settle, Start, Withdraw
 from commandbus.worker.ending import GRACE, SETTLE_PATIENCE
 from commandbus.worker.events import (
+    ClaimAnswered,
     ClaimFailed,
-    Claims,
     Finished,
     LeasesGone,
     PollChanged,
@@ -496,7 +496,7 @@ def test_a_moment_in_the_past_is_never_asked_for_while_a_settle_is_in_flight() -
 
 def test_an_empty_reply_is_counted() -> None:
     bench = Bench().begun()
-    bench.tell(Claims(ClaimReply([], rescued=2), 4, took=0.5))
+    bench.tell(ClaimAnswered(ClaimReply([], rescued=2), 4, took=0.5))
     metrics = bench.core.metrics
     assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)
 
@@ -533,7 +533,7 @@ def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> 
 
     core = WorkerCore(WorkerSettings(poll_interval=60, prefetch=0), take_timer_turn=taken)
     core.handle(Tick(), 0.0)
-    core.handle(Claims(ClaimReply([], next_due_in=5.0), 4, 0.0), 0.0)
+    core.handle(ClaimAnswered(ClaimReply([], next_due_in=5.0), 4, 0.0), 0.0)
     assert core.handle(Tick(), 5.5) == []
     assert asked == [(5.0, 5.5)]
     assert core.deadline() == 65.5

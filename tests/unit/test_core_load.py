@@ -45,7 +45,7 @@ def test_an_idle_minute_costs_a_known_number_of_questions() -> None:
         worker = SyncWorker(bus, "orders")
         services = standard_services(
             worker._presence("threads"),
-            bus.gates,
+            bus.breakers,
             worker._closer,
             _nobody_cancels(),
             worker._restarts,

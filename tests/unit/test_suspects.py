@@ -21,7 +21,7 @@ from commandbus.store.suspects import (
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
-    Claims,
+    ClaimAnswered,
     Event,
     Finished,
     LeasesGone,
@@ -123,7 +123,7 @@ class Watched:
         return self.claims[-1].suspects
 
     def find(self, *found: Claimed, now: float) -> list[Effect]:
-        return self.tell(Claims(ClaimReply(list(found)), self.claims[-1].limit), now)
+        return self.tell(ClaimAnswered(ClaimReply(list(found)), self.claims[-1].limit), now)
 
     def finish(self, seq: int, now: float) -> None:
         self.tell(Finished([Settlement(seq, 1, 1, Succeeded(None))]), now)

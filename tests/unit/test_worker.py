@@ -1,4 +1,4 @@
-"""The worker's mind without time: events in, effects out."""
+"""The worker state machine without time: events in, effects out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from commandbus.store.records import Claimed, ClaimReply, Settlement, SettleRepo
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
 from commandbus.worker.events import (
+    ClaimAnswered,
     ClaimFailed,
-    Claims,
     Finished,
     PollChanged,
     Resized,
@@ -73,7 +73,7 @@ def limits(effects: list[Effect]) -> list[int]:
 
 
 def empty(core: WorkerCore, now: float, next_due_in: float | None = None) -> list[Effect]:
-    return core.handle(Claims(ClaimReply([], next_due_in), 2), now)
+    return core.handle(ClaimAnswered(ClaimReply([], next_due_in), 2), now)
 
 
 def idle_core(now: float = 0.0, **settings: object) -> WorkerCore:
@@ -106,7 +106,7 @@ def test_waits_for_slot() -> None:
     core = core_of(concurrency=2)
     assert limits(core.handle(Tick(), 0.0)) == [2]
     first, second, third = claimed(1, 2, 3)
-    effects = core.handle(Claims(ClaimReply([first, second]), 2), 0.0)
+    effects = core.handle(ClaimAnswered(ClaimReply([first, second]), 2), 0.0)
     assert kinds(effects) == ["Start", "PassOn"]
     assert core.held == 2
     for event in (Tick(), Woken("notify"), Tick()):
@@ -115,7 +115,7 @@ def test_waits_for_slot() -> None:
     effects = core.handle(Finished([done(first)]), 2.0)
     assert limits(effects) == [1]
     assert [effect.batch for effect in effects if isinstance(effect, Settle)] == [[done(first)]]
-    effects = core.handle(Claims(ClaimReply([third]), 1), 2.0)
+    effects = core.handle(ClaimAnswered(ClaimReply([third]), 1), 2.0)
     assert [effect.claimed for effect in effects if isinstance(effect, Start)] == [[third]]
     assert limits(effects) == []
     check_core(core)
@@ -124,7 +124,7 @@ def test_waits_for_slot() -> None:
 def test_a_claim_that_found_something_is_followed_by_the_next_at_once() -> None:
     core = core_of(concurrency=4)
     core.handle(Tick(), 0.0)
-    effects = core.handle(Claims(ClaimReply(claimed(1)), 4), 0.0)
+    effects = core.handle(ClaimAnswered(ClaimReply(claimed(1)), 4), 0.0)
     assert limits(effects) == [3]
     assert core.metrics.wakeups == {}
 
@@ -178,7 +178,7 @@ def test_one_settle_is_in_flight_and_the_rest_rides_in_the_next() -> None:
     core = core_of(concurrency=4)
     core.handle(Tick(), 0.0)
     batch = claimed(1, 2, 3, 4)
-    core.handle(Claims(ClaimReply(batch), 4), 0.0)
+    core.handle(ClaimAnswered(ClaimReply(batch), 4), 0.0)
     first = core.handle(Finished([done(batch[0])]), 0.0)
     assert "Settle" in kinds(first)
     for claim in batch[1:3]:
@@ -210,7 +210,7 @@ def test_a_failed_settle_backs_off_longer_each_time_and_anew_after_a_success() -
     core = WorkerCore(WorkerSettings(concurrency=1, prefetch=0), uniform=lambda: 1.0)
     core.handle(Tick(), 0.0)
     batch = claimed(1)
-    core.handle(Claims(ClaimReply(batch), 1), 0.0)
+    core.handle(ClaimAnswered(ClaimReply(batch), 1), 0.0)
     assert "Settle" in kinds(core.handle(Finished([done(batch[0])]), 0.0))
     now, waits = 0.0, []
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_a_failed_settle_backs_off_longer_each_time_and_anew_after_a_success() -
     assert waits == pytest.approx([0.2, 0.4, 0.8])
     core.handle(Settled(SettleReport()), now)
     assert core.metrics.settle_failures == 3
-    core.handle(Claims(ClaimReply(batch), 1), now)
+    core.handle(ClaimAnswered(ClaimReply(batch), 1), now)
     core.handle(Finished([done(batch[0])]), now)
     core.handle(SettleFailed(OSError(), passing=True), now)
     assert core._settle_at - now == pytest.approx(0.2)
@@ -231,14 +231,14 @@ def test_a_full_claim_wakes_one_more_worker_and_a_smaller_one_nobody() -> None:
     for found, expected in ((2, True), (1, False)):
         core = core_of(concurrency=2)
         core.handle(Tick(), 0.0)
-        effects = core.handle(Claims(ClaimReply(claimed(*range(1, found + 1))), 2), 0.0)
+        effects = core.handle(ClaimAnswered(ClaimReply(claimed(*range(1, found + 1))), 2), 0.0)
         assert any(isinstance(effect, PassOn) for effect in effects) is expected
 
 
 def test_a_full_worker_that_is_woken_passes_the_news_on_once() -> None:
     core = core_of(concurrency=1)
     core.handle(Tick(), 0.0)
-    core.handle(Claims(ClaimReply(claimed(1)), 1), 0.0)
+    core.handle(ClaimAnswered(ClaimReply(claimed(1)), 1), 0.0)
     assert kinds(core.handle(Woken("notify"), 1.0)) == ["PassOn"]
     assert core.handle(Tick(), 1.0) == []
 
@@ -246,9 +246,9 @@ def test_a_full_worker_that_is_woken_passes_the_news_on_once() -> None:
 def test_more_slots_claim_at_once_and_fewer_wait() -> None:
     core = core_of(concurrency=1)
     core.handle(Tick(), 0.0)
-    core.handle(Claims(ClaimReply(claimed(1)), 1), 0.0)
+    core.handle(ClaimAnswered(ClaimReply(claimed(1)), 1), 0.0)
     assert limits(core.handle(Resized(3), 1.0)) == [2]
-    core.handle(Claims(ClaimReply(claimed(2, 3)), 2), 1.0)
+    core.handle(ClaimAnswered(ClaimReply(claimed(2, 3)), 2), 1.0)
     core.handle(Resized(1), 2.0)
     assert limits(core.handle(Finished([done(one_claimed(1))]), 2.0)) == []
     assert limits(core.handle(Finished([done(one_claimed(2)), done(one_claimed(3))]), 2.0)) == [1]
@@ -264,7 +264,7 @@ def test_a_stop_withdraws_what_was_not_begun_and_claims_no_more() -> None:
     core = core_of(concurrency=1, prefetch=2)
     core.handle(Tick(), 0.0)
     batch = claimed(1, 2, 3)
-    core.handle(Claims(ClaimReply(batch), 3), 0.0)
+    core.handle(ClaimAnswered(ClaimReply(batch), 3), 0.0)
     effects = core.handle(StopRequested(30.0), 1.0)
     assert any(isinstance(effect, Withdraw) for effect in effects)
     effects = core.handle(Withdrawn(batch[1:]), 1.0)
@@ -284,7 +284,7 @@ def test_what_a_claim_brings_after_the_stop_goes_back() -> None:
     core.handle(StopRequested(30.0), 0.0)
     core.handle(Withdrawn([]), 0.0)
     assert not core.done(0.0), "a claim is in flight"
-    effects = core.handle(Claims(ClaimReply(claimed(1, 2)), 2), 0.0)
+    effects = core.handle(ClaimAnswered(ClaimReply(claimed(1, 2)), 2), 0.0)
     (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
     assert [type(settlement.outcome) for settlement in settle.batch] == [Released, Released]
     assert [settlement.ran for settlement in settle.batch] == [0, 0]
@@ -297,7 +297,7 @@ def test_quick_handlers_make_it_claim_ahead_and_slow_ones_do_not() -> None:
         core._pace.runs = MEASURED_MIN
         core.handle(Tick(), 0.0)
         batch = claimed(1, 2)
-        core.handle(Claims(ClaimReply(batch), 2), 0.0)
+        core.handle(ClaimAnswered(ClaimReply(batch), 2), 0.0)
         (limit,) = limits(core.handle(Finished([done(claim, ran) for claim in batch]), 0.0))
         assert (limit > 2) is ahead
 

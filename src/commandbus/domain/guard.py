@@ -14,12 +14,12 @@ class Guard:
     """`with` or `async with` it: raises BreakerOpen instead of entering while the target does not
     answer; an exception that leaves the block counts as a failure of the target."""
 
-    def __init__(self, gates: BreakerBoard, rule: CircuitBreaker) -> None:
-        self._gates = gates
+    def __init__(self, breakers: BreakerBoard, rule: CircuitBreaker) -> None:
+        self._breakers = breakers
         self._rule = rule
 
     def __enter__(self) -> Self:
-        wait = self._gates.allow(self._rule)
+        wait = self._breakers.allow(self._rule)
         if wait > 0:
             raise BreakerOpen(self._rule.target, wait)
         return self
@@ -30,7 +30,7 @@ class Guard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._gates.ended(self._rule.target, error)
+        self._breakers.ended(self._rule.target, error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -80,21 +80,21 @@ class BreakerExchange(msgspec.Struct):
     told: list[Change] = []
     heard: list[tuple[str, int, BreakerState, float]] = []
 
-    def confirm(self, gates: BreakerBoard) -> None:
-        gates.told(self.told)
+    def confirm(self, breakers: BreakerBoard) -> None:
+        breakers.told(self.told)
         for target, version, state, seconds in self.heard:
-            gates.follow(target, version, state, seconds)
+            breakers.follow(target, version, state, seconds)
 
 
-def share(scope: Scope, gates: BreakerBoard, worker: str) -> Op[BreakerExchange]:
+def share(scope: Scope, breakers: BreakerBoard, worker: str) -> Op[BreakerExchange]:
     """Tell the fleet what this process found, and hear what others found."""
-    shared = BreakerExchange(told=gates.changes())
+    shared = BreakerExchange(told=breakers.changes())
     for change in shared.told:
-        seen = gates.seen(change.target)
+        seen = breakers.seen(change.target)
         yield from _put(
             scope, change.target, change.state, change.seconds, change.failures, worker, None, seen
         )
-    for target in gates.in_use():
+    for target in breakers.in_use():
         document = yield from scope.store.get_document(KIND, target)
         if document is not None:
             now = yield from scope.store.now()

@@ -148,13 +148,13 @@ class BusBase(Acting):
         if self.settings.tracing is not None:
             self.scope.carry = tracing_module().carry
         self.hub = self.engine.hub
-        self.gates = BreakerBoard(partial(self.hub.wake, BREAKERS, None, "breaker"))
+        self.breakers = BreakerBoard(partial(self.hub.wake, BREAKERS, None, "breaker"))
 
     def breaker(self, target: str | CircuitBreaker) -> Guard:
         """Guard a block of code: `with bus.breaker("bank"):` or `async with …` raises BreakerOpen
         while the target does not answer, and counts how the block ends."""
         rule = CircuitBreaker(target) if isinstance(target, str) else target
-        return Guard(self.gates, rule)
+        return Guard(self.breakers, rule)
 
     @property
     def session(self) -> Any:

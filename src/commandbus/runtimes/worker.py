@@ -44,7 +44,7 @@ from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.effects import Claim, Forget, PassOn
-from commandbus.worker.events import ClaimFailed, Claims, LeasesGone, StopRequested, Woken
+from commandbus.worker.events import ClaimAnswered, ClaimFailed, LeasesGone, StopRequested, Woken
 from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
@@ -86,7 +86,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         super().__init__(
             bus.engine,
             bus.settings.max_attempts,
-            bus.gates,
+            bus.breakers,
             domains,
             registry,
             settings_of(WorkerSettings, settings, options),
@@ -202,7 +202,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         session, is_async = self._bus.session, self.context_type is HandlerContext
         bus = self._bus_over(session, is_async, False)
         within = self._engine.within_async if is_async else self._engine.within
-        desk = HandlerServices(
+        services = HandlerServices(
             self._engine.store,
             session,
             self.name,
@@ -211,7 +211,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             within,
             outcome_of=self._execution.outcome_of,
         )
-        context = self.context_type(claimed, limit, desk)
+        context = self.context_type(claimed, limit, services)
         command = self._execution.received(claimed)
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
@@ -237,7 +237,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         self._keeper.start()
         services = standard_services(
             self._presence(self.runtime),
-            self._bus.gates,
+            self._bus.breakers,
             self._closer,
             Cancellations(self.domains, self._on_cancel_requests),
             self._restarts,
@@ -352,7 +352,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
 
     async def _claimed_by(
         self, effect: Claim, run: Callable[[Op[ClaimReply]], Awaitable[ClaimReply]]
-    ) -> Claims | ClaimFailed:
+    ) -> ClaimAnswered | ClaimFailed:
         """Every effect answers: after a failure, the core backs off."""
         began = time.monotonic()
         try:
@@ -360,7 +360,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         except Exception as error:  # whatever it is, the core decides
             return ClaimFailed(error)
         self._keep(reply, began)
-        return Claims(reply, effect.limit, time.monotonic() - began)
+        return ClaimAnswered(reply, effect.limit, time.monotonic() - began)
 
     def _keep(self, reply: ClaimReply, asked: float) -> None:
         """Renew what was claimed from now on, also what has to wait for its turn."""

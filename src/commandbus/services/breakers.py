@@ -14,14 +14,14 @@ class BreakerSharing:
     name = "breakers"
     topic = TOPIC
 
-    def __init__(self, gates: BreakerBoard, worker: str) -> None:
-        self._gates = gates
+    def __init__(self, breakers: BreakerBoard, worker: str) -> None:
+        self._breakers = breakers
         self._worker = worker
         self._shared = BreakerExchange()
 
     def work(self, scope: Scope) -> Op[float]:
-        self._shared = yield from share(scope, self._gates, self._worker)
-        return WHILE_IN_USE if self._gates.in_use() else IDLE
+        self._shared = yield from share(scope, self._breakers, self._worker)
+        return WHILE_IN_USE if self._breakers.in_use() else IDLE
 
     def confirm(self) -> None:
-        self._shared.confirm(self._gates)
+        self._shared.confirm(self._breakers)

@@ -25,7 +25,7 @@ from commandbus.settings import BusSettings
 
 def standard_services(
     info: WorkerInfo,
-    gates: BreakerBoard,
+    breakers: BreakerBoard,
     closer: BatchCloser,
     cancellations: Cancellations,
     restarts: Restarts,
@@ -46,7 +46,7 @@ def standard_services(
         historian,
         Presence(info, lease_seconds, refresh),
         Scheduler(),
-        BreakerSharing(gates, info.name),
+        BreakerSharing(breakers, info.name),
         reclaimer,
         closer,
         cancellations,

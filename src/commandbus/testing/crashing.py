@@ -72,7 +72,7 @@ class CrashPlan:
 def _blocking(handler: Handler, plan: CrashPlan) -> Callable[..., Any]:
     @wraps(handler.function)
     def run(command: Any, context: Any) -> Any:
-        context._desk = _watched(context._desk, _Session(context._desk.session, plan))
+        context._services = _watched(context._services, _Session(context._services.session, plan))
         tracer = _Tracer(plan, awaits=False)
         former = sys.gettrace()
         sys.settrace(tracer)
@@ -89,7 +89,7 @@ def _blocking(handler: Handler, plan: CrashPlan) -> Callable[..., Any]:
 def _awaiting(handler: Handler, plan: CrashPlan) -> Callable[..., Any]:
     @wraps(handler.function)
     async def run(command: Any, context: Any) -> Any:
-        context._desk = _watched(context._desk, _AsyncSession(context._desk.session, plan))
+        context._services = _watched(context._services, _AsyncSession(context._services.session, plan))
         result = await _stepped(handler.function(command, context), _Tracer(plan, awaits=True))
         plan.ended(handler.command_type)
         return result
@@ -187,18 +187,18 @@ class _AsyncSession(_Session):
         return await self._session.run(op, read=read)
 
 
-def _watched(desk: HandlerServices, session: _Session) -> HandlerServices:
-    bus = type(desk.bus)(desk.bus.scope, session, desk.bus.hub)
+def _watched(services: HandlerServices, session: _Session) -> HandlerServices:
+    bus = type(services.bus)(services.bus.scope, session, services.bus.hub)
     return HandlerServices(
-        desk.store,
+        services.store,
         session,
-        desk.worker,
-        desk.requests,
+        services.worker,
+        services.requests,
         bus,
-        desk.within,
-        desk.holds,
-        desk.provided,
-        desk.outcome_of,
+        services.within,
+        services.holds,
+        services.provided,
+        services.outcome_of,
     )
 
 

@@ -41,8 +41,8 @@ from commandbus.worker.core import WorkerCore
 from commandbus.worker.effects import Claim
 from commandbus.worker.encoding import result_of
 from commandbus.worker.events import (
+    ClaimAnswered,
     ClaimFailed,
-    Claims,
     Event,
     Finished,
     PollChanged,
@@ -88,7 +88,7 @@ class WorkerBase:
         self,
         engine: Engine,
         bus_max_attempts: int,
-        gates: BreakerBoard,
+        breakers: BreakerBoard,
         domains: tuple[str, ...],
         registry: HandlerRegistry,
         settings: WorkerSettings,
@@ -119,7 +119,7 @@ class WorkerBase:
             self.name,
             policy=settings.retry_policy,
             max_attempts=bus_max_attempts,
-            gates=gates,
+            breakers=breakers,
             demand=self._demand,
             health=self.health_status,
             middleware=[check_middleware(one) for one in middleware],
@@ -217,17 +217,17 @@ class WorkerBase:
                 except Exception:  # an observer must not stop the work
                     logger.exception("the observer of ended commands failed")
             return
-        if not isinstance(event, Claims | ClaimFailed | Settled | SettleFailed):
+        if not isinstance(event, ClaimAnswered | ClaimFailed | Settled | SettleFailed):
             return
         health = self.health_status
-        what = "claim" if isinstance(event, Claims | ClaimFailed) else "settle"
+        what = "claim" if isinstance(event, ClaimAnswered | ClaimFailed) else "settle"
         health.answered(what)
-        if isinstance(event, Claims | Settled):
+        if isinstance(event, ClaimAnswered | Settled):
             if recorder is not None and isinstance(event, Settled):
                 recorder.settled(self._core.settling)
             health.record_success(what)
             self._outage.answered()
-            if isinstance(event, Claims) and event.reply.stuck is not None:
+            if isinstance(event, ClaimAnswered) and event.reply.stuck is not None:
                 health.record_stuck_leases(event.reply.stuck)
             return
         if not isinstance(event.error, NotOpen):

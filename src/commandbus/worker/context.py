@@ -95,9 +95,9 @@ class _Context:
     __slots__ = (
         "_began",
         "_claimed",
-        "_desk",
         "_own",
         "_recorded",
+        "_services",
         "_timeout",
         "_unit",
         "completion",
@@ -107,9 +107,9 @@ class _Context:
     _timeout: float | None
     """How long a run in a child process may take."""
 
-    def __init__(self, claimed: Claimed, max_attempts: int, desk: HandlerServices) -> None:
+    def __init__(self, claimed: Claimed, max_attempts: int, services: HandlerServices) -> None:
         self._claimed = claimed
-        self._desk = desk
+        self._services = services
         self._recorded: dict[str, str] | None = None
         self._unit: HandlerTransaction | None = None
         self._own: dict[Any, Any] | None = None
@@ -121,7 +121,7 @@ class _Context:
     @property
     def worker(self) -> str:
         """The name of the worker that runs the handler."""
-        return self._desk.worker
+        return self._services.worker
 
     @property
     def attempt(self) -> int:
@@ -146,19 +146,19 @@ class _Context:
     @property
     def canceled(self) -> bool:
         """Whether a cancellation was requested: end soon, with `raise_if_canceled()`."""
-        return self._claimed.seq in self._desk.requests
+        return self._claimed.seq in self._services.requests
 
     def raise_if_canceled(self) -> None:
         """Raise CommandCanceled when a cancellation was requested. Left uncaught it ends the
         command as CANCELED, with the reason that was given."""
-        request = self._desk.requests.get(self._claimed.seq)
+        request = self._services.requests.get(self._claimed.seq)
         if request is not None:
             raise CommandCanceled(request.reason)
 
     def provided(self, kind: type[T]) -> T:
         """The value that this worker provides for a type: by `provide` during this run, else by a
         lifespan. Raises PermanentCommandError when there is none."""
-        own, shared = self._own or {}, self._desk.provided
+        own, shared = self._own or {}, self._services.provided
         found = own[kind] if kind in own else shared.get(kind, _MISSING)
         if found is _MISSING:
             known = ", ".join(sorted(_name(one) for one in {**shared, **own})) or "nothing"
@@ -179,12 +179,12 @@ class _Context:
         return self._transactional("connection").connection
 
     def _own_bus(self) -> Any:
-        return self._desk.bus if self._unit is None else self._unit.bus
+        return self._services.bus if self._unit is None else self._unit.bus
 
     def _sending(self, domain: str | SendRequest[Any], options: SendOptions) -> Any:
         """The bus to send with; `options` get the flow of the command. Raises LeaseLost."""
         claimed = self._claimed
-        if self._unit is None and not self._desk.holds(claimed.lease_id):
+        if self._unit is None and not self._services.holds(claimed.lease_id):
             raise self._lost()
         request = domain if isinstance(domain, SendRequest) else None
         if options.get("correlation_id") is None and (
@@ -210,14 +210,14 @@ class _Context:
                 "A transactional handler returns its result, which commits with its transaction; "
                 "context.complete is for handlers that are registered without transactional=True."
             )
-        if self._desk.within is None:
+        if self._services.within is None:
             raise InvalidOperationError("context.complete needs a command that a worker has taken.")
         ran = int((time.perf_counter() - self._began) * 1_000_000)
-        settlement = settlement_of(self._claimed, self._desk.outcome_of(self._claimed, result), ran)
+        settlement = settlement_of(self._claimed, self._services.outcome_of(self._claimed, result), ran)
         return self._complete(settlement)
 
     def _complete(self, settlement: Settlement) -> Op[None]:
-        self.completion = yield from complete_within(self._desk.store, settlement, self._lost())
+        self.completion = yield from complete_within(self._services.store, settlement, self._lost())
 
     def _batch_results(self) -> Op[list[CommandRecord[Any]]]:
         """All commands of the batch whose completion this is, in order of sending."""
@@ -232,7 +232,7 @@ class _Context:
         before: int | None = None
         while True:
             wanted = CommandFilter(batch_id=batch_id, before=before, limit=BATCH_PAGE)
-            page = yield from self._desk.store.query(wanted)
+            page = yield from self._services.store.query(wanted)
             found += page
             if len(page) < BATCH_PAGE:
                 return found[::-1]
@@ -241,7 +241,7 @@ class _Context:
     @autocommit
     def _extend(self, seconds: Duration) -> Op[None]:
         wanted = as_seconds(seconds, "seconds", minimum=0.001)
-        if (yield from self._desk.store.renew([self._claimed.lease_id], wanted)):
+        if (yield from self._services.store.renew([self._claimed.lease_id], wanted)):
             raise self._lost()
 
     @autocommit
@@ -249,7 +249,7 @@ class _Context:
         if not 0 <= percent <= 100:
             raise InvalidArgumentError(f"percent must be between 0 and 100, not {percent!r}.")
         text = as_text(message, "message", longest=500) if message else ""
-        claimed, store = self._claimed, self._desk.store
+        claimed, store = self._claimed, self._services.store
         if not (yield from store.report_progress(claimed.seq, claimed.lease_id, float(percent), text)):
             raise self._lost()
 
@@ -257,7 +257,7 @@ class _Context:
         """The recorded result of a step; all of them are read with the first one."""
         checked = as_text(name, "name of the step", longest=100)
         if self._recorded is None:
-            self._recorded = yield from self._desk.store.recorded_steps(self._claimed.seq)
+            self._recorded = yield from self._services.store.recorded_steps(self._claimed.seq)
         return self._recorded.get(checked)
 
     @autocommit
@@ -265,7 +265,9 @@ class _Context:
         """Keep the result of a step, and see it as a replay would."""
         encoded = payload.encode(value, what=f"result of step {name!r}")
         claimed = self._claimed
-        if not (yield from self._desk.store.record_step(claimed.seq, claimed.lease_id, name, encoded)):
+        if not (
+            yield from self._services.store.record_step(claimed.seq, claimed.lease_id, name, encoded)
+        ):
             raise self._lost()
         assert self._recorded is not None
         self._recorded[name] = encoded
@@ -306,7 +308,7 @@ class HandlerContext(_Context):
 
     async def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
-        await self._desk.session.run(self._extend(seconds))
+        await self._services.session.run(self._extend(seconds))
 
     @overload
     async def send(
@@ -348,20 +350,20 @@ class HandlerContext(_Context):
         JSON.
         """
         op = self._completing(result)
-        assert self._desk.within is not None
-        await self._desk.within(within).run(op)
+        assert self._services.within is not None
+        await self._services.within(within).run(op)
 
     async def batch_results(self) -> list[CommandRecord[Any]]:
         """In the handler of a batch's `on_complete`: the records of all its commands, in order of
         sending, each with its status, result and error."""
-        records: list[CommandRecord[Any]] = await self._desk.session.run(
+        records: list[CommandRecord[Any]] = await self._services.session.run(
             self._batch_results(), read=True
         )
         return records
 
     async def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
-        await self._desk.session.run(self._report(percent, message))
+        await self._services.session.run(self._report(percent, message))
 
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, `def` or `async def`, and record its result under `name`: when the handler
@@ -370,13 +372,13 @@ class HandlerContext(_Context):
         The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
         to record it. A crash between the call and the record calls it again.
         """
-        known = await self._desk.session.run(self._look_up(name), read=True)
+        known = await self._services.session.run(self._look_up(name), read=True)
         if known is not None:
             return payload.decode(known)
         value = function(*args, **kwargs)
         if inspect.isawaitable(value):
             value = await value
-        return await self._desk.session.run(self._record(name, value))
+        return await self._services.session.run(self._record(name, value))
 
 
 class SyncHandlerContext(_Context):
@@ -401,7 +403,7 @@ class SyncHandlerContext(_Context):
 
     def extend_visibility(self, seconds: Duration) -> None:
         """Keep the command for at least `seconds` from now. Raises LeaseLost when it is too late."""
-        self._desk.session.run(self._extend(seconds))
+        self._services.session.run(self._extend(seconds))
 
     @overload
     def send(self, request: SendRequest[R], /, **options: Unpack[SendOptions]) -> SendResult[R]: ...
@@ -441,18 +443,18 @@ class SyncHandlerContext(_Context):
         JSON.
         """
         op = self._completing(result)
-        assert self._desk.within is not None
-        self._desk.within(within).run(op)
+        assert self._services.within is not None
+        self._services.within(within).run(op)
 
     def batch_results(self) -> list[CommandRecord[Any]]:
         """In the handler of a batch's `on_complete`: the records of all its commands, in order of
         sending, each with its status, result and error."""
-        records: list[CommandRecord[Any]] = self._desk.session.run(self._batch_results(), read=True)
+        records: list[CommandRecord[Any]] = self._services.session.run(self._batch_results(), read=True)
         return records
 
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far the command is, for its record. Raises LeaseLost when it is too late."""
-        self._desk.session.run(self._report(percent, message))
+        self._services.session.run(self._report(percent, message))
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and record its result under `name`: when the handler runs again, after a
@@ -461,7 +463,7 @@ class SyncHandlerContext(_Context):
         The result is JSON, and seen as such the first time too. Raises LeaseLost when it is too late
         to record it. A crash between the call and the record calls it again.
         """
-        known = self._desk.session.run(self._look_up(name), read=True)
+        known = self._services.session.run(self._look_up(name), read=True)
         if known is not None:
             return payload.decode(known)
-        return self._desk.session.run(self._record(name, function(*args, **kwargs)))
+        return self._services.session.run(self._record(name, function(*args, **kwargs)))

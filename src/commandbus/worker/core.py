@@ -37,8 +37,8 @@ from commandbus.worker.effects import (
 )
 from commandbus.worker.ending import Ending
 from commandbus.worker.events import (
+    ClaimAnswered,
     ClaimFailed,
-    Claims,
     Event,
     Finished,
     LeasesGone,
@@ -54,7 +54,7 @@ from commandbus.worker.events import (
 from commandbus.worker.held_leases import HeldLeases
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.prefetch import URGENT, prefetch, share
+from commandbus.worker.prefetch import URGENT, prefetch, prefetch_divisor
 from commandbus.worker.releases import OVERTAKEN, STALLED, STOPPING, release
 from commandbus.worker.suspects import Suspects
 from commandbus.worker.until_idle import UntilIdle
@@ -87,15 +87,17 @@ class WorkerCore:
         self.suspects = Suspects()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
-        self._taken, self._claiming, self._may_wait = 0, False, True
+        self._taken, self._claiming = 0, False
+        self._claim_wanted = True
+        """There may be commands to claim: the last claim found some, or a wake-up came since."""
         self.backlog = False
         """The last claim took all that was asked for, so more may be waiting."""
         self._urgent = False
         """The last claim had commands of high priority, so others may follow."""
         self._hears = False
         """As the last claim said, news is announced to this process as long as it lives."""
-        self._share = 1
-        """As the last claim had commands that others may wait for, less is claimed ahead."""
+        self._prefetch_divisor = 1
+        """More than 1 where the last claim had commands that others may wait for."""
         self._woken_meanwhile, self._due_meanwhile = False, inf
         self._look_at, self._look_source = -inf, "start"
         self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
@@ -120,7 +122,7 @@ class WorkerCore:
     @property
     def idle(self) -> bool:
         """Nothing is held, nothing is in flight, and the last claim was empty."""
-        return not (self.held or self._in_flight() or self._may_wait)
+        return not (self.held or self._in_flight() or self._claim_wanted)
 
     @property
     def leases(self) -> frozenset[int]:
@@ -141,7 +143,7 @@ class WorkerCore:
         if ending is not None:
             moments.append(ending)
         elif not self._claiming and self._room() > 0:
-            moments.append(self._claim_at if self._may_wait else self._look_at)
+            moments.append(self._claim_at if self._claim_wanted else self._look_at)
         if self.unsettled and not self.settling:
             moments.append(self._next_settle())
         if self._ahead() and not self.stopping:
@@ -157,7 +159,7 @@ class WorkerCore:
                 self._finished(event, effects)
             case Settled():
                 self._settled(event, now, effects)
-            case Claims():
+            case ClaimAnswered():
                 self._claimed(event, now, effects)
             case Woken():
                 self._woken(event, now)
@@ -169,7 +171,7 @@ class WorkerCore:
                 self.metrics.claim_failures += 1
                 self._claim_at = now + backoff(self._claim_failures, event.error, self._uniform)
                 self._left_under_lease(now)
-                self._may_wait = self._woken_meanwhile = True
+                self._claim_wanted = self._woken_meanwhile = True
                 self._end_if_closed(event.error, now, effects)
                 if self._claim_failures == 1:
                     # Other workers may have left an event or a timer to this one.
@@ -226,14 +228,14 @@ class WorkerCore:
             self.settling = self.unsettled[:count]
             self.unsettled = self.unsettled[count:]
             effects.append(Settle(self.settling))
-        if not self._may_wait and now >= self._look_at and self._is_my_turn(now):
-            self._may_wait = True
+        if not self._claim_wanted and now >= self._look_at and self._is_my_turn(now):
+            self._claim_wanted = True
             rarely = self.poll_interval >= pace.QUICK_CHECK_FROM
             idle = rarely and self._swept and self._look_source == "fallback"
             self._sweep_at = now
             self.metrics.woken(self._look_source)
-        if self.until_idle.wants_look and not (self.held or self._may_wait or self._in_flight()):
-            self._may_wait, self._sweep_at = True, now
+        if self.until_idle.wants_look and not (self.held or self._claim_wanted or self._in_flight()):
+            self._claim_wanted, self._sweep_at = True, now
         room = self._room()
         if room > 0 and self._may_claim(now):
             self._claiming = True
@@ -273,7 +275,7 @@ class WorkerCore:
         return max(self._settle_at, self._settled_at + pace.SETTLE_GAP)
 
     def _may_claim(self, now: float) -> bool:
-        return self._may_wait and not self._claiming and not self.stopping and now >= self._claim_at
+        return self._claim_wanted and not self._claiming and not self.stopping and now >= self._claim_at
 
     @property
     def _hoard_seconds(self) -> float:
@@ -290,7 +292,7 @@ class WorkerCore:
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        most = self.concurrency + self._prefetch() // self._share
+        most = self.concurrency + self._prefetch() // self._prefetch_divisor
         room = self._at_most(most - self._startable)
         return room if self._startable < self.concurrency or room * 2 >= most else 0
 
@@ -312,7 +314,7 @@ class WorkerCore:
             return 0
         return prefetch(self._settings, self.concurrency, self._pace.known(), self._urgent)
 
-    def _claimed(self, event: Claims, now: float, effects: list[Effect]) -> None:
+    def _claimed(self, event: ClaimAnswered, now: float, effects: list[Effect]) -> None:
         reply, metrics = event.reply, self.metrics
         self._claiming = False
         self._claim_failures = 0
@@ -321,11 +323,11 @@ class WorkerCore:
         self.backlog = len(reply.claimed) - followers(reply.claimed) >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
-            self._share = share(reply.claimed)
+            self._prefetch_divisor = prefetch_divisor(reply.claimed)
         else:
             metrics.empty_receives += 1
             self._sweep_at = now
-            self._may_wait = self._woken_meanwhile
+            self._claim_wanted = self._woken_meanwhile
             self._hears = reply.hears
             self._look_at = now + self._fallback
             self._look_source = "fallback"
@@ -335,7 +337,7 @@ class WorkerCore:
             if now < self._left_until:
                 self._look(self._left_until, "lease")
             if self.suspects.after_death and self.suspects.wary:
-                self.suspects.wary, self._may_wait = False, True
+                self.suspects.wary, self._claim_wanted = False, True
             if self.suspects:  # others that had to stay in the queue may be claimed then
                 self._look(now + APART_SECONDS, "lease")
             self._end_if_idle(now)
@@ -362,7 +364,7 @@ class WorkerCore:
             effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
 
     def _end_if_idle(self, now: float) -> None:
-        if (idle_at := self.until_idle.end_at(now)) is None or self._may_wait:
+        if (idle_at := self.until_idle.end_at(now)) is None or self._claim_wanted:
             return
         if now < (end_at := max(idle_at, self._left_until)):
             self._look(end_at, "lease")
@@ -377,7 +379,7 @@ class WorkerCore:
             self._due_meanwhile = min(self._due_meanwhile, due_at)
             self._sweep_at = min(self._sweep_at, due_at)
             return
-        asleep = not self._may_wait and not self._claiming
+        asleep = not self._claim_wanted and not self._claiming
         if asleep:
             self.metrics.woken(event.source)
         if event.source == RECONNECT:
@@ -388,7 +390,7 @@ class WorkerCore:
         if asleep:
             # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
             self._skip_sweep = event.source != RECONNECT
-            self._may_wait = True
+            self._claim_wanted = True
             if self._settings.jitter:
                 self._claim_at = max(self._claim_at, now + self._settings.jitter * self._uniform())
 
@@ -421,7 +423,7 @@ class WorkerCore:
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
         """Claim again when a suspect has left: others may have had to stay in the queue."""
         if self.suspects.ended(settlements, durable=durable):
-            self._woken_meanwhile = self._may_wait = True
+            self._woken_meanwhile = self._claim_wanted = True
 
     def _leases_gone(self, event: LeasesGone, now: float, effects: list[Effect]) -> None:
         """Another worker has, or will have, the commands that were held under them."""
@@ -437,7 +439,7 @@ class WorkerCore:
     def _take_back(self, now: float) -> None:
         """A lease of our own is gone: claim again, for an idle worker may be the only one that could
         take back what it held."""
-        self._woken_meanwhile = self._may_wait = True
+        self._woken_meanwhile = self._claim_wanted = True
         self._sweep_at = now
 
     def _settled(self, event: Settled, now: float, effects: list[Effect]) -> None:

@@ -9,7 +9,7 @@ from commandbus.store.suspects import SuspectLimit
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Arm for wake-ups, then claim; answer with Claims or ClaimFailed."""
+    """Arm for wake-ups, then claim; answer with ClaimAnswered or ClaimFailed."""
 
     limit: int
     sweep: bool

@@ -14,7 +14,7 @@ class Woken(msgspec.Struct, frozen=True):
     due_in: float | None = None
 
 
-class Claims(msgspec.Struct, frozen=True):
+class ClaimAnswered(msgspec.Struct, frozen=True):
     """The answer to Claim."""
 
     reply: ClaimReply
@@ -79,7 +79,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 Event = (
     Woken
-    | Claims
+    | ClaimAnswered
     | ClaimFailed
     | Finished
     | Settled

@@ -88,7 +88,7 @@ class Execution:
         *,
         policy: RetryPolicy | None,
         max_attempts: int,
-        gates: BreakerBoard,
+        breakers: BreakerBoard,
         demand: Demand,
         health: HealthStatus,
         middleware: Sequence[Middleware] = (),
@@ -109,20 +109,20 @@ class Execution:
         self._middleware = tuple(middleware)
         self._bus_over = bus_over
         self._settled = settled
-        self._dressed: dict[int, Handler] = {}
-        self._desk = self._desk_of(worker, engine.session, is_async=False)
-        self._async_desk = self._desk_of(worker, engine.async_session, is_async=True)
+        self._surrounded: dict[int, Handler] = {}
+        self._services = self._services_for(worker, engine.session, is_async=False)
+        self._async_services = self._services_for(worker, engine.async_session, is_async=True)
         self._registry = registry
         self.check_middleware()
         self._policy = policy
         self._max_attempts = max_attempts
-        self._gates = gates
+        self._breakers = breakers
         self._tracing: Tracing | None = None
         self._wraps: list[Callable[[Handler], Handler]] = []
         self._wrapped: dict[tuple[str, str, bool], Handler] = {}
         self.last_exceptions: deque[CaughtException] = deque(maxlen=LAST_EXCEPTIONS_MAX)
 
-    def _desk_of(self, worker: str, session: Any, *, is_async: bool) -> HandlerServices:
+    def _services_for(self, worker: str, session: Any, *, is_async: bool) -> HandlerServices:
         bus = None if self._bus_over is None else self._bus_over(session, is_async, False)
         engine = self.engine
         within = engine.within_async if is_async else engine.within
@@ -153,7 +153,7 @@ class Execution:
     def isolate(self, children: Children | None) -> None:
         """Run handlers with isolation="process" there; without, in this process."""
         self._children = children
-        self._dressed.clear()
+        self._surrounded.clear()
         self._wrapped.clear()
 
     def trace(self, tracing: Tracing) -> None:
@@ -261,7 +261,7 @@ class Execution:
             return self._settlement(claimed, self._judge(claimed, handler, refused))
         # Last, because every call that the breaker allows must report its end.
         if handler.breaker is not None:
-            wait = self._gates.allow(handler.breaker)
+            wait = self._breakers.allow(handler.breaker)
             if wait > 0:
                 target = handler.breaker.target
                 return self._settlement(claimed, Released(denial(target), wait, breaker=target))
@@ -270,17 +270,17 @@ class Execution:
         limit = self._limit(claimed, handler)
         context: HandlerContext | SyncHandlerContext
         if handler.is_async:
-            context = HandlerContext(claimed, limit, self._async_desk)
+            context = HandlerContext(claimed, limit, self._async_services)
         else:
-            context = SyncHandlerContext(claimed, limit, self._desk)
+            context = SyncHandlerContext(claimed, limit, self._services)
         if isolated:
             context._timeout = timeout
         return Call(claimed, handler, command, context, timeout, isolated)
 
     def _with_middleware(self, handler: Handler) -> Handler:
         """The handler as it is called: middleware around its function, a transaction around both."""
-        dressed = self._dressed.get(id(handler))
-        if dressed is None:
+        surrounded = self._surrounded.get(id(handler))
+        if surrounded is None:
             function, layers = handler.function, (*handler.layers, *self._middleware)
             is_async = handler.is_async
             if handler.isolated is not None and self._children is not None:
@@ -292,9 +292,9 @@ class Execution:
             if handler.transactional:
                 begin = in_async_transaction if is_async else in_transaction
                 function = begin(function, self)
-            dressed = replace(handler, function=function, is_async=is_async)
-            self._dressed[id(handler)] = dressed
-        return dressed
+            surrounded = replace(handler, function=function, is_async=is_async)
+            self._surrounded[id(handler)] = surrounded
+        return surrounded
 
     def received(self, claimed: Claimed) -> Command[Any]:
         """The command for manual processing, decoded for its handler if there is one and it can."""
@@ -328,7 +328,7 @@ class Execution:
 
     def _succeeded(self, claimed: Claimed, handler: Handler, result: Any, ran: int) -> Settlement:
         if handler.breaker is not None:
-            self._gates.ended(handler.breaker.target, None)
+            self._breakers.ended(handler.breaker.target, None)
         try:
             outcome: Outcome = result_of(handler, result)
         except PayloadError as error:
@@ -354,7 +354,7 @@ class Execution:
     def answered(self, call: Call) -> None:
         """The handler has done its work: what its breaker guards has answered."""
         if call.handler.breaker is not None:
-            self._gates.ended(call.handler.breaker.target, None)
+            self._breakers.ended(call.handler.breaker.target, None)
 
     def settled(self, report: SettleReport) -> None:
         if self._settled is not None:
@@ -371,7 +371,7 @@ class Execution:
 
     def _failed(self, call: Call, error: BaseException, ran: int) -> Settlement:
         if call.handler.breaker is not None:
-            self._gates.ended(call.handler.breaker.target, error)
+            self._breakers.ended(call.handler.breaker.target, error)
         if isinstance(error, PoolExhausted):
             self._health.record_starvation(error)
         outcome = self._judge(call.claimed, call.handler, error, ran)

@@ -87,7 +87,7 @@ class LocalHandlerContext(HandlerContext):
     @property
     def sent(self) -> list[SendRequest[Any]]:
         """The requests that were sent with it, in order."""
-        sent: list[SendRequest[Any]] = self._desk.bus.sent
+        sent: list[SendRequest[Any]] = self._services.bus.sent
         return sent
 
 
@@ -99,7 +99,7 @@ class LocalSyncHandlerContext(SyncHandlerContext):
     @property
     def sent(self) -> list[SendRequest[Any]]:
         """The requests that were sent with it, in order."""
-        sent: list[SendRequest[Any]] = self._desk.bus.sent
+        sent: list[SendRequest[Any]] = self._services.bus.sent
         return sent
 
 
@@ -143,6 +143,6 @@ def local_context(
     session: Any = _AsyncSession() if is_async else _Session()
     requests = {SEQ: CancelRequest("canceled by the test")} if canceled else {}
     bus = AsyncLocalBus() if is_async else LocalBus()
-    desk = HandlerServices(cast("Store", _Store()), session, "test", requests, bus)
+    services = HandlerServices(cast("Store", _Store()), session, "test", requests, bus)
     kind = LocalHandlerContext if is_async else LocalSyncHandlerContext
-    return kind(claimed, max_attempts, desk)
+    return kind(claimed, max_attempts, services)

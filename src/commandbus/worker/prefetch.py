@@ -11,12 +11,12 @@ from commandbus.store.records import Claimed, followers
 SLOW_HANDLER = 0.01
 """Handlers slower than this hide a round trip by themselves: nothing is claimed ahead for them."""
 URGENT = LABELS["high"]
-URGENT_SHARE = 5
+URGENT_DIVISOR = 5
 """Among urgent commands, so much less is claimed ahead."""
-KEYED_SHARE = 5
-"""Where a command that was claimed ahead holds up others of its group, or one of few places, so much
+KEYED_DIVISOR = 5
+"""Where a command that was claimed ahead holds up others of its group, or one of few permits, so much
 less is claimed ahead."""
-CHAINED_SHARE = 100
+CHAINED_DIVISOR = 100
 """And where most come along with others of a group: few groups, and many of each, cost the least."""
 
 
@@ -29,13 +29,13 @@ def prefetch(
     if handler_seconds is None or handler_seconds > SLOW_HANDLER:
         return 0
     # What is claimed ahead stands before what comes later, however urgent that is.
-    budget = settings.prefetch_budget / (URGENT_SHARE if urgent else 1)
+    budget = settings.prefetch_budget / (URGENT_DIVISOR if urgent else 1)
     fitting = concurrency * budget / max(handler_seconds, 1e-6)
     return min(settings.prefetch_max, int(fitting))
 
 
-def share(claimed: Sequence[Claimed]) -> int:
-    """After such a claim, which part of what is claimed ahead may be commands that hold up others."""
+def prefetch_divisor(claimed: Sequence[Claimed]) -> int:
+    """After such a claim, by how much less is claimed ahead, so that little of it holds up others."""
     if 2 * followers(claimed) > len(claimed):
-        return CHAINED_SHARE
-    return KEYED_SHARE if any(one.keyed for one in claimed) else 1
+        return CHAINED_DIVISOR
+    return KEYED_DIVISOR if any(one.keyed for one in claimed) else 1

@@ -60,35 +60,35 @@ class TransactionHost(Protocol):
         ...
 
 
-def _record(shop: TransactionHost, settlement: Settlement) -> Op[SettleReport]:
-    report = yield from shop.engine.store.settle([settlement])
+def _record(host: TransactionHost, settlement: Settlement) -> Op[SettleReport]:
+    report = yield from host.engine.store.settle([settlement])
     if report.lost:
         raise LeaseLost("The lease ran out before the handler ended; its effects were undone.")
     return report
 
 
 def in_transaction(
-    function: Callable[..., Any], shop: TransactionHost
+    function: Callable[..., Any], host: TransactionHost
 ) -> Callable[[Command[Any], SyncHandlerContext], HandlerResult]:
     """A `def` handler with a transaction around it."""
 
     @wraps(function)
     def run(command: Command[Any], context: SyncHandlerContext) -> HandlerResult:
         call = partial(function, command, context)
-        return finish(_conclude(call, context, shop, shop.engine.begin, wait=done))
+        return finish(_conclude(call, context, host, host.engine.begin, wait=done))
 
     return run
 
 
 def in_async_transaction(
-    function: Callable[..., Awaitable[Any]], shop: TransactionHost
+    function: Callable[..., Awaitable[Any]], host: TransactionHost
 ) -> Callable[[Command[Any], HandlerContext], Awaitable[HandlerResult]]:
     """An `async def` handler with a transaction around it."""
 
     @wraps(function)
     async def run(command: Command[Any], context: HandlerContext) -> HandlerResult:
         call = partial(function, command, context)
-        return await _conclude(call, context, shop, shop.engine.begin_async, wait=lambda result: result)
+        return await _conclude(call, context, host, host.engine.begin_async, wait=lambda result: result)
 
     return run
 
@@ -96,26 +96,26 @@ def in_async_transaction(
 async def _conclude(
     call: Callable[[], Any],
     context: Any,
-    shop: TransactionHost,
+    host: TransactionHost,
     begin: Callable[[Demand], Any],
     wait: Callable[[Any], Awaitable[Any]],
 ) -> HandlerResult:
     """`wait` makes what the calls return awaitable, where it is not."""
-    transaction = await wait(begin(shop.demand))
+    transaction = await wait(begin(host.demand))
     try:
-        shop.connected()
-        bus = shop.bus_within(transaction.session, is_async=wait is not done)
+        host.connected()
+        bus = host.bus_within(transaction.session, is_async=wait is not done)
         context._unit = HandlerTransaction(transaction.connection, bus)
         began = time.perf_counter()
         result = await wait(call())
-        settlement = shop.conclude(context, result, _since(began))
+        settlement = host.conclude(context, result, _since(began))
         if not isinstance(settlement.outcome, Succeeded):
             return HandlerResult(settlement)
-        report = await wait(transaction.record(_record(shop, settlement)))
+        report = await wait(transaction.record(_record(host, settlement)))
         await wait(transaction.commit())
     finally:
         await wait(transaction.rollback())
-    shop.settled(report)
+    host.settled(report)
     return HandlerResult(msgspec.structs.replace(settlement, recorded=True))
 
 

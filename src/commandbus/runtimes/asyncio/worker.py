@@ -137,7 +137,9 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._ready.clear()
         self._idle_slots.clear()
         self._timer_at = self._timer = None
-        self._crew = ThreadPerCall(f"worker-{self.domains[0]}", self.health_status.record_thread_back)
+        self._threads = ThreadPerCall(
+            f"worker-{self.domains[0]}", self.health_status.record_thread_back
+        )
         self._start_helpers()
         self._stalls = StallMonitor(self._loop, lambda: self._core.held > 0, self._on_stall)
         try:
@@ -452,7 +454,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         if call.handler.is_async:
             return isolated(self._turns, function, call.command, call.context)
         run = copy_context().run
-        return self._crew.call(partial(run, function, call.command, call.context))
+        return self._threads.call(partial(run, function, call.command, call.context))
 
     async def _wind_up(self) -> None:
         """Let go of everything, in the order that loses nothing."""
@@ -468,7 +470,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             await asyncio.wait(self._effects, timeout=budget.left() / 2)
         if self._timer is not None:
             self._timer.cancel()
-        self._crew.close()
+        self._threads.close()
         await asyncio.to_thread(self._stop_helpers, budget)
         await asyncio.to_thread(self._stalls.stop)
 

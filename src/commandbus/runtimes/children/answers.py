@@ -11,8 +11,8 @@ from commandbus.errors import InvalidArgumentError
 from commandbus.store.records import CommandFilter
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.isolation.crossing import pack
-from commandbus.worker.isolation.desk import Sending, Sent
 from commandbus.worker.isolation.messages import Answer, Ask, raw
+from commandbus.worker.isolation.services import Sending, Sent
 
 _decode = msgspec.msgpack.decode
 
@@ -30,8 +30,8 @@ def answer(context: SyncHandlerContext, ask: Ask) -> Answer:
 
 
 def _do(context: SyncHandlerContext, ask: Ask) -> Any:
-    claimed, desk = context._claimed, context._desk
-    store, run = desk.store, desk.session.run
+    claimed, services = context._claimed, context._services
+    store, run = services.store, services.session.run
     match ask.method:
         case "renew":
             seconds = _decode(ask.arguments, type=float)

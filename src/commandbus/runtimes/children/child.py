@@ -43,7 +43,6 @@ from commandbus.store.records import CancelRequest
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.encoding import command_of_claimed
 from commandbus.worker.isolation.crossing import pack, unpack
-from commandbus.worker.isolation.desk import child_desk
 from commandbus.worker.isolation.messages import (
     Answer,
     Ask,
@@ -63,6 +62,7 @@ from commandbus.worker.isolation.messages import (
 )
 from commandbus.worker.isolation.options import MAIN_ALIAS, find_function
 from commandbus.worker.isolation.preparing import prepare
+from commandbus.worker.isolation.services import child_services
 from commandbus.worker.signatures import is_async, payload_codec, payload_type_of
 from commandbus.worker.typed import FunctionCommandType
 
@@ -281,9 +281,11 @@ class Child:
                 f"The payload does not fit {target.payload_name}: {describe_misfit(error)}",
             ) from None
         command = command_of_claimed(claimed, data)
-        desk = child_desk(partial(self._ask, call.number), call.worker, target.is_async, self._requests)
+        services = child_services(
+            partial(self._ask, call.number), call.worker, target.is_async, self._requests
+        )
         kind = HandlerContext if target.is_async else SyncHandlerContext
-        context = kind(claimed, call.max_attempts, desk)
+        context = kind(claimed, call.max_attempts, services)
         own = copy_context()
         own.run(running.set, command)
         self._began = time.monotonic()

@@ -252,9 +252,9 @@ class Children:
             child.calls += 1
             self._running[claimed.seq] = (child, claimed.lease_id)
         try:
-            if not context._desk.holds(claimed.lease_id):  # it may have waited long for its child
+            if not context._services.holds(claimed.lease_id):  # it may have waited long for its child
                 raise ChildEnded(End.LEASE_GONE)
-            request = context._desk.requests.get(claimed.seq)
+            request = context._services.requests.get(claimed.seq)
             if request is not None and request.terminate:
                 raise ChildEnded(End.CANCELED)
             child.limit_memory(isolated.memory)

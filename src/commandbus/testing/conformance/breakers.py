@@ -119,30 +119,30 @@ class BreakerSuite:
         with bus.run_worker(done, concurrency=1):
             bus.wait(bus.send())
             bus.call(bus.bus.open_breaker, "bank", 600)
-            eventually(lambda: bus.bus.gates.allow(rule) > 0)
+            eventually(lambda: bus.bus.breakers.allow(rule) > 0)
             held = bus.send()
             eventually(lambda: bus.seconds_until(bus.get(held).due_at) > 500)
             bus.call(bus.bus.reset_breaker, "bank")
-            eventually(lambda: bus.bus.gates.allow(rule) == 0)
+            eventually(lambda: bus.bus.breakers.allow(rule) == 0)
             bus.advance(700)
             assert bus.wait(held).result == "done"
 
     @pytest.mark.parametrize("answer", ["up", "down"])
     def test_what_an_operator_opens_is_not_ended_by_a_probe(self, bus: Harness, answer: str) -> None:
         scope, time = bus.bus.scope, [0.0]
-        gates = BreakerBoard(lambda: None, lambda: time[0])
+        breakers = BreakerBoard(lambda: None, lambda: time[0])
         rule = CircuitBreaker("bank", threshold=1, cooldown=5, probes=1)
-        gates.allow(rule)
-        gates.failed("bank")
-        bus.run(share(scope, gates, "worker")).confirm(gates)
+        breakers.allow(rule)
+        breakers.failed("bank")
+        bus.run(share(scope, breakers, "worker")).confirm(breakers)
         bus.advance(6)
         time[0] += 6
-        assert gates.allow(rule) == 0
+        assert breakers.allow(rule) == 0
         bus.call(bus.bus.acting("ann").open_breaker, "bank", 600)
-        gates.ended("bank", None if answer == "up" else TransientCommandError("DOWN"))
-        bus.run(share(scope, gates, "worker")).confirm(gates)
+        breakers.ended("bank", None if answer == "up" else TransientCommandError("DOWN"))
+        bus.run(share(scope, breakers, "worker")).confirm(breakers)
         assert (known(bus).state, known(bus).changed_by) == (BreakerState.OPEN, "ann")
-        assert gates.allow(rule) > 500
+        assert breakers.allow(rule) > 500
 
     def test_a_guard_raises_instead_of_entering(self, bus: Harness) -> None:
         rule = CircuitBreaker("bank", threshold=1, cooldown=600)
@@ -161,11 +161,11 @@ class BreakerSuite:
         assert 70 < caught.value.seconds <= 77
 
     def test_a_late_answer_does_not_cut_it_short(self, bus: Harness) -> None:
-        rule, gates = CircuitBreaker("bank", threshold=1, cooldown=600), bus.bus.gates
-        assert [gates.allow(rule), gates.allow(rule)] == [0, 0]
-        gates.failed("bank")
-        gates.ended("bank", RetryAfter(7))
-        assert gates.allow(rule) > 500
+        rule, breakers = CircuitBreaker("bank", threshold=1, cooldown=600), bus.bus.breakers
+        assert [breakers.allow(rule), breakers.allow(rule)] == [0, 0]
+        breakers.failed("bank")
+        breakers.ended("bank", RetryAfter(7))
+        assert breakers.allow(rule) > 500
 
     @pytest.mark.parametrize("wrong", [{"threshold": 0}, {"probes": 0}, {"cooldown": -1}])
     def test_a_wrong_rule_is_refused(self, wrong: dict[str, Any]) -> None:

@@ -201,7 +201,7 @@ def _within(connection: Any) -> NoReturn:
     )
 
 
-def child_desk(
+def child_services(
     ask: AskFor, worker: str, is_async: bool, requests: dict[int, CancelRequest]
 ) -> HandlerServices:
     """What the contexts of a child's handlers share."""
