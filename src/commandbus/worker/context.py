@@ -10,6 +10,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from uuid import UUID
 
 from commandbus.domain import payload
 from commandbus.domain.command import SEND_DEFAULTS, CommandRecord, SendOptions, SendRequest, SendResult
@@ -122,6 +123,16 @@ class _Context:
     def worker(self) -> str:
         """The name of the worker that runs the handler."""
         return self._services.worker
+
+    @property
+    def command_id(self) -> UUID:
+        """The id of the command, the same for every delivery: an idempotency key for effects."""
+        return self._claimed.command_id
+
+    @property
+    def correlation_id(self) -> UUID:
+        """The id of the flow that the command belongs to."""
+        return self._claimed.correlation_id
 
     @property
     def attempt(self) -> int:

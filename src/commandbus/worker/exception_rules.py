@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from commandbus.errors import ConfigurationError, HandlerError
+from commandbus.errors import (
+    CommandBusError,
+    CommandCanceled,
+    ConfigurationError,
+    HandlerError,
+    LeaseLost,
+    Snooze,
+)
 
 ErrorRule = type[HandlerError] | Callable[[Any], BaseException]
 """A kind of failure, or a function from the exception to what is to be judged instead."""
 ErrorMap = Mapping[type[BaseException], ErrorRule]
+VERDICTS = (HandlerError, Snooze, CommandCanceled, LeaseLost)
+"""Exceptions of the bus that already say what follows. A rule for Exception does not change them."""
 
 
 def check_errors(errors: ErrorMap | None) -> ErrorMap | None:
@@ -39,8 +48,11 @@ def check_error_rule(means: Any) -> ErrorRule:
 
 def translate(error: BaseException, rules: ErrorMap) -> BaseException:
     """The exception that is to be judged: by the rule of the nearest class, with the traceback of
-    the original and its own name as the code."""
-    rule = next((rules[kind] for kind in type(error).__mro__ if kind in rules), None)
+    the original and its own name as the code. Only rules for classes of the bus change a verdict."""
+    kinds = (kind for kind in type(error).__mro__ if kind in rules)
+    if isinstance(error, VERDICTS):
+        kinds = (kind for kind in kinds if issubclass(kind, CommandBusError))
+    rule = next((rules[kind] for kind in kinds), None)
     if rule is None:
         return error
     if isinstance(rule, type):

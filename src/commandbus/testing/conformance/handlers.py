@@ -144,7 +144,8 @@ class HandlersSuite(BothForms):
         )
         with bus.run_worker(registry_of(ship=seen)):
             record = bus.wait(command_id)
-        (command,) = seen.commands
+        (command,), (context,) = seen.commands, seen.contexts
+        assert (context.command_id, context.correlation_id) == (command_id, command_id)
         assert (command.domain, command.command_type, command.data) == (
             DOMAIN,
             "ship",
