@@ -162,7 +162,7 @@ def test_an_id_in_two_domains_asks_which(cli: Cli, bus: SyncCommandBus) -> None:
 def test_audit_lists_every_event(cli: Cli, bus: SyncCommandBus) -> None:
     done = finish(bus)
     assert [row[1] for row in cli("audit", done).rows] == ["SENT", "RECEIVED", "COMPLETED"]
-    assert [event["event_type"] for event in cli("audit", done, "--json").document] == [
+    assert [event["event_type"] for event in cli("audit", done, "--json").document["events"]] == [
         "SENT",
         "RECEIVED",
         "COMPLETED",

@@ -1,11 +1,13 @@
 """`context`: stores by name, in a private file."""
 
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
-from commandbus.interfaces.cli.context_file import context_file
+from commandbus.interfaces.cli import contexts
+from commandbus.interfaces.cli.context_file import Contexts, context_file
 from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli
 
@@ -63,7 +65,7 @@ def test_passwords_are_kept_private_and_never_printed(named: Cli) -> None:
     file = context_file()
     assert "hunter2" in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    assert sorted(one.name for one in file.parent.iterdir()) == [file.name, "contexts.lock"]
     again = named("context", "add", "prod", "--url", SECRET, code=2)
     assert "--replace" in again.err
     for ran in (
@@ -116,3 +118,39 @@ def test_a_file_that_cannot_be_read_is_named(named: Cli) -> None:
     assert "hunter2" not in ran.err
     file.write_text('{"in_use": "gone", "urls": {}}')
     assert "context use NAME" in named("list", code=2).err
+
+
+def test_a_context_that_is_added_meanwhile_is_kept(named: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def checked(url: str) -> str:
+        with Contexts.changing() as known:  # another terminal, while this one asks for the URL
+            known.urls["other"] = "sqlite:////tmp/other.db"
+        return url
+
+    monkeypatch.setattr(contexts, "_checked", checked)
+    named("context", "add", "one", "--url", "sqlite:////tmp/one.db")
+    listed = named("context", "list", "--json").document["contexts"]
+    assert [one["name"] for one in listed] == ["one", "other"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="looks at the lock with fcntl")
+def test_contexts_are_changed_under_a_lock(named: Cli) -> None:
+    import fcntl
+
+    with Contexts.changing() as known:
+        known.urls["one"] = "sqlite:////tmp/one.db"
+        with (
+            context_file().with_name("contexts.lock").open("rb") as lock,
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert Contexts.load().urls == known.urls
+
+
+def test_changes_of_contexts_are_documents_too(named: Cli) -> None:
+    shown = {"name": "one", "url": "sqlite:////tmp/one.db", "in_use": False}
+    added = named("context", "add", "one", "--url", "sqlite:////tmp/one.db", "--json").document
+    assert added == {"context": shown}
+    used = named("context", "use", "one", "--json").document
+    assert used == {"context": shown | {"in_use": True}}
+    assert named("context", "use", "--none", "--json").document == {"context": None}
+    assert named("context", "remove", "one", "--json").document == {"context": shown}

@@ -9,7 +9,6 @@ import pytest
 from commandbus import __version__
 from commandbus.interfaces.cli.app import GROUPS, SECTIONS
 from commandbus.interfaces.cli.exits import EXIT_CODES, Exit
-from commandbus.sync import SyncCommandBus
 from tests.cli.helpers import Cli, run, run_on_terminal
 
 HEAVY = ("psycopg", "starlette", "rich", "sqlite3", "jinja2", "uvicorn")
@@ -122,27 +121,6 @@ def test_a_shell_completes_commands(tmp_path: Path, words: str, offered: str) ->
         COMP_CWORD=str(words.count(" ")),
     )
     assert ran.out.split() == [offered]
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        ("commandbus queue pause sh", ["shop"]),
-        ("commandbus list --domain s", ["shop"]),
-        ("commandbus list --type B", ["Buy"]),
-        ("commandbus list --status p", ["pending", "parked"]),
-    ],
-)
-def test_a_shell_completes_what_the_store_knows(tmp_path: Path, words: str, offered: list[str]) -> None:
-    url = f"sqlite:///{tmp_path}/bus.db"
-    with SyncCommandBus(url) as bus:
-        bus.send("shop", "Buy")
-    asked = {"_COMMANDBUS_COMPLETE": "complete_bash", "COMP_WORDS": words}
-    ran = run(folder=tmp_path, COMP_CWORD=str(words.count(" ")), COMMANDBUS_URL=url, **asked)
-    assert ran.out.split() == offered
-    if "--status" not in words:  # a store that is not there is no error in the line of a shell
-        ran = run(folder=tmp_path, COMP_CWORD=str(words.count(" ")), **asked)
-        assert (ran.out.split(), ran.err) == ([], "")
 
 
 def test_the_guide_has_every_exit_code() -> None:

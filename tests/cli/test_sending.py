@@ -1,5 +1,7 @@
 """`send` and `cancel`."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,7 +27,12 @@ def test_send_takes_every_option(cli: Cli, bus: SyncCommandBus) -> None:
         *("--expires-in", "1d", "--unique-key", "one", "--max-attempts", "7", "--tag", "a"),
         *("--tag", "b", "--header", "k=v=w", "--json"),
     )
-    assert ran.document == {"command_id": wanted, "domain": "shop", "duplicate": False}
+    assert ran.document == {
+        "command_id": wanted,
+        "domain": "shop",
+        "duplicate": False,
+        "checked": False,
+    }
     record = bus.get_command(wanted)
     assert record is not None
     assert record.priority == 0
@@ -123,3 +130,54 @@ def test_a_dry_run_cancels_nothing(cli: Cli, bus: SyncCommandBus) -> None:
 def test_cancel_tells_missing_from_ended(cli: Cli, bus: SyncCommandBus) -> None:
     assert "There is no command" in cli("cancel", "--domain", "shop", str(uuid4()), code=7).err
     assert "final" in cli("cancel", finish(bus), code=1).err
+
+
+APP = """
+import msgspec
+from commandbus import Command, HandlerRegistry
+
+registry = HandlerRegistry()
+
+class Order(msgspec.Struct):
+    item: str
+    amount: int
+
+@registry.handler("shop", "Buy")
+async def buy(command: Command[Order], context) -> None: ...
+"""
+
+
+@pytest.fixture
+def shop(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of an app in the current folder."""
+    Path("sending_shop.py").write_text(APP)
+    monkeypatch.syspath_prepend(Path.cwd())
+    yield "sending_shop"
+    sys.modules.pop("sending_shop", None)
+
+
+def test_a_payload_that_does_not_fit_its_handler_is_refused(
+    cli: Cli, bus: SyncCommandBus, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMANDBUS_APP", shop)
+    refused = cli("send", "shop", "Buy", '{"item": "tea", "amount": "two"}', code=2)
+    assert "Expected int, got str at $.amount" in refused.err
+    assert "missing required field amount" in cli("send", "shop", "Buy", '{"item": "tea"}', code=2).err
+    assert bus.list_domains() == []
+    sent = cli("send", "shop", "Buy", '{"item": "tea", "amount": 2}', "--json")
+    assert (sent.document["checked"], sent.err) == (True, "")
+    unchecked = cli("send", "shop", "Buy", "{}", "--no-check", "--json")
+    assert (unchecked.document["checked"], unchecked.err) == (False, "")
+
+
+def test_a_payload_that_cannot_be_checked_is_sent_and_said(
+    cli: Cli, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = cli("send", "shop", "Buy", "--json")
+    assert sent.document["checked"] is False
+    assert "not checked: name the app with the handlers by --app" in sent.err
+    other = cli("send", "shop", "Buyy", "--app", shop)
+    assert "has no handler for shop/Buyy; is it shop/Buy?" in other.err
+    monkeypatch.setenv("COMMANDBUS_APP", "no_such_module")
+    assert "not checked: There is no module 'no_such_module'" in cli("send", "shop", "Buy").err
+    assert "no module" in cli("send", "shop", "Buy", "--app", "no_such_module", code=3).err

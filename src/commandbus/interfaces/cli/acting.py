@@ -72,14 +72,13 @@ def _parameters(action: Action) -> Any:
     *others, last = action.subject.keys or (None,)
     if last is not None:
         metavar = last.metavar or last.name.upper()
+        common: Any = {"help": last.help, "autocompletion": completing.subject(action)}
         if not takes_ids(action):
-            offered = {"domain": completing.domains, "name": completing.schedules}.get(last.name)
-            shown = typer.Argument(metavar=metavar, help=last.help, autocompletion=offered)
-            yield _made(last.name, str, shown)
+            yield _made(last.name, str, typer.Argument(metavar=metavar, **common))
         elif action.many is None:
-            yield _made(last.name, list[str], typer.Argument(metavar=f"{metavar}...", help=last.help))
+            yield _made(last.name, list[str], typer.Argument(metavar=f"{metavar}...", **common))
         else:
-            shown = typer.Argument(metavar=f"[{metavar}]...", help=last.help, show_default=False)
+            shown = typer.Argument(metavar=f"[{metavar}]...", show_default=False, **common)
             yield _made(last.name, list[str] | None, shown, None)
             yield _made(
                 "everything", bool, typer.Option("--all", help="All that match the filters."), False
@@ -89,7 +88,13 @@ def _parameters(action: Action) -> Any:
         if key.name not in own:
             told = f"The {action.subject.noun}'s domain; with --all, only this one."
             told = told if action.many else f"The {action.subject.noun}'s domain."
-            shown = typer.Option("--domain", "-d", help=told, show_default="looked for")
+            shown = typer.Option(
+                "--domain",
+                "-d",
+                help=told,
+                show_default="looked for",
+                autocompletion=completing.domains,
+            )
             yield _made(key.name, str | None, shown, None)
     for param in sorted(_own(action), key=lambda param: not param.positional):
         yield _of_param(param)
@@ -123,7 +128,7 @@ def takes_ids(action: Action) -> bool:
 def _of_param(param: Param) -> inspect.Parameter:
     kind = _TYPES.get(param.kind, str)
     told = f"{param.help} JSON, @file or -." if param.kind is Kind.DOCUMENT else param.help
-    shown: Any = {"help": told}
+    shown: Any = {"help": told, "autocompletion": _completion(param)}
     if param.metavar or param.positional:
         shown["metavar"] = param.metavar or param.name.removeprefix("command_").upper()
     made = typer.Argument(**shown) if param.positional else typer.Option(*param.options, **shown)
@@ -132,6 +137,13 @@ def _of_param(param: Param) -> inspect.Parameter:
     if param.kind is Kind.FLAG:
         return _made(param.name, kind, made, False)
     return _made(param.name, kind | None, made, param.default)
+
+
+def _completion(param: Param) -> Any:
+    if param.kind is Kind.CHOICE:
+        return completing.choice(*param.choices)
+    known: dict[str, Any] = {"domain": completing.domains, "command_type": completing.types}
+    return known.get(param.name)
 
 
 def _made(

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.actions.table import ACTIONS
-from commandbus.interfaces.cli import output, target
+from commandbus.interfaces.cli import completing, output, target
 from commandbus.interfaces.cli.exits import EXIT_CODES, CliError, Exit, exit_code
 from commandbus.interfaces.cli.lab import lab_module
 
@@ -107,8 +107,10 @@ GROUPS = {
     for group, reads in READS.items()
 }
 
-BARE = {"--until-idle": "0s"}
+BARE = {"--until-idle": "0s", "--watch": "2s"}
 """Options whose value may be left out, and the value that they have then."""
+SPACED = {"--watch": re.compile(r"\d+(\.\d+)?(ms|s|m|min)?")}
+"""Of these, the options whose value may also be the next word, and how it is written."""
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
     f"  {int(code):>2}  {meaning}" for code, meaning in EXIT_CODES.items()
@@ -126,7 +128,15 @@ class BusCommand(TyperCommand):
     """A command with coloured help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        whole = [f"{one}={BARE[one]}" if one in BARE else one for one in args]
+        flags = {name for one in self.params if getattr(one, "is_flag", False) for name in one.opts}
+        whole: list[str] = []
+        bare: str | None = None
+        for word in args:
+            if bare is not None and (spaced := SPACED.get(bare)) and spaced.fullmatch(word):
+                whole[-1], bare = f"{bare}={word}", None
+                continue
+            bare = word if word in BARE and word not in flags else None
+            whole.append(f"{word}={BARE[word]}" if bare else word)
         return super().parse_args(ctx, whole)
 
     def get_help(self, ctx: Any) -> str:
@@ -255,7 +265,12 @@ def root(
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option("--context", metavar="NAME", help="The store by its name; see `context`."),
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            help="The store by its name; see `context`.",
+            autocompletion=completing.contexts,
+        ),
     ] = None,
     version: Annotated[
         bool,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import completing, options, output, text
 from commandbus.interfaces.cli.exits import Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing, read_page
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
     from commandbus.domain.audit import AuditEvent
-    from commandbus.domain.page import Page
+    from commandbus.sync import SyncCommandBus
 
 COLUMNS = (
     Column("time", lambda event: text.moment(event.timestamp)),
@@ -66,13 +68,6 @@ def _in_words(event: AuditEvent) -> str:
     return summary(event)
 
 
-def _show_restarts(url: str | None, json: bool, after: str | None, limit: int) -> None:
-    with target.opened(url) as bus:
-        found = bus.list_restarts(after=after, limit=limit)
-    empty = "no worker was restarted within the last month"
-    _print(found, "restarts", RESTARTS, json, empty)
-
-
 PROBLEMS = (
     Column("what", field_of("what"), style="red"),
     Column("link", field_of("number"), right=True),
@@ -80,9 +75,8 @@ PROBLEMS = (
 )
 
 
-def _verify(url: str | None, json: bool, expect: str | None) -> None:
-    with target.opened(url) as bus:
-        report = bus.verify_audit(expect=expect)
+def _verify(bus: SyncCommandBus, json: bool, expect: str | None) -> None:
+    report = bus.verify_audit(expect=expect)
     if json:
         output.json_document(report)
     elif report.problems:
@@ -98,9 +92,16 @@ def _verify(url: str | None, json: bool, expect: str | None) -> None:
         raise typer.Exit(Exit.FAILURE)
 
 
+@listing(times="Happened", paged=True)
 def audit(
+    look: Look,
     command_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The command's id; or `verify`, see above.")
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The command's id; or `verify`, see above.",
+            autocompletion=completing.ids("command"),
+        ),
     ] = "",
     domain: options.Domain = None,
     event: Annotated[
@@ -120,11 +121,7 @@ def audit(
             "--expect", metavar="HASH", help="With verify: an earlier hash that must be in the chain."
         ),
     ] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """Show what happened to a command or to all, what people did, who was restarted.
 
     One command's events come in order. Of all commands, failures, lost workers and operators' actions
@@ -133,47 +130,33 @@ def audit(
     `commandbus audit verify` checks the chain over what operators did: exit code 1, with a list, when
     an entry was changed, removed or inserted; else the hash of the last one, to be kept elsewhere.
     """
+    bus = look.bus
     if command_id == "verify":
-        _verify(url, json, expect)
-    elif restarts:
-        _show_restarts(url, json, after, limit)
-    elif people:
-        with target.opened(url) as bus:
-            done = bus.list_actions(after=after, limit=limit)
-        _print(done, "actions", ACTIONS, json, "no operator actions yet")
-    elif command_id:
-        _show_trail(command_id, domain, url, json)
-    else:
-        kind = None if event is None else text.event_type(event)
-        with target.opened(url) as bus:
-            found = bus.search_audit(
-                domain=domain, event_type=kind, actor=who, after=after, limit=limit
-            )
-        _print(found, "entries", EVENTS, json, "no event matches")
+        _verify(bus, look.json, expect)
+        raise typer.Exit
+    if restarts:
+        page = read_page(look, bus.list_restarts, field_of("at"))
+        empty = "no worker was restarted within the last month"
+        return Found.of_page("restarts", page, RESTARTS, empty, order="-time")
+    if people:
+        page = read_page(look, bus.list_actions, field_of("at"))
+        return Found.of_page("actions", page, ACTIONS, "no operator action matches", order="-time")
+    if command_id:
+        return _trail(look, command_id, domain)
+    kind = None if event is None else text.event_type(event)
+    fetch = partial(bus.search_audit, domain=domain, event_type=kind, actor=who)
+    page = read_page(look, fetch, lambda entry: entry.event.timestamp)
+    return Found.of_page("entries", page, EVENTS, "no event matches", order="-time")
 
 
-def _print(page: Page[Any], name: str, columns: Any, json: bool, empty: str) -> None:
-    if json:
-        output.json_document({name: list(page), "next": page.next})
-        return
-    output.table(page, columns, empty=empty)
-    if page.next is not None:
-        output.note(f"more with --after {page.next}")
-
-
-def _show_trail(command_id: str, domain: str | None, url: str | None, json: bool) -> None:
+def _trail(look: Look, command_id: str, domain: str | None) -> Found:
     from commandbus.errors import CommandNotFoundError
     from commandbus.interfaces.cli.details import print_events
     from commandbus.interfaces.cli.finding import whole_id
 
-    with target.opened(url) as bus:
-        wanted = whole_id(bus, command_id, "command")
-        trail = bus.get_audit_trail(wanted, domain=domain)
-        if not trail:
-            raise CommandNotFoundError(domain, wanted)
-    if json:
-        output.json_document(trail)
-    elif output.is_terminal():
-        print_events(trail)
-    else:
-        output.tsv(trail, COLUMNS)
+    wanted = whole_id(look.bus, command_id, "command")
+    trail = look.bus.get_audit_trail(wanted, domain=domain)
+    if not trail:
+        raise CommandNotFoundError(domain, wanted)
+    events = look.choose(trail, field_of("timestamp"))
+    return Found("events", events, COLUMNS, "no event matches", prints=print_events)

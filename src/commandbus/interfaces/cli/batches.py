@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import finding, options, output, target, text
-from commandbus.interfaces.cli.commands import as_status, print_page
+from commandbus.interfaces.cli import completing, finding, options, output, target, text
+from commandbus.interfaces.cli.commands import as_status, found_page
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing, read_page
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
@@ -62,32 +64,35 @@ COLUMNS = (
 )
 """`done` is a share from 0 to 1 in a pipe."""
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
+Id = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The batch's id.", autocompletion=completing.ids("batch")),
+]
 
 
+@listing(times="Created", paged=True)
 def list_(
+    look: Look,
     domain: options.Domain = None,
     status: Annotated[
         str | None,
         typer.Option(
-            "--status", "-s", help="pending, in_progress, completed or completed_with_failures."
+            "--status",
+            "-s",
+            help="pending, in_progress, completed or completed_with_failures.",
+            autocompletion=completing.batch_statuses,
         ),
     ] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """List batches, newest first."""
-    wanted = status and status.upper().replace("-", "_")
-    with target.opened(url) as bus:
-        page = bus.list_batches(domain=domain, status=wanted, after=after, limit=limit)
-    if json:
-        output.json_document({"batches": list(page), "next": page.next})
-        return
-    output.table(list(page), COLUMNS, empty="no batch matches")
-    if page.next:
-        output.note(f"more with --after {page.next}")
+    fetch = partial(
+        look.bus.list_batches,
+        domain=domain,
+        status=status and status.upper().replace("-", "_"),
+    )
+    # An application may choose the ids, by which batches are ordered: an old one may come early.
+    page = read_page(look, fetch, field_of("created_at"), ordered=False)
+    return Found.of_page("batches", page, COLUMNS, "no batch matches", order="-created")
 
 
 def find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:
@@ -210,24 +215,28 @@ def _bar(record: BatchRecord, width: int) -> Any:
     return bar.append(f"  {record.total - record.remaining:,}/{record.total:,}", "bright_black")
 
 
+@listing(times="Sent", paged=True)
 def commands(
+    look: Look,
     batch_id: Id,
     status: Annotated[
         str | None,
-        typer.Option("--status", "-s", help="pending, running, completed, failed, canceled or parked."),
+        typer.Option(
+            "--status",
+            "-s",
+            help="pending, running, completed, failed, canceled or parked.",
+            autocompletion=completing.statuses,
+        ),
     ] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """List the commands of a batch, newest first."""
-    with target.opened(url) as bus:
-        record = find(bus, batch_id)
-        page = bus.list_batch_commands(
-            record.batch_id,
-            status=as_status(status),
-            after=after,
-            limit=limit,
-        )
-    print_page(list(page), page.next, json)
+    record = find(look.bus, batch_id)
+    page = look.bus.query_commands(
+        batch_id=record.batch_id,
+        status=as_status(status),
+        created_after=look.since,
+        created_before=look.until,
+        after=look.after,
+        limit=look.limit,
+    )
+    return found_page(page)

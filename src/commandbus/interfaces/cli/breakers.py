@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
@@ -45,14 +46,11 @@ COLUMNS = (
 """`probe` is when the next call is let through, to see whether the target answers again."""
 
 
-def list_(url: options.Url = None, json: options.Json = False) -> None:
+@listing(times="Changed")
+def list_(look: Look) -> Found:
     """List the breakers that ever opened."""
-    with target.opened(url) as bus:
-        found = bus.list_breakers()
-    if json:
-        output.json_document({"breakers": list(found)})
-        return
-    output.table(found, COLUMNS, empty="no breaker has ever opened")
+    found = look.choose(look.bus.list_breakers(), field_of("changed_at"))
+    return Found("breakers", found, COLUMNS, "no breaker has ever opened")
 
 
 def find(bus: SyncCommandBus, name: str) -> BreakerSnapshot:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from commandbus.interfaces.cli.output import Column
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from commandbus.domain.command import CommandRecord
     from commandbus.operations.parked_notes import Case
 
 
-def columns(records: Sequence[CommandRecord], cases: Sequence[Case]) -> tuple[Column, ...]:
-    """What a list of these commands shows of their cases."""
-    known = {(r.domain, r.command_id): case for r, case in zip(records, cases, strict=True)}
+def columns(known: Mapping[tuple[str, UUID], Case]) -> tuple[Column, ...]:
+    """What a list of commands shows of their cases, which are known by domain and id."""
 
     def of(name: str) -> Any:
         return lambda record: getattr(known[record.domain, record.command_id], name) or ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commandbus.domain.page import Page
 from commandbus.interfaces.cli import completing, finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ COLUMNS = (
     ),
     Column("error", field_of("error_code"), lambda record: record.error_code or "", wide=True),
 )
+ORDER = "-created"
 
 
+@listing(times="Sent", paged=True)
 def list_(
+    look: Look,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,19 +59,12 @@ def list_(
             autocompletion=completing.statuses,
         ),
     ] = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    columns: options.Columns = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
     internal: Annotated[
         bool, typer.Option("--internal", help="With the commands of the bus itself, such as replies.")
     ] = False,
     timeout: options.SearchTime = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """List commands, newest first.
 
     A search goes on until the page is full or everything was looked at. One that takes longer than
@@ -77,52 +74,47 @@ def list_(
 
     seconds = finding.SECONDS if timeout is None else options.seconds(timeout, "--timeout")
     search = parse_search(" ".join(words or ()))
-    shown = output.chosen(COLUMNS, columns)
     named: dict[str, Any] = {
         "domain": domain,
         "command_type": command_type,
         "status": as_status(status),
         "tag": tag,
-        "created_after": options.moment(since, "--since"),
-        "created_before": options.moment(until, "--until"),
+        "created_after": look.since,
+        "created_before": look.until,
     }
     internal = internal or command_type is not None
     conditions = search.conditions | {name: value for name, value in named.items() if value is not None}
     wanted = search.parts.get("command")
     if search.command_id is not None:
         wanted = str(search.command_id)
-    with target.opened(url) as bus:
-        if wanted is not None:
-            print_page([find(bus, wanted, conditions.get("domain"))], None, json, shown)
-            return
-        if "batch" in search.parts:
-            conditions["batch_id"] = finding.whole_id(bus, search.parts["batch"], "batch")
-        keep = None if internal or search.named else is_own
-        look = BoundedSearch(conditions, limit, after, keep, seconds)
-        finding.fill(bus, look)
-    print_page(look.found, look.next, json, shown, exhausted=look.exhausted)
-    if not look.exhausted:
-        raise typer.Exit(Exit.TIMED_OUT)
+    if wanted is not None:
+        return found_page(Page([find(look.bus, wanted, conditions.get("domain"))]))
+    if "batch" in search.parts:
+        conditions["batch_id"] = finding.whole_id(look.bus, search.parts["batch"], "batch")
+    keep = None if internal or search.named else is_own
+    bounded = BoundedSearch(conditions, look.limit, look.after, keep, seconds)
+    finding.fill(look.bus, bounded)
+    return found_page(Page(bounded.found, bounded.next), exhausted=bounded.exhausted)
 
 
-def print_page(
-    commands: list[CommandRecord],
-    after: str | None,
-    json: bool,
-    columns: Sequence[Column] = COLUMNS,
-    *,
-    exhausted: bool = True,
-) -> None:
+def found_page(page: Page[CommandRecord], *, exhausted: bool = True) -> Found:
     """A page of commands, and how to get the next."""
-    if json:
-        page: dict[str, Any] = {"commands": commands, "next": after, "exhausted": exhausted}
-        output.json_document(page)
-        return
-    output.table(commands, columns, empty="no command matches" + ("" if exhausted else " so far"))
-    if not exhausted:
-        output.warn(f"the search stopped before everything was looked at; go on with --after {after}")
-    elif after is not None:
-        output.note(f"more with --after {after}")
+    more = {"exhausted": exhausted}
+    if exhausted:
+        return Found.of_page("commands", page, COLUMNS, "no command matches", order=ORDER, more=more)
+    stopped = f"the search stopped before everything was looked at; go on with --after {page.next}"
+    return Found(
+        "commands",
+        list(page),
+        COLUMNS,
+        "no command matches so far",
+        page.next,
+        ORDER,
+        paged=True,
+        more=more,
+        warnings=(stopped,),
+        code=Exit.TIMED_OUT,
+    )
 
 
 def as_status(name: str | None) -> str | None:
@@ -154,7 +146,7 @@ def find(bus: SyncCommandBus, command_id: str, domain: str | None) -> CommandRec
 
 
 def show(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    command_id: options.CommandId,
     domain: Annotated[str | None, typer.Option("--domain", "-d", help=OWN_DOMAIN)] = None,
     reveal: options.Reveal = False,
     url: options.Url = None,
@@ -185,7 +177,7 @@ def show(
 
 
 def watch(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    command_id: options.CommandId,
     domain: Annotated[str | None, typer.Option("--domain", "-d", help=OWN_DOMAIN)] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give up after: 30s, 5m.")

@@ -4,7 +4,9 @@ file is its owner's alone."""
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +20,36 @@ def context_file() -> Path:
     # A relative folder is to be ignored, says the XDG Base Directory Specification.
     folder = configured if configured.is_absolute() else Path("~/.config").expanduser()
     return folder / "commandbus" / "contexts.json"
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """A lock beside the file, which itself is replaced. The system frees it when its process dies."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(
+            file.with_name("contexts.lock"),
+            os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0),
+            0o600,
+        )
+    except OSError as error:
+        raise CliError(f"{file} cannot be written: {error.strerror}.", Exit.FAILURE) from None
+    try:
+        _wait_for(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,6 +75,16 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
                 "`commandbus context add`.",
                 Exit.USAGE,
             ) from None
+
+    @classmethod
+    @contextmanager
+    def changing(cls) -> Iterator[Contexts]:
+        """The contexts, saved with what the caller changes. One process at a time: two that read the
+        same file would each write it without the change of the other."""
+        with _locked(context_file()):
+            known = cls.load()
+            yield known
+            known.save()
 
     def save(self) -> None:
         """Replace the file at once, so that a crash leaves the old one or the new one."""

@@ -12,16 +12,24 @@ import msgspec
 import typer
 
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.cli import options, output, target
+from commandbus.interfaces.cli import completing, options, output, target
 from commandbus.interfaces.cli.context_file import Contexts
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column
 from commandbus.store.urls import shown_url
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")]
-MaybeName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The context's name.")]
+KnownName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The context's name.", autocompletion=completing.contexts),
+]
+MaybeName = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="The context's name.", autocompletion=completing.contexts),
+]
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -47,6 +55,7 @@ def add(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Change one that exists.")] = False,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Give a store a name.
 
@@ -58,47 +67,57 @@ def add(
             f"{name!r} is no name for a context: write up to 63 letters, digits, dots, _ and -.",
             Exit.USAGE,
         )
-    known = Contexts.load()
+    _check_free(Contexts.load(), name, replace)
+    store = _checked(_given(url or target.chosen_url))
+    with Contexts.changing() as known:
+        _check_free(known, name, replace)
+        known.urls[name] = store
+        known.in_use = name if use else known.in_use
+    hint = "" if known.in_use == name else f"; `commandbus context use {name}` makes it the store"
+    shown = Shown(name, shown_url(store), known.in_use == name)
+    _report(shown, f"context {name} is {shown.url}{hint}", json)
+
+
+def _check_free(known: Contexts, name: str, replace: bool) -> None:
     if name in known.urls and not replace:
         raise CliError(
             f"There is a context {name!r} already, {shown_url(known.urls[name])}; repeat it with "
             "--replace to change it.",
             Exit.USAGE,
         )
-    store = _checked(_given(url or target.chosen_url))
-    known.urls[name] = store
-    known.in_use = name if use else known.in_use
-    known.save()
-    hint = "" if known.in_use == name else f"; `commandbus context use {name}` makes it the store"
-    output.done(f"context {name} is {shown_url(store)}{hint}")
+
+
+def _report(shown: Shown | None, told: str, json: bool) -> None:
+    """What was changed: the context; none, where none is in use any more."""
+    if json:
+        output.json_document({"context": shown})
+    else:
+        output.done(told)
 
 
 def use(
     name: MaybeName = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Use a context wherever neither --url, --context nor COMMANDBUS_URL names the store."""
     if (name is None) != none:
         raise CliError("Give the name of a context, or --none; not both.", Exit.USAGE)
-    known = Contexts.load()
-    if name is not None:
-        known.url_of(name)
-    known.in_use = name
-    known.save()
+    with Contexts.changing() as known:
+        shown = None if name is None else Shown(name, shown_url(known.url_of(name)), in_use=True)
+        known.in_use = name
     if os.environ.get("COMMANDBUS_URL"):
         output.warn("COMMANDBUS_URL is set, and wins: unset it for the context to count")
-    told = "no context is in use" if name is None else f"using {name}, {shown_url(known.urls[name])}"
-    output.done(told)
+    told = "no context is in use" if shown is None else f"using {name}, {shown.url}"
+    _report(shown, told, json)
 
 
-def list_(json: options.Json = False) -> None:
+@listing(store=False)
+def list_(look: Look) -> Found:
     """List the contexts, and which one is in use."""
     known = Contexts.load()
     rows = [Shown(name, shown_url(url), name == known.in_use) for name, url in known.sorted()]
-    if json:
-        output.json_document({"contexts": rows})
-    else:
-        output.table(rows, COLUMNS, empty="no contexts: `commandbus context add NAME --url URL`")
+    return Found("contexts", rows, COLUMNS, "no contexts: `commandbus context add NAME --url URL`")
 
 
 def show(name: MaybeName = None, json: options.Json = False) -> None:
@@ -118,15 +137,15 @@ def show(name: MaybeName = None, json: options.Json = False) -> None:
         output.note(line)
 
 
-def remove(name: Name) -> None:
+def remove(name: KnownName, json: options.Json = False) -> None:
     """Forget a context. Its store stays as it is."""
-    known = Contexts.load()
-    known.url_of(name)
-    del known.urls[name]
-    was_used = known.in_use == name
-    known.in_use = None if was_used else known.in_use
-    known.save()
-    output.done(f"context {name} is removed{'; no context is in use now' if was_used else ''}")
+    with Contexts.changing() as known:
+        removed = Shown(name, shown_url(known.url_of(name)), in_use=False)
+        del known.urls[name]
+        was_used = known.in_use == name
+        known.in_use = None if was_used else known.in_use
+    told = f"context {name} is removed{'; no context is in use now' if was_used else ''}"
+    _report(removed, told, json)
 
 
 def _given(url: str | None) -> str:

@@ -37,9 +37,9 @@ def _carry_out(step: Any) -> Any:
         return step()
 
 
-def upgrade(url: options.Url = None) -> None:
+def upgrade(url: options.Url = None, json: options.Json = False) -> None:
     """Create the store's tables, or bring them to this version. Repeating it is harmless."""
-    output.done(f"the store is at {_carry_out(_administration(url).upgrade)}")
+    _tell_schema(_carry_out(_administration(url).upgrade), json)
 
 
 def verify(url: options.Url = None, json: options.Json = False) -> None:
@@ -47,7 +47,10 @@ def verify(url: options.Url = None, json: options.Json = False) -> None:
 
     Exit code 5 when it has not, 4 when it cannot be reached.
     """
-    version = _carry_out(_administration(url).verify)
+    _tell_schema(_carry_out(_administration(url).verify), json)
+
+
+def _tell_schema(version: str, json: bool) -> None:
     if json:
         output.json_document({"schema": version})
     else:
@@ -64,6 +67,7 @@ def install_pgmq(
     sql: Annotated[
         str | None, typer.Option("--sql", metavar="FILE", help="PGMQ's SQL, instead of its package.")
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Bring PGMQ into a PostgreSQL database, with what transport="pgmq" needs beside it.
 
@@ -73,7 +77,10 @@ def install_pgmq(
     from commandbus.connect import install_pgmq as install
 
     found = _carry_out(lambda: install(target.find_url(url), sql))
-    output.done(f"the database has PGMQ ({found})")
+    if json:
+        output.json_document({"pgmq": found})
+    else:
+        output.done(f"the database has PGMQ ({found})")
 
 
 def roles(url: options.Url = None) -> None:

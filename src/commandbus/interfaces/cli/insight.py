@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from commandbus.domain.presence import WorkerInfo
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import completing, options, output, target, text
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of
 
 
@@ -49,7 +50,12 @@ REASONS = (Column("code", field_of("code")), Column("text", field_of("text")))
 
 def why(
     command_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id of a command, a process or a batch.")
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The id of a command, a process or a batch.",
+            autocompletion=completing.ids("command", "process", "batch"),
+        ),
     ],
     domain: options.Domain = None,
     url: options.Url = None,
@@ -74,11 +80,8 @@ def why(
         output.sentence(reason.text)
 
 
-def workers(url: options.Url = None, json: options.Json = False) -> None:
+@listing(times="Started")
+def workers(look: Look) -> Found:
     """List the workers and process routers that reported themselves lately."""
-    with target.opened(url) as bus:
-        found = bus.list_workers()
-    if json:
-        output.json_document({"workers": list(found)})
-        return
-    output.table(found, COLUMNS, empty="no worker has reported itself lately")
+    found = look.choose(look.bus.list_workers(), field_of("started_at"))
+    return Found("workers", found, COLUMNS, "no worker has reported itself lately")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commandbus.domain.limits import rate_in_words
-from commandbus.interfaces.cli import options, output, target
+from commandbus.interfaces.cli import completing
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
@@ -31,22 +32,24 @@ COLUMNS = (
         lambda limit: "" if limit.rate is None else f"{limit.rate:g}",
         lambda limit: "" if limit.rate is None else rate_in_words(limit.rate),
         right=True,
+        key=field_of("rate"),
     ),
     Column("burst", lambda limit: "" if limit.rate is None else limit.burst, right=True),
 )
 
 
+@listing()
 def list_(
+    look: Look,
     domain: Annotated[
-        str | None, typer.Argument(metavar="[DOMAIN]", help="Only this domain.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[DOMAIN]",
+            help="Only this domain.",
+            show_default=False,
+            autocompletion=completing.domains,
+        ),
     ] = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """List the limits that are set."""
-    with target.opened(url) as bus:
-        found = bus.list_limits(domain)
-    if json:
-        output.json_document({"limits": list(found)})
-        return
-    output.table(found, COLUMNS, empty="no limit is set")
+    return Found("limits", list(look.bus.list_limits(domain)), COLUMNS, "no limit is set")

@@ -36,6 +36,10 @@ Type = Annotated[
     str | None,
     typer.Option("--type", "-t", help="Only this command type.", autocompletion=completing.types),
 ]
+CommandId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The command's id.", autocompletion=completing.ids("command")),
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this cursor.")
@@ -47,15 +51,21 @@ Operator = Annotated[
     typer.Option("--operator", help="Who acts; kept in the audit trail.", show_default="your login"),
 ]
 
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="WHEN", help="Sent since: 2h ago as 2h, or 2030-05-17T08:00Z."),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="Sent before: 2h, or a moment.")
-]
 Columns = Annotated[
-    str | None, typer.Option("--columns", metavar="NAMES", help="Only these: id,status,error.")
+    str | None,
+    typer.Option("--columns", metavar="NAMES", help="Only these columns of the table: id,status."),
+]
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="NAMES", help="By these columns: domain,-created; - is the largest first."
+    ),
+]
+Watch = Annotated[
+    str | None,
+    typer.Option(
+        "--watch", metavar="[SECONDS]", help="Look again every 2 s, or so often, until Ctrl-C."
+    ),
 ]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets in payloads.")]
 

@@ -61,6 +61,12 @@ class Column:
     style: str = ""
     narrow: Callable[[Any], str] | None = None
     """How a narrow table shows it, where it has no room for all of it."""
+    key: Callable[[Any], object] | None = None
+    """What it is sorted by, where that is not its value."""
+
+    def order(self, row: Any) -> object:
+        """What a row is sorted by."""
+        return (self.key or self.value)(row)
 
 
 def console(file: TextIO | None = None, *, stderr: bool = False) -> Console:
@@ -98,7 +104,7 @@ def chosen(columns: Sequence[Column], names: str | None) -> Sequence[Column]:
     """The columns that were named, in this order, each of them in every table; all, without names."""
     if names is None:
         return columns
-    known = {column.name: column for column in columns}
+    known = {column.name.lower(): column for column in columns}
     wanted = [name.strip().lower() for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in known:

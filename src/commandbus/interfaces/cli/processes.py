@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import finding, options, output, target, text
+from commandbus.interfaces.cli import completing, finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
@@ -70,50 +71,62 @@ EVENT_COLUMNS = (
     Column("details", lambda event: text.compact_json(event.details) if event.details else ""),
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The process's id.")]
+Id = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The process's id.", autocompletion=completing.ids("process")),
+]
 App = Annotated[
     str, typer.Argument(metavar="APP", help="module:Process, or a module that declares some.")
 ]
 
 
+@listing(times="Started", paged=True)
 def list_(
-    process_type: Annotated[str | None, typer.Option("--type", "-t", help="Only this type.")] = None,
+    look: Look,
+    process_type: Annotated[
+        str | None,
+        typer.Option("--type", "-t", help="Only this type.", autocompletion=completing.process_types),
+    ] = None,
     status: Annotated[
         str | None,
         typer.Option(
             "--status",
             "-s",
             help="running, compensating, waiting, completed, compensated, failed or canceled.",
+            autocompletion=completing.process_statuses,
         ),
     ] = None,
     batch: Annotated[
-        str | None, typer.Option("--batch", metavar="ID", help="Only of this batch.")
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="ID",
+            help="Only of this batch.",
+            autocompletion=completing.ids("batch"),
+        ),
     ] = None,
     parent: Annotated[
-        str | None, typer.Option("--parent", metavar="ID", help="Only parts of this process.")
+        str | None,
+        typer.Option(
+            "--parent",
+            metavar="ID",
+            help="Only parts of this process.",
+            autocompletion=completing.ids("process"),
+        ),
     ] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
+) -> Found:
     """List processes, newest first."""
-    wanted = None if status is None else STATUSES.get(status.lower(), status.upper())
-    with target.opened(url) as bus:
-        page = bus.list_processes(
-            process_type=process_type,
-            status=wanted,
-            batch_id=batch and finding.whole_id(bus, batch, "batch"),
-            parent_id=parent and finding.whole_id(bus, parent, "process"),
-            after=after,
-            limit=limit,
-        )
-    if json:
-        output.json_document({"processes": list(page), "next": page.next})
-        return
-    output.table(page, COLUMNS, empty="no process matches")
-    if page.next:
-        output.note(f"more with --after {page.next}")
+    page = look.bus.list_processes(
+        process_type=process_type,
+        status=None if status is None else STATUSES.get(status.lower(), status.upper()),
+        batch_id=batch and finding.whole_id(look.bus, batch, "batch"),
+        parent_id=parent and finding.whole_id(look.bus, parent, "process"),
+        created_after=look.since,
+        created_before=look.until,
+        after=look.after,
+        limit=look.limit,
+    )
+    return Found.of_page("processes", page, COLUMNS, "no process matches", order="-created")
 
 
 def show(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
@@ -177,23 +190,26 @@ def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
         output.note(f"it waits for a person: commandbus process retry {record.process_id}")
 
 
-def audit(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+@listing(times="Happened")
+def audit(look: Look, process_id: Id) -> Found:
     """Show everything that happened to a process and its steps, in order."""
-    with target.opened(url) as bus:
-        wanted = finding.whole_id(bus, process_id, "process")
-        events = bus.get_process_audit(wanted)
-        if not events:
-            find(bus, str(wanted))
-    if json:
-        output.json_document(events)
-    else:
-        output.table(events, EVENT_COLUMNS)
+    wanted = finding.whole_id(look.bus, process_id, "process")
+    events = look.bus.get_process_audit(wanted)
+    if not events:
+        find(look.bus, str(wanted))
+    return Found("events", look.choose(events, field_of("timestamp")), EVENT_COLUMNS)
 
 
 def draw(
     app: App,
     process_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Colour it by this process.")
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Colour it by this process.",
+            autocompletion=completing.ids("process"),
+        ),
     ] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="mermaid or svg.")] = "mermaid",
     url: options.Url = None,

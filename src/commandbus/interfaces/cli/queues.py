@@ -8,6 +8,7 @@ import typer
 
 from commandbus.interfaces.cli import completing, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
@@ -49,9 +50,12 @@ COLUMNS = (
         lambda stats: "" if stats.oldest_ready_age is None else f"{stats.oldest_ready_age:.3f}",
         lambda stats: text.duration(stats.oldest_ready_age),
         right=True,
+        key=field_of("oldest_ready_age"),
     ),
 )
 """Shared with `top`. `oldest` is the age of the first ready command, in seconds in a pipe."""
+
+EMPTY = "no domain yet: nothing was ever sent"
 
 Named = Annotated[
     str,
@@ -59,14 +63,10 @@ Named = Annotated[
 ]
 
 
-def list_(url: options.Url = None, json: options.Json = False) -> None:
+@listing()
+def list_(look: Look) -> Found:
     """List all domains with their figures."""
-    with target.opened(url) as bus:
-        found = all_stats(bus)
-    if json:
-        output.json_document({"domains": found})
-        return
-    output.table(found, COLUMNS, empty="no domain yet: nothing was ever sent")
+    return Found("domains", all_stats(look.bus), COLUMNS, EMPTY)
 
 
 def all_stats(bus: SyncCommandBus) -> list[QueueStats]:

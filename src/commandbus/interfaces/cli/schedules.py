@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import completing, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
-from commandbus.interfaces.cli.output import Column
+from commandbus.interfaces.cli.lists import Found, Look, listing
+from commandbus.interfaces.cli.output import Column, field_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,17 +62,23 @@ COLUMNS = (
     Column("last id", lambda record: record.last_command_id, pipe=True),
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The schedule's name.", autocompletion=completing.schedules),
+]
 
 
-def list_(domain: options.Domain = None, url: options.Url = None, json: options.Json = False) -> None:
+@listing(times="Last run")
+def list_(look: Look, domain: options.Domain = None) -> Found:
     """List all schedules with their next and last run."""
-    with target.opened(url) as bus:
-        found = [one for one in bus.list_schedules() if domain in (None, one.schedule.domain)]
-    if json:
-        output.json_document({"schedules": [_plain(record) for record in found]})
-        return
-    output.table(found, COLUMNS, empty="no schedule yet: add one with `commandbus schedule add`")
+    own = [one for one in look.bus.list_schedules() if domain in (None, one.schedule.domain)]
+    return Found(
+        "schedules",
+        look.choose(own, field_of("last_run")),
+        COLUMNS,
+        "no schedule yet: add one with `commandbus schedule add`",
+        document=lambda rows: {"schedules": [_plain(record) for record in rows]},
+    )
 
 
 def _plain(record: ScheduleRecord) -> dict[str, Any]:

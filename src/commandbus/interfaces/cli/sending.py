@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from commandbus.interfaces.cli import options, output, target, text
+from commandbus.interfaces.cli import completing, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 
 GroupKey = Annotated[
@@ -22,9 +22,21 @@ SHOWN = ("command_id", "domain", "duplicate")
 
 def send(
     domain: Annotated[
-        str, typer.Argument(metavar="DOMAIN", help="Who carries it out, such as payments.")
+        str,
+        typer.Argument(
+            metavar="DOMAIN",
+            help="Who carries it out, such as payments.",
+            autocompletion=completing.domains,
+        ),
     ],
-    command_type: Annotated[str, typer.Argument(metavar="TYPE", help="What to do, such as Charge.")],
+    command_type: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE",
+            help="What to do, such as Charge.",
+            autocompletion=completing.types,
+        ),
+    ],
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
     ] = None,
@@ -53,14 +65,28 @@ def send(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Repeatable.")
     ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            metavar="MODULE",
+            help="module:registry, to check DATA against the handler's type.",
+            show_default="COMMANDBUS_APP, else of pyproject.toml",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check DATA, where the app is known.")
+    ] = True,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """Send a command.
 
-    In a pipe, prints its id and nothing else.
+    In a pipe, prints its id and nothing else. Where the app with the handlers can be imported, DATA is
+    checked against the type of its handler first; where it cannot, a remark says so.
     """
     payload = options.document(data)
+    unchecked = _check(app, domain, command_type, payload) if check else "--no-check"
     expires = options.seconds(expires_in, "--expires-in")
     with target.opened(url, create=True) as bus:
         sent = bus.send(
@@ -79,8 +105,10 @@ def send(
             requires=requires or (),
             headers=_headers(header or []),
         )
+    if unchecked and check:
+        output.note(f"the payload was not checked: {unchecked}")
     if json:
-        output.json_document({name: getattr(sent, name) for name in SHOWN})
+        output.json_document({name: getattr(sent, name) for name in SHOWN} | {"checked": not unchecked})
         return
     if output.is_terminal():
         output.done(
@@ -89,6 +117,38 @@ def send(
             else f"sent {domain}/{command_type}"
         )
     output.write(str(sent.command_id))
+
+
+def _check(app: str | None, domain: str, command_type: str, payload: object) -> str:
+    """Compare the payload with the type of its handler; returns why that was not possible, if it was
+    not. Raises PayloadError that names the field when it does not fit, and CliError when the app of
+    --app cannot be imported."""
+    try:
+        named = target.find_app(app)
+    except CliError:
+        return "name the app with the handlers by --app"
+    from commandbus.domain.payload import encode
+    from commandbus.interfaces.cli.apps import load_registry
+
+    try:
+        registry = load_registry(named)
+    except CliError as error:
+        if app is not None:
+            raise
+        return str(error)
+    if not registry.has_handler(domain, command_type):
+        near = _near(domain, command_type, registry.registered_handlers())
+        return f"{named} has no handler for {domain}/{command_type}{near}"
+    registry.check_payload(domain, command_type, encode(payload))
+    return ""
+
+
+def _near(domain: str, command_type: str, known: list[tuple[str, str]]) -> str:
+    import difflib
+
+    names = ["/".join(one) for one in known]
+    near = difflib.get_close_matches(f"{domain}/{command_type}", names, 1)
+    return f"; is it {near[0]}?" if near else ""
 
 
 def _headers(pairs: list[str]) -> dict[str, str] | None:

@@ -49,7 +49,7 @@ def top(
 
     Without a terminal one look is printed, as with --once. Ctrl-C ends it.
     """
-    from commandbus.interfaces.cli.queues import COLUMNS, all_stats
+    from commandbus.interfaces.cli.queues import COLUMNS, EMPTY, all_stats
 
     with target.opened(url) as bus:
         if once or json or not output.is_terminal():
@@ -57,7 +57,7 @@ def top(
             if json:
                 output.json_document({"domains": found})
             else:
-                output.table(found, COLUMNS, empty="no domain yet: nothing was ever sent")
+                output.table(found, COLUMNS, empty=EMPTY)
             return
         from rich.live import Live
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.interfaces.cli import cases, commands, options, output, target, text
+from commandbus.interfaces.cli import cases, commands, completing, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
+from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of, id_column
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ GROUP_COLUMNS = (
     ),
     Column("message", field_of("message")),
 )
+MORE = "more"
+"""In the place of a cursor, for a list that goes on and has none."""
 EMPTY = "the troubleshooting queue is empty"
 
 Code = Annotated[str | None, typer.Option("--code", "-c", help="Only with this error code.")]
@@ -101,7 +104,9 @@ class Selection:
             after = page.next
 
 
+@listing(times="Parked", paged=True)
 def list_(
+    look: Look,
     domain: options.Domain = None,
     command_type: options.Type = None,
     code: Code = None,
@@ -109,51 +114,68 @@ def list_(
     assignee: Annotated[
         str | None, typer.Option("--assignee", help="Only those assigned to this person.")
     ] = None,
-    limit: options.Limit = 20,
-    after: options.After = None,
-    url: options.Url = None,
-    json: options.Json = False,
-) -> None:
-    """List parked commands, newest first."""
+) -> Found:
+    """List parked commands, newest first.
+
+    They come in the order in which they were sent. --sort -parked sorts by the time of parking.
+    """
     from commandbus.runtimes.threads.bus import SyncTroubleshootingQueue
 
-    if after is not None and (code is not None or assignee is not None):
-        raise CliError("--after does not go with --code and --assignee; raise --limit.", Exit.USAGE)
-    chosen, following, more = Selection(domain, command_type, code), None, False
-    with target.opened(url) as bus:
-        queue = SyncTroubleshootingQueue(bus)
-        if groups:
-            _print_groups(chosen.groups(queue), json)
-            return
-        if assignee is not None or code is not None:
-            found = chosen.records(queue) if assignee is None else chosen.assigned(queue, assignee)
-            records = list(islice(found, limit + 1))
-            records, more = records[:limit], len(records) > limit
-        else:
-            page = queue.list_troubleshooting(domain, command_type, after=after, limit=limit)
-            records, following = list(page), page.next
-        known = queue.list_cases(records)
-    if json:
-        output.json_document({"commands": records, "cases": list(known), "next": following})
-        return
-    output.table(records, COLUMNS + cases.columns(records, known), empty=EMPTY)
-    if following is not None:
-        output.note(f"more with --after {following}, or by error with --groups")
-    elif more:
-        output.note("more with a larger --limit, or by error with --groups")
+    chosen, queue = Selection(domain, command_type, code), SyncTroubleshootingQueue(look.bus)
+    if groups:
+        return _found_groups(look.choose(chosen.groups(queue), lambda group: group.newest))
+    if assignee is None and code is None and not look.has_bounds:
+        page = queue.list_troubleshooting(domain, command_type, after=look.after, limit=look.limit)
+        more = (f"more with --after {page.next}, or by error with --groups",) if page.next else ()
+        return _found(list(page), queue, page.next, more)
+    if look.after is not None:
+        raise CliError(
+            "--after does not go with --code, --assignee, --since and --until; raise --limit.",
+            Exit.USAGE,
+        )
+    matching = chosen.records(queue) if assignee is None else chosen.assigned(queue, assignee)
+    with output.working("reading parked commands"):
+        fitting = (record for record in matching if look.covers(record.finished_at))
+        records = list(islice(fitting, look.limit + 1))
+    if len(records) <= look.limit:
+        return _found(records, queue)
+    more = ("more with a larger --limit, or by error with --groups",)
+    return _found(records[: look.limit], queue, MORE, more)
 
 
-def _print_groups(found: list[FailureGroup], json: bool) -> None:
-    if json:
-        output.json_document({"groups": found})
-        return
-    output.table(found, GROUP_COLUMNS, empty=EMPTY)
-    if found and output.is_terminal():
-        output.note("act on one with `commandbus tsq retry --all --group GROUP`, cancel or complete")
+def _found(
+    records: list[CommandRecord],
+    queue: SyncTroubleshootingQueue,
+    following: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> Found:
+    known = queue.list_cases(records)
+    cases_of = {(r.domain, r.command_id): case for r, case in zip(records, known, strict=True)}
+    cursor = None if following is MORE else following
+
+    def document(rows: Sequence[CommandRecord]) -> dict[str, object]:
+        ordered = [cases_of[row.domain, row.command_id] for row in rows]
+        return {"commands": list(rows), "cases": ordered, "next": cursor}
+
+    columns = COLUMNS + cases.columns(cases_of)
+    return Found("commands", records, columns, EMPTY, following, document=document, notes=notes)
+
+
+def _found_groups(found: list[FailureGroup]) -> Found:
+    act = "act on one with `commandbus tsq retry --all --group GROUP`, cancel or complete"
+    notes = (act,) if found and output.is_terminal() else ()
+    return Found("groups", found, GROUP_COLUMNS, EMPTY, notes=notes)
 
 
 def show(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="The command's id.")],
+    command_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The command's id.",
+            autocompletion=completing.ids("command", fitting=("IN_TROUBLESHOOTING_QUEUE",)),
+        ),
+    ],
     domain: options.Domain = None,
     reveal: options.Reveal = False,
     url: options.Url = None,
