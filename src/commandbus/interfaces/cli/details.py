@@ -46,7 +46,7 @@ def print_record(record: CommandRecord, trail: list[AuditEvent], case: Case) -> 
             output.status(record.status),
         )
     )
-    for label, value in _facts(record):
+    for label, value in facts(record):
         out.print(labelled(label, value), soft_wrap=True)
     if case.assignee:
         out.print(labelled("assignee", case.assignee), soft_wrap=True)
@@ -69,7 +69,7 @@ def labelled(label: str, value: str) -> Text:
     return Text.assemble((f"  {label:<{LABEL}}", "bright_black"), text.line(value))
 
 
-def _facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
+def facts(record: CommandRecord) -> Iterator[tuple[str, str]]:
     """The lines of the head, without those that say nothing."""
     yield "id", str(record.command_id)
     # What has ended may have had fewer: a handler has a maximum of its own.

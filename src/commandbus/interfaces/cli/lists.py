@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, get_type_hints
 
 import typer
 
@@ -267,13 +267,21 @@ def _drawn(found: Found | None, problems: tuple[str, ...], width: int) -> Any:
     return Group(*parts, Text(f"{now} UTC, Ctrl-C ends", "bright_black"))
 
 
+class Listing(Protocol):
+    """A list as a command; `look` is the function that it was made of."""
+
+    look: Callable[..., Found]
+
+    def __call__(self, **values: Any) -> None: ...
+
+
 def listing(
     *, times: str | None = None, paged: bool = False, store: bool = True
-) -> Callable[[Callable[..., Found]], Callable[..., None]]:
+) -> Callable[[Callable[..., Found]], Listing]:
     """A command of a function that looks. `times` says what --since and --until are compared with, such
     as Sent; without it the list has no such options. `paged` is for lists that may be long."""
 
-    def decorate(function: Callable[..., Found]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Found]) -> Listing:
         own = list(inspect.signature(function).parameters.values())[1:]
 
         def command(**values: Any) -> None:
@@ -309,7 +317,8 @@ def listing(
         command.__annotations__ = {one.name: one.annotation for one in made}
         command.__doc__ = function.__doc__
         command.__name__, command.__module__ = function.__name__, function.__module__
-        return command
+        command.look = function  # type: ignore[attr-defined]
+        return cast("Listing", command)
 
     return decorate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,9 @@ from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
     from commandbus.store.records import QueueStats
+
+
+WITHOUT_KEYS = "without keys, because textual is not installed: pip install 'durable-commandbus[tui]'"
 
 
 class Rates:
@@ -39,15 +43,21 @@ class Rates:
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="A table without keys, also where textual is installed.")
+    ] = False,
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds.")] = 1.0,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """Watch all domains live.
 
-    What is ready, scheduled, running, parked and ended, and how fast it goes.
+    What is ready, scheduled, running, parked and ended, and how fast it goes. With the extra tui it has
+    keys: 1 to 5 for domains, parked commands by error or one by one, what runs, and workers; s and r
+    sort, / searches, Enter opens a command, space freezes, + and - change the pace, q ends it. Without
+    the extra it is a table of all domains, and Ctrl-C ends it.
 
-    Without a terminal one look is printed, as with --once. Ctrl-C ends it.
+    Without a terminal one look is printed, as with --once.
     """
     from commandbus.interfaces.cli.queues import COLUMNS, EMPTY, all_stats
 
@@ -59,6 +69,11 @@ def top(
             else:
                 output.table(found, COLUMNS, empty=EMPTY)
             return
+        if not plain and find_spec("textual") is not None:
+            from commandbus.interfaces.cli.tui import Top
+
+            Top(bus, interval).run()
+            return
         from rich.live import Live
 
         rates, out = Rates(), output.console()
@@ -67,31 +82,41 @@ def top(
                 while True:
                     found = all_stats(bus)
                     rates.add(found, time.monotonic())
-                    live.update(_view(found, rates, bus.url, out.width), refresh=True)
+                    live.update(view(found, rates, bus.url, out.width, plain=plain), refresh=True)
                     time.sleep(interval)
         except KeyboardInterrupt:
             return
 
 
-def _view(found: list[QueueStats], rates: Rates, url: str, width: int) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    from commandbus.interfaces.cli.queues import COLUMNS
+def rate_column(rates: Rates) -> Column:
+    """Ended commands per second, where there are two looks to compare."""
 
     def rate(stats: Any) -> str:
         value = rates.of(stats.domain)
         return "–" if value is None else f"{value:,.0f}"
+
+    return Column("per s", rate, right=True, style="bold", key=lambda stats: rates.of(stats.domain))
+
+
+def view(found: list[QueueStats], rates: Rates, url: str, width: int, *, plain: bool) -> Any:
+    """One look as the table without keys draws it; unless it was asked for, it says what is missing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from commandbus.interfaces.cli.queues import COLUMNS
 
     head = Text.assemble(
         ("commandbus top", "bold"),
         ("   " + text.line(shown_url(url)) + "   ", "bright_black"),
         (text.moment(text.after_now(0))[11:19] + " UTC", "bright_black"),
     )
-    columns = [COLUMNS[0], Column("per s", rate, right=True, style="bold"), *COLUMNS[1:]]
+    columns = [COLUMNS[0], rate_column(rates), *COLUMNS[1:]]
     body = (
         output.rich_table(found, columns, width)
         if found
         else Text("no domain yet: nothing was ever sent")
     )
-    return Group(head, Text(), body, Text(), Text("Ctrl-C ends", "bright_black"))
+    end = [Text("Ctrl-C ends", "bright_black")]
+    if not plain:
+        end.append(Text(WITHOUT_KEYS, "yellow"))
+    return Group(head, Text(), body, Text(), *end)
