@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, get_type_hints
@@ -299,13 +299,11 @@ def listing(
 
             opened: Any = target.opened(url) if store else nullcontext()
             with opened as bus:
-                if interval is None:
-                    shown = found()
-                else:
-                    try:
+                if interval is not None:
+                    with suppress(KeyboardInterrupt):
                         watch(found, view, interval)
-                    except KeyboardInterrupt:
-                        return
+                    return
+                shown = found()
             view.print(shown)
             if shown.code:
                 raise typer.Exit(shown.code)

@@ -308,10 +308,10 @@ def id_column(heading: str, value: Callable[[Any], object], **more: Any) -> Colu
     return Column(heading, value, keep=True, narrow=narrow, **more)
 
 
-def field_of(name: str) -> Callable[[Any], object]:
+def field_of(name: str) -> Callable[[Any], Any]:
     """A column's value: an attribute of the row."""
     return partial(_attribute, name)
 
 
-def _attribute(name: str, row: Any) -> object:
+def _attribute(name: str, row: Any) -> Any:
     return getattr(row, name)
