@@ -98,9 +98,7 @@ def test_an_unknown_column_is_named(cli: Cli, bus: SyncCommandBus) -> None:
     assert "no column 'nope'; use domain" in cli("queue", "list", "--columns", "nope", code=2).err
 
 
-def test_a_page_that_is_not_all_says_that_only_the_page_is_sorted(
-    cli: Cli, bus: SyncCommandBus
-) -> None:
+def test_of_a_page_that_is_not_all_only_the_page_is_sorted(cli: Cli, bus: SyncCommandBus) -> None:
     for domain in ("a", "b", "c"):
         bus.send(domain, "Buy")
     ran = cli("list", "-n", "2", "--sort", "domain", "--columns", "domain")

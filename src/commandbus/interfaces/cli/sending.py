@@ -16,30 +16,43 @@ Requires = Annotated[
     list[str] | None, typer.Option("--requires", help="A tag the worker must have; repeatable.")
 ]
 
+Domain = Annotated[
+    str,
+    typer.Argument(
+        metavar="DOMAIN",
+        help="Who carries it out, such as payments.",
+        autocompletion=completing.domains,
+    ),
+]
+Type = Annotated[
+    str,
+    typer.Argument(metavar="TYPE", help="What to do, such as Charge.", autocompletion=completing.types),
+]
+Data = Annotated[
+    str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
+]
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE",
+        help="module:registry, to check DATA against the handler's type.",
+        show_default="COMMANDBUS_APP, else of pyproject.toml",
+    ),
+]
+Check = Annotated[bool, typer.Option("--check/--no-check", help="Check DATA, where the app is known.")]
+Header = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Repeatable.")
+]
+
 SHOWN = ("command_id", "domain", "duplicate")
 """What `send --json` says of its result."""
 
 
 def send(
-    domain: Annotated[
-        str,
-        typer.Argument(
-            metavar="DOMAIN",
-            help="Who carries it out, such as payments.",
-            autocompletion=completing.domains,
-        ),
-    ],
-    command_type: Annotated[
-        str,
-        typer.Argument(
-            metavar="TYPE",
-            help="What to do, such as Charge.",
-            autocompletion=completing.types,
-        ),
-    ],
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")
-    ] = None,
+    domain: Domain,
+    command_type: Type,
+    data: Data = None,
     priority: options.Priority = None,
     delay: Annotated[
         str | None, typer.Option("--delay", metavar="TIME", help="Not before: 30s, 5m, 2h.")
@@ -62,21 +75,9 @@ def send(
     group_key: GroupKey = None,
     requires: Requires = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Repeatable.")
-    ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            metavar="MODULE",
-            help="module:registry, to check DATA against the handler's type.",
-            show_default="COMMANDBUS_APP, else of pyproject.toml",
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Check DATA, where the app is known.")
-    ] = True,
+    header: Header = None,
+    app: App = None,
+    check: Check = True,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
