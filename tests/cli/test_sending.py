@@ -163,7 +163,7 @@ def test_a_payload_that_does_not_fit_its_handler_is_refused(
     refused = cli("send", "shop", "Buy", '{"item": "tea", "amount": "two"}', code=2)
     assert "Expected int, got str at $.amount" in refused.err
     assert "missing required field amount" in cli("send", "shop", "Buy", '{"item": "tea"}', code=2).err
-    assert bus.list_domains() == []
+    assert not bus.list_domains()
     sent = cli("send", "shop", "Buy", '{"item": "tea", "amount": 2}', "--json")
     assert (sent.document["checked"], sent.err) == (True, "")
     unchecked = cli("send", "shop", "Buy", "{}", "--no-check", "--json")
