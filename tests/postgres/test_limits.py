@@ -64,7 +64,7 @@ def test_one_of_a_group_at_a_time_in_order_with_a_killed_process(
             elif child.process.stdout is not None and not child.process.stdout.closed:
                 child.wait()
     with psycopg.connect(url) as connection:
-        for table in ("held", "slot", "queue", "lease"):
+        for table in ("held", "permit", "queue", "lease"):
             left = connection.execute(f"select count(*) from commandbus.{table}").fetchone()
             assert left == (0,), table
 
@@ -74,7 +74,7 @@ def test_plain_commands_never_pass_a_gate(url: str) -> None:
         bus.send_many([SendRequest("work", "note", n) for n in range(300)])
         bus.send("work", "note")
         with psycopg.connect(url) as connection:
-            for table in ("held", "slot", "touch", "place"):
+            for table in ("held", "permit", "touch", "partition"):
                 rows = connection.execute(f"select count(*) from commandbus.{table}").fetchone()
                 assert rows == (0,), table
             gated = connection.execute("select gated from commandbus.domain").fetchall()

@@ -108,7 +108,7 @@ def plan_of(connection: psycopg.Connection[Any], name: str, params: list[Any], m
 
 
 VALUES = {
-    "place": "d1", "wanted": 100, "worker": "w", "duration": 30_000_000, "domain": "d1",
+    "partition": "d1", "wanted": 100, "worker": "w", "duration": 30_000_000, "domain": "d1",
     "followers": 100, "chain": 20, **EVERYTHING, **suspect_values(SuspectLimit(8)),
 }  # fmt: skip
 FRESH = list(claim_query("commandbus", True, "chains").params(VALUES))

@@ -20,7 +20,7 @@ from commandbus.domain.limits import (
     limit_of_gate,
     make_limit,
     make_rate,
-    place_of,
+    partition_of,
     take,
     tokens,
 )
@@ -146,8 +146,8 @@ def test_a_gate_with_a_rate_says_when_to_ask_again() -> None:
 
 
 def test_commands_that_require_tags_lie_apart() -> None:
-    assert place_of("orders", None) == "orders"
-    assert place_of("orders", "gpu") == "orders#gpu"
+    assert partition_of("orders", None) == "orders"
+    assert partition_of("orders", "gpu") == "orders#gpu"
 
 
 @pytest.mark.parametrize(

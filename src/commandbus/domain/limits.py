@@ -237,7 +237,7 @@ def as_required_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({as_name(tag, "required tag") for tag in tags}))
 
 
-def place_of(domain: str, requires: str | None) -> str:
+def partition_of(domain: str, requires: str | None) -> str:
     """Where ready work lies: with what a worker must have, commands are not interchangeable, and lie
     apart from those that any worker takes."""
     return domain if requires is None else f"{domain}#{requires}"

@@ -88,8 +88,8 @@ class MemoryGates:
         found = self._state.look_at(domain)
         for gate, heap in found.held.items():
             if any(item[1] == seq for item in heap) and seq in found.waiting:
-                slots = found.slots.get(gate, set())
-                return BlockedAt(gate, len(slots), self._id(min(slots)) if slots else None)
+                permits = found.permits.get(gate, set())
+                return BlockedAt(gate, len(permits), self._id(min(permits)) if permits else None)
         return None
 
     def _id(self, seq: int) -> UUID:
@@ -116,7 +116,7 @@ class MemoryGates:
         """From now on this counts: put what waits in the new order."""
         domain.ageing = ageing
         at_gates = [heap for gate, heap in domain.held.items() if not gate.startswith(KEY_PREFIX)]
-        for heap in (domain.heaps.ready, *domain.places.values(), *at_gates):
+        for heap in (domain.heaps.ready, *domain.partitions.values(), *at_gates):
             heap[:] = [domain.item(self._state.commands[seq], entry) for _, seq, entry in heap]
             heapify(heap)
 
@@ -137,7 +137,7 @@ class MemoryGates:
 
     def _open(self, name: str, domain: Domain, gate: str, now: int) -> None:
         limit, heap = limit_at(domain.limits, name, gate), domain.held.get(gate, [])
-        running, full_at = len(domain.slots.get(gate, ())), domain.full_at.get(gate, 0)
+        running, full_at = len(domain.permits.get(gate, ())), domain.full_at.get(gate, 0)
         given = grant(limit, running, full_at, now, len(heap))
         passing: Ready = []
         while heap and len(passing) < given.count:
@@ -155,13 +155,13 @@ class MemoryGates:
         for _, seq, entry in passing:
             stored = self._state.commands[seq]
             command = stored.command
-            domain.slots.setdefault(gate, set()).add(seq)
+            domain.permits.setdefault(gate, set()).add(seq)
             domain.passed.setdefault(seq, []).append(gate)
             following = gate_after(domain.limits, command.command_type, gate)
             if following is not None:
                 self._hold(domain, following, stored, entry, now)
             elif command.requires is not None:
-                heappush(domain.places.setdefault(command.requires, []), domain.item(stored, entry))
+                heappush(domain.partitions.setdefault(command.requires, []), domain.item(stored, entry))
             else:
                 heappush(domain.heaps.ready, domain.item(stored, entry))
 
@@ -173,27 +173,27 @@ class MemoryGates:
         journal.entry(domain.passed, stored.seq)
         passed = domain.passed.pop(stored.seq)
         for gate in passed:
-            journal.contents(domain.slots[gate])
-            journal.entry(domain.slots, gate)
+            journal.contents(domain.permits[gate])
+            journal.entry(domain.permits, gate)
             journal.entry(domain.touched, gate)
-            domain.slots[gate].discard(stored.seq)
-            if not domain.slots[gate]:
-                del domain.slots[gate]
+            domain.permits[gate].discard(stored.seq)
+            if not domain.permits[gate]:
+                del domain.permits[gate]
             domain.touched[gate] = now
         return True
 
     def _leaders(
         self, domain: Domain, members: Mapping[int, Member], followers: int, chain: int
     ) -> list[tuple[Member, str, int]]:
-        """Of those just claimed, behind whom others may come along, where they wait and how many: who
-        holds the only place of a group that knows no further gate. Not behind one whose worker died."""
-        if followers <= 0 or domain.limits.keys() - {PER_SENDER} or domain.places:
+        """Of those just claimed, behind which others may come along, where they wait and how many. They
+        hold the only permit of a group with no further gate, and no worker died over them."""
+        if followers <= 0 or domain.limits.keys() - {PER_SENDER} or domain.partitions:
             return []
         leaders = [
             (one, gate)
             for one in members.values()
             for gate in domain.passed.get(one.seq, ())
-            if gate.startswith(KEY_PREFIX) and len(domain.slots[gate]) == 1 and not one.crashes
+            if gate.startswith(KEY_PREFIX) and len(domain.permits[gate]) == 1 and not one.crashes
         ]
         return [(*leader, min(chain, followers // len(leaders))) for leader in leaders]
 
@@ -212,18 +212,18 @@ class MemoryGates:
             domain.held.pop(gate, None)
 
     def _hand_over(self, domain: Domain, heirs: Mapping[int, int | None]) -> None:
-        """The place of a group stays with others of a chain."""
+        """The permit of a group stays with others of a chain."""
         for holder, heir in heirs.items():
             if heir is not None:
                 domain.note_all(self._state.journal)
                 domain.passed[heir] = domain.passed.pop(holder)
                 for gate in domain.passed[heir]:
-                    domain.slots[gate].remove(holder)
-                    domain.slots[gate].add(heir)
+                    domain.permits[gate].remove(holder)
+                    domain.permits[gate].add(heir)
 
     def _heaps_for(self, domain: Domain, tags: tuple[str, ...]) -> list[Ready]:
         """The ready work that a worker with these tags may take; first what few can take."""
-        if not domain.places or not tags:
+        if not domain.partitions or not tags:
             return [domain.heaps.ready]
-        fitting = [heap for requires, heap in domain.places.items() if may_take(requires, tags)]
+        fitting = [heap for requires, heap in domain.partitions.items() if may_take(requires, tags)]
         return [*fitting, domain.heaps.ready]

@@ -75,7 +75,7 @@ class Domain:
     limits: dict[str, Limit] = field(default_factory=dict)
     held: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
     """What waits at gates, in order, by gate."""
-    slots: dict[str, set[int]] = field(default_factory=dict)
+    permits: dict[str, set[int]] = field(default_factory=dict)
     """Who passed a gate and has not ended."""
     passed: dict[int, list[str]] = field(default_factory=dict)
     """The same, by command."""
@@ -83,7 +83,7 @@ class Domain:
     """When a gate is to be looked at."""
     full_at: dict[str, int] = field(default_factory=dict)
     """When the bucket of a gate is full."""
-    places: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
+    partitions: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
     """Ready work for workers with certain tags."""
     ageing: int | None = None
     """What the order in the heaps takes into account, beside the priority."""
@@ -98,10 +98,14 @@ class Domain:
     def note_all(self, journal: Journal) -> None:
         """Anything here is about to change."""
         if journal.active:
-            lists: list[list[Any]] = [*self.held.values(), *self.places.values(), *self.passed.values()]
-            journal.contents(self.heaps.ready, self.heaps.scheduled, *lists, *self.slots.values())
-            journal.contents(self.waiting, self.limits, self.held, self.slots, self.passed)
-            journal.contents(self.touched, self.full_at, self.places)
+            lists: list[list[Any]] = [
+                *self.held.values(),
+                *self.partitions.values(),
+                *self.passed.values(),
+            ]
+            journal.contents(self.heaps.ready, self.heaps.scheduled, *lists, *self.permits.values())
+            journal.contents(self.waiting, self.limits, self.held, self.permits, self.passed)
+            journal.contents(self.touched, self.full_at, self.partitions)
             journal.fields(self.heaps, "ready")
             journal.fields(self, "ageing")
 

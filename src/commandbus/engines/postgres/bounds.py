@@ -24,6 +24,8 @@ WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
 """So much is chance, and each look counts no more than four times the last one and this."""
 PRIORITIES_MAX = 8
+CAREFUL_SECONDS = 5.0
+"""So long after suspects were seen, claims with bounds look for them, too."""
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _FIRST, _LAST = 0, 2**63 - 1
@@ -55,8 +57,10 @@ class Bounds:
         self._walk_from: dict[str, float] = {}
         """When the next one may be taken."""
         self._ended: dict[str, dict[int, int]] = {}
-        self.careful_until: dict[str, float] = {}
-        """Until when commands whose workers died may wait in a domain, also above its bounds."""
+        self._careful_until: dict[str, float] = {}
+        """Until when suspects, whose workers died, may wait in a domain, also above its bounds."""
+        self.rescued_to: frozenset[str] = frozenset()
+        """Domains to which a rescue returned commands a moment ago."""
 
     def ranges(self, domain: str, now: float) -> Values | None:
         """Where to look, or None for everywhere."""
@@ -121,6 +125,26 @@ class Bounds:
         """Something came back, with an old key: look everywhere next."""
         self._known.pop(domain, None)
         self._ended.pop(domain, None)
+
+    def rescued(self, domains: Iterable[str], now: float) -> None:
+        """This process has returned commands whose workers died."""
+        self.rescued_to |= frozenset(domains)
+        self.beware(domains, now)
+
+    def rescued_elsewhere(self, swept: Iterable[str], domains: Iterable[str], now: float) -> None:
+        """Of the domains that were swept, these got such commands from any process a moment ago."""
+        for domain in domains:
+            self.forget(domain)
+        self.rescued_to = (self.rescued_to - frozenset(swept)) | frozenset(domains)
+        self.beware(domains, now)
+
+    def beware(self, domains: Iterable[str], now: float) -> None:
+        """Suspects wait there: for a while, claims with bounds look for them, too."""
+        for domain in domains:
+            self._careful_until[domain] = now + CAREFUL_SECONDS
+
+    def is_careful(self, domain: str, now: float) -> bool:
+        return now < self._careful_until.get(domain, 0.0)
 
 
 def _rest(known: Mapping[int, int]) -> list[Range]:

@@ -42,8 +42,8 @@ class Received(NamedTuple):
     unclaimable: list[Unclaimable]
 
 
-def hides(limit: SuspectLimit | None) -> bool:
-    """Whether a claim may find nothing because of suspects that it has to leave, before fresh work."""
+def may_hide_fresh_work(limit: SuspectLimit | None) -> bool:
+    """Whether a claim that found nothing may have met only suspects that it has to leave."""
     return limit is not None and not limit.alone and limit.room > 0
 
 

@@ -1,9 +1,9 @@
-"""Taking commands: due work promoted, expired leases taken back, the first rows put under a lease."""
+"""Taking commands: due work promoted, gates opened, the first rows put under a lease."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 import msgspec
@@ -13,27 +13,26 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
-from commandbus.engines.postgres.arrays import integers, texts
+from commandbus.engines.postgres.arrays import texts
 from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.claim_query import (
     Leases,
     Received,
     Unclaimable,
     claim_query,
-    hides,
+    may_hide_fresh_work,
     suspect_values,
 )
 from commandbus.engines.postgres.context import Context, Part
-from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow, members_of
+from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow
 from commandbus.engines.postgres.limits import Limits
-from commandbus.engines.postgres.settle_query import Known
+from commandbus.engines.postgres.rescuing import Rescuer
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
-from commandbus.engines.postgres.statements import Autocommit, Boundary, Listening, Undo
+from commandbus.engines.postgres.statements import Autocommit, Listening
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, plan_rescued
-from commandbus.store.op import Op, Row, Rows, Statement, Wake, autocommit, scalar
+from commandbus.store.op import Op, Rows, Wake, autocommit, scalar
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_to_expired
 from commandbus.store.resolving import EXPIRED, Standing, plan_expired
@@ -42,31 +41,30 @@ from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
 
-_RESCUE_ROUNDS, _RESCUE_LEASES = 50, 50
-"""Expired leases are taken back in so many transactions at most, of so many leases each."""
 RESCUE_SECONDS = 2.0
 """So long after a rescue every sweep is followed by a look without bounds, in all processes."""
-CAREFUL_SECONDS = 5.0
-"""So long after suspects were seen, claims with bounds look for them, too."""
 
 
 class Claimer(Part):
-    """Puts commands under leases, and takes back what expired leases held."""
+    """Puts commands under leases, and records for senders whether this process sleeps: they notify only
+    then. The steps of a claim are methods, some of which PGMQ replaces."""
 
     def __init__(self, context: Context, limits: Limits, settler: Settler) -> None:
         super().__init__(context)
-        self._limits, self._settler = limits, settler
+        self._limits, self._settler, self._rescuer = limits, settler, Rescuer(context, settler)
+        self.held_by = self._rescuer.held_by
         self._queries = {
             (fresh, leases): claim_query(context.schema, fresh, leases)
             for fresh in (False, True)
             for leases in get_args(Leases)
         }
         self._turn = 0
-        self._rescued_to: frozenset[str] = frozenset()
-        """Domains to which a rescue returned commands a moment ago."""
 
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
+        """Each statement commits by itself, and each step is taken where those before it found nothing:
+        the idle check; announced work, without a sweep; sweep, gates, and all domains in turn; and once
+        more, after senders can know that this process sleeps."""
         if request.idle and self._can_skip_full_claim(request):
             # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
@@ -84,16 +82,12 @@ class Claimer(Part):
         rescued, due_in = (yield from self._sweep(request)) if request.sweep else (0, None)
         stuck = self._context.stuck.report() if request.sweep else None
         gated = [domain for domain in request.domains if domain in self._context.gated]
-        busy = (
-            (yield from self._limits.open_gates(gated, request.ageing, patient=False))
-            if gated
-            else False
-        )
-        places = (yield from self._limits.tagged_places(gated, request.tags)) if gated else []
-        claimed = yield from self._claim_in_turn(request, places)
-        if not claimed and busy:
+        busy = yield from self._limits.open_gates(gated, request.ageing, patient=False)
+        tagged = yield from self._limits.tagged_partitions(gated, request.tags)
+        claimed = yield from self._claim_in_turn(request, tagged)
+        if not claimed and busy:  # another process was opening them, and may not have seen all
             yield from self._limits.open_gates(gated, request.ageing, patient=True)
-            claimed = yield from self._claim_in_turn(request, places)
+            claimed = yield from self._claim_in_turn(request, tagged)
         if claimed:
             yield from self._stay_awake(request.worker, claimed)
             return ClaimReply(claimed, due_in, rescued, stuck)
@@ -102,12 +96,11 @@ class Claimer(Part):
             fell_asleep, look_in = yield from self._fall_asleep(request)
             if fell_asleep:
                 # Whatever was sent before senders could know of us is visible to this claim.
-                if gated:
-                    yield from self._limits.open_gates(gated, request.ageing, patient=True)
-                claimed = yield from self._claim_in_turn(request, places)
+                yield from self._limits.open_gates(gated, request.ageing, patient=True)
+                claimed = yield from self._claim_in_turn(request, tagged)
                 if claimed:
                     return ClaimReply(claimed, due_in, rescued, stuck)
-        moment = yield from self._next_moment(request, [place for _, place in places])
+        moment = yield from self._next_moment(request, [partition for _, partition in tagged])
         moments = [m for m in (moment, look_in) if m is not None]
         due_in = max(0.0, min(moments) / SECOND) if moments else None
         return ClaimReply([], due_in, rescued, stuck, self._hears(request))
@@ -126,22 +119,22 @@ class Claimer(Part):
             self._context.sleepers.idle(domain, request.worker, self._context.monotonic())
         return True
 
-    def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
+    def _next_moment(self, request: ClaimRequest, tagged: list[str]) -> Op[int | None]:
         """In how many microseconds an idle worker should look again."""
-        wanted = texts([*request.domains, *places])
+        wanted = texts([*request.domains, *tagged])
         moment: int | None = scalar((yield Autocommit(self._sql.next_moment, (wanted, request.worker))))
         return moment
 
-    def _claim_in_turn(self, request: ClaimRequest, places: list[tuple[str, str]]) -> Op[list[Claimed]]:
+    def _claim_in_turn(self, request: ClaimRequest, tagged: list[tuple[str, str]]) -> Op[list[Claimed]]:
         """From all domains of a request, beginning with another one each time; before them from the
-        places that few can take from."""
+        partitions whose commands require tags, since fewer workers can take those."""
         claimed: list[Claimed] = []
         self._turn += 1
         count = len(request.domains)
         turns = [request.domains[(self._turn + position) % count] for position in range(count)]
-        for domain, place in [*places, *((domain, domain) for domain in turns)]:
+        for domain, partition in [*tagged, *((domain, domain) for domain in turns)]:
             try:
-                yield from self._claim_from(domain, place, request, claimed)
+                yield from self._claim_from(domain, partition, request, claimed)
             except StoreUnavailable as error:
                 # What was claimed before is ours, and must not wait for its lease to end.
                 if not claimed:
@@ -152,32 +145,35 @@ class Claimer(Part):
         return claimed
 
     def _claim_from(
-        self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
+        self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         duration = int(request.lease_seconds * SECOND)
         fresh_only = False
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
-            wanted = self._at_once(domain, wanted, limit)
+            wanted = self._most_at_once(domain, wanted, limit)
             began = self._context.monotonic()
-            ranges = None if request.priority is not None else self._context.bounds.ranges(place, began)
+            ranges = (
+                None if request.priority is not None else self._context.bounds.ranges(partition, began)
+            )
             chosen = ranges or EVERYTHING
             if request.priority is not None:
                 chosen = only(request.priority)
             elif request.ageing is not None:
-                aged = yield Autocommit(self._sql.aged, (place, request.ageing, wanted))
+                aged = yield Autocommit(self._sql.aged, (partition, request.ageing, wanted))
                 if aged:
-                    chosen = self._context.bounds.ranges_after(place, began, aged)
+                    chosen = self._context.bounds.ranges_after(partition, began, aged)
             # A chain needs one lease for all of it.
             most = 0 if request.lease_per_command else request.spare(claimed)
-            careful = began < self._context.bounds.careful_until.get(domain, 0.0)
             # Commands whose workers died return with old keys, for a look without bounds.
-            fresh = fresh_only or (ranges is not None and not careful)
+            fresh = fresh_only or (
+                ranges is not None and not self._context.bounds.is_careful(domain, began)
+            )
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
             leases: Leases = "chains" if domain in self._context.gated else "plain"
             query = self._queries[fresh, "apart" if request.lease_per_command else leases]
             values = {
-                "place": place,
+                "partition": partition,
                 "wanted": wanted,
                 "worker": request.worker,
                 "duration": duration,
@@ -191,32 +187,32 @@ class Claimer(Part):
             rows = yield Autocommit(query.sql, query.params(values))
             if request.priority is None:
                 now = self._context.monotonic()
-                self._context.bounds.looked(place, now, now - began, everywhere=ranges is None)
+                self._context.bounds.looked(partition, now, now - began, everywhere=ranges is None)
             if not rows:
-                self._context.bounds.emptied(place)
+                self._context.bounds.emptied(partition)
                 if ranges is None:
-                    if not hides(limit):
+                    if not may_hide_fresh_work(limit):
                         return
                     fresh_only = True
                 continue
             before = len(claimed)
             received = self._receive(domain, request.worker, rows, claimed)
-            self._context.bounds.took(place, received.keys)
+            self._context.bounds.took(partition, received.keys)
             if received.suspects:
-                self._context.bounds.careful_until[domain] = began + CAREFUL_SECONDS
+                self._context.bounds.beware([domain], began)
             if limit is not None and (not limit.alone or received.suspects):
-                self._context.bounds.forget(place)  # more of them may have been left in the queue
+                self._context.bounds.forget(partition)  # more of them may have been left in the queue
             if request.ageing is not None:
                 claimed[before:] = _by_age(claimed[before:], request.ageing)
             if not received.unclaimable:
                 return
             yield from self._end_unclaimable(domain, received.unclaimable)
 
-    def _at_once(self, domain: str, wanted: int, limit: SuspectLimit | None) -> int:
+    def _most_at_once(self, domain: str, wanted: int, limit: SuspectLimit | None) -> int:
         """How many to claim from a domain: while rescued commands wait there, no more than the worker
         can start. A claim ahead of the slots would lock suspects that it has to leave, and take fresh
         commands before them."""
-        if limit is None or limit.room == 0 or domain not in self._rescued_to:
+        if limit is None or limit.room == 0 or domain not in self._context.bounds.rescued_to:
             return wanted
         return min(wanted, limit.room)
 
@@ -262,8 +258,9 @@ class Claimer(Part):
                 releases, batch_id, age, keyed, chain,
             )  # fmt: skip
             claimed.append(command)
-        for lease_id, seats in leases.items():
-            self._context.leases.keep(LeaseRow(lease_id, domain, worker, now, 0, seats, chains))
+        for lease_id, commands in leases.items():
+            lease = LeaseRow(lease_id, domain, worker, now, 0, commands, chains)
+            self._context.leases.keep(lease)
         return Received(keys, suspects, unclaimable)
 
     def _end_unclaimable(self, domain: str, unclaimable: Sequence[Unclaimable]) -> Op[None]:
@@ -295,8 +292,8 @@ class Claimer(Part):
                     f"Queue row {seq} of domain {domain!r} has no command; it was changed by hand.",
                 )
                 writes.audits.append(AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure}))
-        held = self._context.leases.get(lease_id)
-        assert held is not None
+        lease = self._context.leases.get(lease_id)
+        assert lease is not None
         replies = [
             _reply_to_expired(domain, one.reply_to, one)
             for one in ended
@@ -304,7 +301,7 @@ class Claimer(Part):
         ]
         try:
             batches = {one.seq: one.batch_id for one in ended}
-            yield from self._settler.write_under(held, batches, writes, replies)
+            yield from self._settler.write_under(lease, batches, writes, replies)
             if any(batch_id is not None for batch_id in batches.values()):
                 yield Wake(BATCHES)
         except StoreUnavailable as error:
@@ -318,102 +315,9 @@ class Claimer(Part):
         self._context.gated = (self._context.gated - set(request.domains)) | set(gated)
         for domain in promoted:
             self._context.bounds.returned(domain)
-        for domain in rescued_to:
-            self._context.bounds.forget(domain)
-        self._rescued_to = (self._rescued_to - set(request.domains)) | set(rescued_to)
-        self._be_careful(rescued_to)
-        rescued = (yield from self._rescue()) if expired else 0
+        self._context.bounds.rescued_elsewhere(request.domains, rescued_to, self._context.monotonic())
+        rescued = (yield from self._rescuer.rescue()) if expired else 0
         return rescued, None if due_in is None else due_in / SECOND
-
-    def _be_careful(self, domains: Iterable[str]) -> None:
-        """Suspects wait there: for a while, claims with bounds look for them, too."""
-        until = self._context.monotonic() + CAREFUL_SECONDS
-        for domain in domains:
-            self._context.bounds.careful_until[domain] = until
-
-    def _rescue(self) -> Op[int]:
-        """Take back what expired leases still held: many at a time, and after an error each by itself,
-        so that one that cannot be taken back holds up neither the others nor claims."""
-        rescued, most = 0, _RESCUE_LEASES
-        domains: set[str] = set()
-        skipped = self._context.stuck.skipped(self._context.monotonic())
-        failed: list[int] = []
-        for _ in range(_RESCUE_ROUNDS):
-            taken: list[int] = []
-            count = 0
-            try:
-                rows = yield Statement(self._sql.take_expired, (integers(skipped + failed), most))
-                groups: dict[tuple[str, str], list[Row]] = {}
-                for lease_id, domain, worker, *rest in rows:
-                    taken.append(lease_id)
-                    groups.setdefault((domain, worker), []).append((lease_id, *rest))
-                for (domain, worker), leases in groups.items():
-                    count += yield from self._take_back(domain, worker, leases)
-                yield Boundary()
-                rescued += count
-                domains.update(domain for domain, _ in groups)
-            except Exception as error:  # whatever is wrong with one of these leases
-                yield Undo()
-                if not taken:
-                    raise
-                if most == 1:
-                    failed += taken
-                    self._context.stuck.failed(taken[0], error, self._context.monotonic())
-                most = 1
-            if not taken:
-                self._context.stuck.swept(skipped, failed)
-                break
-        if rescued:
-            self._rescued_to |= domains
-            self._be_careful(domains)
-            try:
-                yield Autocommit(self._sql.note_rescue, (texts(sorted(domains)),))
-            except StoreUnavailable as error:
-                logger.debug("could not tell others of a rescue: %s", error)
-        return rescued
-
-    def _take_back(self, domain: str, worker: str, leases: Sequence[Row]) -> Op[int]:
-        """What expired leases of one worker still held goes back; with what that leads to, in one
-        transaction. A worker with transactional handlers has a lease for each command."""
-        held = {
-            member.seq: (member, lease_id, claimed_at)
-            for lease_id, claimed_at, seqs, unusual in leases
-            for member in members_of(seqs, unusual)
-        }
-        rows = yield Statement(self._sql.columns_of, (integers(held),))
-        priorities = {seq: priority for seq, priority, _, _ in rows}
-        members = [member for seq, (member, _, _) in held.items() if seq in priorities]
-        members = yield from self._settler.still_held(members)
-        writes, death = Writes(), self._context.witness(worker)
-        for member in members:
-            _, lease_id, claimed_at = held[member.seq]
-            plan_rescued(writes, member, lease_id, worker, claimed_at, death)
-        if members:
-            keyed = {member.seq for member in members if member.keyed}
-            batches = {seq: batch_id for seq, _, batch_id, _ in rows}
-            known = Known(priorities, keyed, batches, {m.seq: m.attempt for m in members})
-            yield from self._settler.write(domain, worker, writes, known)
-        self._context.leases.forget([lease_id for lease_id, *_ in leases])
-        return len(members)
-
-    def held_by(self, worker: str) -> Op[list[HeldCommand]]:
-        rows = yield Statement(self._sql.keep_leases_of, (worker, int(KEPT_SECONDS * SECOND)))
-        if not rows:
-            return []
-        # What this process remembers of them may be old; a settle reads them again.
-        self._context.leases.forget([lease_id for lease_id, *_ in rows])
-        held = [
-            (lease_id, member)
-            for lease_id, _, seqs, unusual in rows
-            for member in members_of(seqs, unusual)
-        ]
-        columns = yield Statement(self._sql.columns_of, (integers(m.seq for _, m in held),))
-        batches = {seq: batch_id for seq, _, batch_id, _ in columns}
-        domains = sorted({domain for _, domain, _, _ in rows})
-        self._rescued_to |= set(domains)
-        self._be_careful(domains)
-        yield Statement(self._sql.note_rescue, (texts(domains),))
-        return [(lease, m, batches[m.seq]) for lease, m in held if m.seq in batches]
 
     def _fall_asleep(self, request: ClaimRequest) -> Op[tuple[bool, int | None]]:
         """Record for senders that this process sleeps, if a worker here waits for notifications.

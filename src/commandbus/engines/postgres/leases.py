@@ -6,7 +6,7 @@ version proves the guess at the server. Values are replaced, never changed: seve
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,18 +33,18 @@ class LeaseRow(msgspec.Struct, frozen=True):
     worker: str
     claimed_at: int
     version: int
-    seats: dict[int, LeasedCommand]
+    """Counts the settles that took commands out of it, so that a settle notices one that it missed."""
+    commands: dict[int, LeasedCommand]
+    """By sequence."""
     chains: dict[int, int] = {}
     """See `chains_of`."""
 
-    def without(self, seqs: Container[int]) -> LeaseRow:
-        """What is left of it when these have left."""
-        return msgspec.structs.replace(
-            self,
-            version=self.version + 1,
-            seats={seq: seat for seq, seat in self.seats.items() if seq not in seqs},
-            chains={seq: chain for seq, chain in self.chains.items() if seq not in seqs},
-        )
+    def without(self, proofs: Mapping[int, int]) -> LeaseRow:
+        """What is left of it when the commands have left that name it as their proof."""
+        lease_id, left = self.lease_id, self.commands
+        commands = {seq: one for seq, one in left.items() if proofs.get(seq) != lease_id}
+        chains = {seq: chain for seq, chain in self.chains.items() if seq in commands}
+        return msgspec.structs.replace(self, version=self.version + 1, commands=commands, chains=chains)
 
 
 class Leases:
@@ -56,8 +56,8 @@ class Leases:
     def get(self, lease_id: int) -> LeaseRow | None:
         return self._held.get(lease_id)
 
-    def keep(self, held: LeaseRow) -> None:
-        self._held[held.lease_id] = held
+    def keep(self, lease: LeaseRow) -> None:
+        self._held[lease.lease_id] = lease
         while len(self._held) > REMEMBERED_MAX:
             self._held.pop(next(iter(self._held)), None)
 

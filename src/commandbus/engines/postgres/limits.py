@@ -11,7 +11,7 @@ from commandbus.domain.limits import (
     Limit,
     limit_of_gate,
     may_take,
-    place_of,
+    partition_of,
     take,
 )
 from commandbus.engines.postgres.arrays import texts
@@ -93,10 +93,12 @@ class Limits(Part):
             busy = busy or elsewhere
         return busy
 
-    def tagged_places(self, domains: Sequence[str], tags: tuple[str, ...]) -> Op[list[tuple[str, str]]]:
+    def tagged_partitions(
+        self, domains: Sequence[str], tags: tuple[str, ...]
+    ) -> Op[list[tuple[str, str]]]:
         """Where a worker with these tags finds ready work beside the work that needs no tags: (domain,
-        place)."""
+        partition)."""
         if not tags or not domains:
             return []
-        rows = yield Read(self._sql.places, (texts(domains),))
-        return [(domain, place_of(domain, req)) for domain, req in rows if may_take(req, tags)]
+        rows = yield Read(self._sql.partitions, (texts(domains),))
+        return [(domain, partition_of(domain, req)) for domain, req in rows if may_take(req, tags)]

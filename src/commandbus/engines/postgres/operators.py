@@ -26,8 +26,8 @@ from commandbus.store.resolving import plan_cancel, plan_resolution, plan_revoke
 from commandbus.store.settling import QueueRow, Writes
 
 _TABLES_BY_SEQ = (
-    "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
-    "command",
+    "queue", "scheduled", "held", "permit", "outcome", "audit", "unique_key", "progress",
+    "recorded_step", "command",
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ class Operators(Part):
         count = scalar((yield self._in_schema(f"select count(*) from ({chosen}) c", domain)))
         for table in _TABLES_BY_SEQ:
             yield self._in_schema(f"delete from commandbus.{table} where seq in ({chosen})", domain)
-        for table in ("lease", "tally", "domain", "limit_rule", "touch", "bucket", "place"):
+        for table in ("lease", "tally", "domain", "limit_rule", "touch", "bucket", "partition"):
             yield self._in_schema(
                 f"delete from commandbus.{table} where $1::text is null or domain = $1::text", domain
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from typing import Literal
 from uuid import UUID
@@ -27,7 +27,7 @@ from commandbus.engines.postgres.templates import (
     compile_query,
 )
 from commandbus.store.batching import tally
-from commandbus.store.records import NewCommand
+from commandbus.store.records import NewCommand, Settlement
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes, hand_over
 
 _encode = msgspec.json.Encoder().encode
@@ -57,9 +57,9 @@ TALLIES = Columns("tallies", proof=BIGINT, status=WORD, n=BIGINT)
 FREED = Columns("freed", proof=BIGINT, seq=BIGINT)
 """Commands whose unique keys are free: their outcomes are final."""
 HEIRS = Columns("heirs", proof=BIGINT, holder=BIGINT, heir=BIGINT)
-"""Who hands the place of a group over to whom."""
-LEFT_PLACES = Columns("left_places", proof=BIGINT, seq=BIGINT, back=BOOLEAN)
-"""Who gives its place up, and whether one comes back to where it was free for."""
+"""Who hands the permit of a group over to whom."""
+LEFT_PERMITS = Columns("left_permits", proof=BIGINT, seq=BIGINT, back=BOOLEAN)
+"""Which commands give their permits up, and whether one comes back to the gate that gave the permit."""
 REQUEUES = Columns(
     "requeues",
     proof=BIGINT,
@@ -83,7 +83,7 @@ BATCH_COUNTS = Columns(
 )
 """What the outcomes add to the counts of batches, one row per batch and lease."""
 LISTS = (
-    ENDING, SHRINKING, OUTCOMES, PLAIN_OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PLACES, REQUEUES, AUDITS,
+    ENDING, SHRINKING, OUTCOMES, PLAIN_OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PERMITS, REQUEUES, AUDITS,
     BATCH_COUNTS,
 )  # fmt: skip
 
@@ -113,16 +113,6 @@ def compile_settle(schema: str, extent: Extent, lists: Iterable[Columns], **tran
     )
 
 
-class Shrink(msgspec.Struct):
-    """What a settle does to one lease."""
-
-    held: LeaseRow
-    settled: list[int]
-
-    def rest(self) -> LeaseRow:
-        return self.held.without(set(self.settled))
-
-
 class Known(msgspec.Struct):
     """What a write needs to know of its commands beside the write itself, by sequence."""
 
@@ -138,20 +128,37 @@ class Prepared(msgspec.Struct):
 
     writes: Writes = msgspec.field(default_factory=Writes)
     proofs: dict[int, int] = {}
+    """The lease that each command leaves with its write, by sequence; or UNPROVED."""
     known: Known = msgspec.field(default_factory=Known)
-    shrinks: dict[int, Shrink] = {}
+    leases: dict[int, LeaseRow] = {}
+    rests: dict[int, LeaseRow] = {}
+    """What is left of these leases, in the order in which they are locked."""
     worker: str | None = None
+    domain: str | None = None
+    """Of what needs no lease."""
     sends: list[tuple[int, NewCommand]] = []
     """Commands that follow, with the proof of what they follow from."""
-    doubted: bool = True
-    """Whether a transport is to look before it writes, for what it cannot undo by itself."""
+    settlements: list[Settlement] = []
+    locked: bool = False
+    """The leases were locked in this transaction, so that nothing can be tried and undone in it."""
+    trusts_counts: bool = False
+    """PGMQ only: written without a look at the messages first, and undone if one was read again."""
+
+    def refused(self, valid: Container[int]) -> list[Settlement]:
+        """Those whose lease was not among the valid ones."""
+        return [one for one in self.settlements if one.lease_id not in valid]
+
+    def changed_batches(self, valid: Container[int]) -> set[UUID]:
+        """The batches in which the valid ones were counted."""
+        batches = self.known.batches.items()
+        return {one for seq, one in batches if one is not None and self.proofs[seq] in valid}
 
     def extent(self) -> Extent:
         """How much of the statement it needs."""
         writes, known = self.writes, self.known
-        if writes.requeues or writes.audits or known.keyed or known.batches or not self.shrinks:
+        if writes.requeues or writes.audits or known.keyed or known.batches or not self.leases:
             return "all"
-        plain = len(self.shrinks) == 1 and all(map(_is_plain, writes.outcomes))
+        plain = len(self.leases) == 1 and all(map(_is_plain, writes.outcomes))
         return "plain" if plain else "ends"
 
 
@@ -161,10 +168,11 @@ def _is_plain(row: OutcomeRow) -> bool:
     return row.result is None and row.error is None and row.reason is None
 
 
-def settle_values(built: Prepared, domain: str | None, notify: bool, extent: Extent) -> Values:
-    """What every settle has beside its leases; `domain` is that of what needs no lease."""
-    outcomes, proofs = built.writes.outcomes, built.proofs
-    values: Values = {"unproved_domain": domain, "worker": built.worker}
+def settle_values(prepared: Prepared, notify: bool, extent: Extent) -> Values:
+    """The parameters of a settle of that extent."""
+    outcomes, proofs = prepared.writes.outcomes, prepared.proofs
+    values: Values = {"unproved_domain": prepared.domain, "worker": prepared.worker}
+    values |= _lease_columns(prepared)
     values |= _tally_columns(outcomes, proofs)
     if extent == "plain":
         seqs, rans = [row.seq for row in outcomes], [row.ran for row in outcomes]
@@ -176,26 +184,27 @@ def settle_values(built: Prepared, domain: str | None, notify: bool, extent: Ext
         **values,
         "origin": ORIGIN,
         "notify": notify,
-        **_key_columns(built),
-        **_requeue_columns(built),
-        **_audit_columns(built.writes.audits, proofs),
-        **_batch_columns(built),
-        **_slot_columns(built),
+        **_key_columns(prepared),
+        **_requeue_columns(prepared),
+        **_audit_columns(prepared.writes.audits, proofs),
+        **_batch_columns(prepared),
+        **_permit_columns(prepared),
     }
 
 
-def lease_columns(shrinks: Mapping[int, Shrink], rests: Mapping[int, LeaseRow]) -> Values:
-    ending = [lease_id for lease_id, rest in rests.items() if not rest.seats]
-    going_on = [lease_id for lease_id, rest in rests.items() if rest.seats]
+def _lease_columns(prepared: Prepared) -> Values:
+    leases, rests = prepared.leases, prepared.rests
+    ending = [lease_id for lease_id, rest in rests.items() if not rest.commands]
+    going_on = [lease_id for lease_id, rest in rests.items() if rest.commands]
     values = ENDING.empty | SHRINKING.empty
     if ending:
-        versions = [shrinks[lease_id].held.version for lease_id in ending]
+        versions = [leases[lease_id].version for lease_id in ending]
         values |= ENDING(lease_id=ending, version=versions)
     if going_on:
         values |= SHRINKING(
             lease_id=going_on,
-            version=[shrinks[lease_id].held.version for lease_id in going_on],
-            rest=[integers(rests[lease_id].seats) for lease_id in going_on],
+            version=[leases[lease_id].version for lease_id in going_on],
+            rest=[integers(rests[lease_id].commands) for lease_id in going_on],
         )
     return values
 
@@ -226,26 +235,26 @@ def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> Values:
     )
 
 
-def _key_columns(built: Prepared) -> Values:
-    keyed = built.known.keyed
+def _key_columns(prepared: Prepared) -> Values:
+    keyed = prepared.known.keyed
     if not keyed:
         return FREED.empty
-    freed = [row.seq for row in built.writes.outcomes if row.status in FINAL and row.seq in keyed]
-    return FREED(proof=[built.proofs[seq] for seq in freed], seq=freed)
+    freed = [row.seq for row in prepared.writes.outcomes if row.status in FINAL and row.seq in keyed]
+    return FREED(proof=[prepared.proofs[seq] for seq in freed], seq=freed)
 
 
-def _requeue_columns(built: Prepared) -> Values:
-    rows = built.writes.requeues
+def _requeue_columns(prepared: Prepared) -> Values:
+    rows = prepared.writes.requeues
     if not rows:
         return REQUEUES.empty
     return REQUEUES(
-        proof=[built.proofs[row.seq] for row in rows],
+        proof=[prepared.proofs[row.seq] for row in rows],
         seq=[row.seq for row in rows],
-        priority=[built.known.priorities[row.seq] for row in rows],
+        priority=[prepared.known.priorities[row.seq] for row in rows],
         attempts=[row.attempts for row in rows],
         crashes=[row.crashes for row in rows],
         releases=[row.releases for row in rows],
-        keyed=[row.seq in built.known.keyed for row in rows],
+        keyed=[row.seq in prepared.known.keyed for row in rows],
         delay=[row.delay for row in rows],
     )
 
@@ -261,13 +270,13 @@ def _audit_columns(rows: list[AuditRow], proofs: Mapping[int, int]) -> Values:
     )
 
 
-def _batch_columns(built: Prepared) -> Values:
+def _batch_columns(prepared: Prepared) -> Values:
     ends: dict[int, list[tuple[UUID | None, CommandStatus]]] = {}
-    if not built.known.batches:
+    if not prepared.known.batches:
         return BATCH_COUNTS.empty
-    for row in built.writes.outcomes:
-        batch_id = built.known.batches.get(row.seq)
-        ends.setdefault(built.proofs[row.seq], []).append((batch_id, row.status))
+    for row in prepared.writes.outcomes:
+        batch_id = prepared.known.batches.get(row.seq)
+        ends.setdefault(prepared.proofs[row.seq], []).append((batch_id, row.status))
     rows = [
         (proof, batch_id, counts)
         for proof, entered in ends.items()
@@ -283,28 +292,29 @@ def _batch_columns(built: Prepared) -> Values:
     )
 
 
-def _slot_columns(built: Prepared) -> Values:
-    back = {row.seq for row in built.writes.requeues}
+def _permit_columns(prepared: Prepared) -> Values:
+    back = {row.seq for row in prepared.writes.requeues}
     left: dict[int, bool] = {}
     heirs: dict[int, int] = {}
     chained: set[int] = set()
-    for shrink in built.shrinks.values():
-        chains = shrink.held.chains
+    for lease_id, lease in prepared.leases.items():
+        chains = lease.chains
         if chains:
             chained |= chains.keys()
-            returning = {chains[seq] for seq in shrink.settled if seq in back and seq in chains}
-            for holder, heir in hand_over(chains, set(shrink.settled)).items():
+            leaving = {seq for seq in chains if prepared.proofs.get(seq) == lease_id}
+            returning = {chains[seq] for seq in leaving & back}
+            for holder, heir in hand_over(chains, leaving).items():
                 if heir is None:
                     left[holder] = chains[holder] in returning
                 else:
                     heirs[holder] = heir
-    left |= {seq: seq in back for seq in sorted(built.known.keyed - chained)}
-    values = LEFT_PLACES.empty | HEIRS.empty
+    left |= {seq: seq in back for seq in sorted(prepared.known.keyed - chained)}
+    values = LEFT_PERMITS.empty | HEIRS.empty
     if left:
-        proofs = [built.proofs[seq] for seq in left]
-        values |= LEFT_PLACES(proof=proofs, seq=left, back=left.values())
+        proofs = [prepared.proofs[seq] for seq in left]
+        values |= LEFT_PERMITS(proof=proofs, seq=left, back=left.values())
     if heirs:
-        proofs = [built.proofs[seq] for seq in heirs]
+        proofs = [prepared.proofs[seq] for seq in heirs]
         values |= HEIRS(proof=proofs, holder=heirs, heir=heirs.values())
     return values
 

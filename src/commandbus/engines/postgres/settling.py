@@ -1,4 +1,10 @@
-"""Recording what runs amounted to: one statement for a whole batch, proved by its leases."""
+"""Recording what runs amounted to: one statement for a whole batch, proved by its leases.
+
+The proof of everything that is written about a command is the lease under which it ran: the statement
+takes the command out of the lease, and writes nothing where the lease is gone, has ended, or is not as
+this process remembers it. Most settles need no look before they write. What was refused is tried once
+more with the leases read and locked; what is refused then is lost to another worker.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +22,6 @@ from commandbus.engines.postgres.settle_query import (
     Extent,
     Known,
     Prepared,
-    Shrink,
-    lease_columns,
     settle_query,
     settle_values,
 )
@@ -29,7 +33,8 @@ from commandbus.store.settling import Member, QueueRow, Writes, plan
 
 
 class Settler(Part):
-    """Records what runs amounted to, and everything else that ends commands or returns them."""
+    """Records what runs amounted to, and everything else that ends commands or returns them. The
+    methods `_write_prepared`, `_statement`, `_remember` and `still_held` are where PGMQ differs."""
 
     def __init__(self, context: Context, sender: Sender) -> None:
         super().__init__(context)
@@ -38,74 +43,57 @@ class Settler(Part):
 
     @autocommit
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
-        doubtful: list[Settlement] = []
+        prepared, doubtful = self._prepare(batch)
         batches: set[UUID] = set()
-        for group in self._by_worker(batch, doubtful):
-            built = self._build(group, doubtful)
-            if built.shrinks:
-                # What follows from a settlement is sent in its transaction; alone it is one by itself.
-                valid = yield from self._send_prepared(built, Statement if built.sends else Autocommit)
-                doubtful += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
-                batches |= _changed(built, valid)
-                yield Boundary()
+        for one in prepared:
+            valid = yield from self._write_prepared(one)
+            doubtful += one.refused(valid)
+            batches |= one.changed_batches(valid)
+            yield Boundary()
         lost = (yield from self._settle_again(doubtful, batches)) if doubtful else ()
         return SettleReport(lost, tuple(batches))
 
-    def _by_worker(
-        self, batch: Sequence[Settlement], unknown: list[Settlement]
-    ) -> list[list[Settlement]]:
-        """One group per worker, in practice one; leases that this process does not know are left."""
-        groups: dict[str, list[Settlement]] = {}
-        by_lease: dict[int, list[Settlement]] = {}
+    def _prepare(self, batch: Sequence[Settlement]) -> tuple[list[Prepared], list[Settlement]]:
+        """What a batch writes if its leases are as they are remembered, for each worker, of which there
+        is one in practice; and the settlements that fit no remembered lease."""
+        leases: dict[int, LeaseRow | None] = {}
+        by_worker: dict[str, Prepared] = {}
+        unknown: list[Settlement] = []
         for settlement in batch:
-            group = by_lease.get(settlement.lease_id)
-            if group is None:
-                held = self._context.leases.get(settlement.lease_id)
-                group = unknown if held is None else groups.setdefault(held.worker, [])
-                by_lease[settlement.lease_id] = group
-            group.append(settlement)
-        return list(groups.values())
-
-    def _build(self, group: Sequence[Settlement], unknown: list[Settlement]) -> Prepared:
-        """What a group writes if its leases are as they are remembered."""
-        built = Prepared()
-        for settlement in group:
             seq, lease_id = settlement.seq, settlement.lease_id
-            shrink = built.shrinks.get(lease_id)
-            held = shrink.held if shrink else self._context.leases.get(lease_id)
-            seat = held.seats.get(seq) if held else None
-            if (
-                held is None
-                or seat is None
-                or seat.attempt != settlement.attempt
-                or seq in built.proofs
-            ):
+            if lease_id not in leases:
+                leases[lease_id] = self._context.leases.get(lease_id)
+            lease = leases[lease_id]
+            command = None if lease is None else lease.commands.get(seq)
+            if lease is None or command is None or command.attempt != settlement.attempt:
                 unknown.append(settlement)
                 continue
-            if shrink is None:
-                shrink = built.shrinks[lease_id] = Shrink(held, [])
-            shrink.settled.append(seq)
-            plan(built.writes, settlement, seat, held.worker, held.claimed_at)
-            built.proofs[seq] = lease_id
-            built.known.priorities[seq] = seat.priority
-            built.worker = held.worker
+            prepared = by_worker.get(lease.worker)
+            if prepared is None:
+                prepared = by_worker[lease.worker] = Prepared(worker=lease.worker)
+            elif seq in prepared.proofs:
+                unknown.append(settlement)
+                continue
+            plan(prepared.writes, settlement, command, lease.worker, lease.claimed_at)
+            prepared.settlements.append(settlement)
+            prepared.leases[lease_id] = lease
+            prepared.proofs[seq] = lease_id
+            prepared.known.priorities[seq] = command.priority
             if settlement.batch_id is not None:
-                built.known.batches[seq] = settlement.batch_id
+                prepared.known.batches[seq] = settlement.batch_id
             if settlement.sends:
-                built.sends += [(lease_id, command) for command in settlement.sends]
-            if seat.keyed:
-                built.known.keyed.add(seq)
-        return built
+                prepared.sends += [(lease_id, follower) for follower in settlement.sends]
+            if command.keyed:
+                prepared.known.keyed.add(seq)
+        return list(by_worker.values()), unknown
 
-    def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
-        """Write a batch; returns the leases that proved valid, and remembers what is left of them."""
-        rests = {lease_id: shrink.rest() for lease_id, shrink in sorted(built.shrinks.items())}
-        query, extent, transported = yield from self._statement(built)
-        values = (
-            settle_values(built, None, self._context.notify, extent)
-            | lease_columns(built.shrinks, rests)
-            | transported
-        )
+    def _write_prepared(self, prepared: Prepared) -> Op[set[int]]:
+        """Returns the leases that proved valid, and remembers what is left of them."""
+        leases, proofs = prepared.leases, prepared.proofs
+        prepared.rests = {lease_id: leases[lease_id].without(proofs) for lease_id in sorted(leases)}
+        query, values = yield from self._statement(prepared)
+        # What follows from a settlement is sent in its transaction; alone it is one by itself.
+        kind = Statement if prepared.sends else Autocommit
         rows = yield kind(query.sql, query.params(values))
         valid: set[int] = set()
         for lease_id, domain, priority, seq in rows:
@@ -113,21 +101,22 @@ class Settler(Part):
             if seq is not None:
                 # It passed its gate with an old key, which claims may have gone past.
                 self._context.bounds.lower(domain, priority, seq)
-        for lease_id, rest in rests.items():
-            if rest.seats and lease_id in valid:
+        for lease_id, rest in prepared.rests.items():
+            if rest.commands and lease_id in valid:
                 self._context.leases.keep(rest)
             else:
                 self._context.leases.forget([lease_id])
-        domains = {lease_id: shrink.held.domain for lease_id, shrink in built.shrinks.items()}
-        yield from self._announce(
-            (domains[built.proofs[row.seq]], row)
-            for row in built.writes.requeues
-            if built.proofs[row.seq] in valid
-        )
-        roomy = {domains[built.proofs[seq]] for seq in built.known.keyed if built.proofs[seq] in valid}
+        if prepared.writes.requeues:
+            yield from self._announce(
+                (leases[proofs[row.seq]].domain, row)
+                for row in prepared.writes.requeues
+                if proofs[row.seq] in valid
+            )
+        keyed = prepared.known.keyed
+        roomy = {leases[proofs[seq]].domain for seq in keyed if proofs[seq] in valid}
         for domain in roomy & self._context.gated:
             yield Wake(domain)
-        sends = [command for proof, command in built.sends if proof in valid]
+        sends = [command for proof, command in prepared.sends if proof in valid]
         if sends:
             yield from self._sender.insert(sends, Capacity())
         return valid
@@ -136,13 +125,12 @@ class Settler(Part):
         """The careful way, for leases that are unknown or not as remembered: look, lock, write.
         Returns what is lost; an outcome that this very lease has recorded before is not."""
         yield from self._recall(sorted({s.lease_id for s in doubtful}))
-        lost: list[Settlement] = []
-        for group in self._by_worker(doubtful, lost):
-            built = self._build(group, lost)
-            if built.shrinks:
-                valid = yield from self._send_prepared(built, Statement)
-                lost += [s for s in group if s.seq in built.proofs and s.lease_id not in valid]
-                batches |= _changed(built, valid)
+        prepared, lost = self._prepare(doubtful)
+        for one in prepared:
+            one.locked = True
+            valid = yield from self._write_prepared(one)
+            lost += one.refused(valid)
+            batches |= one.changed_batches(valid)
         if not lost:
             return ()
         rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
@@ -156,67 +144,67 @@ class Settler(Part):
             columns = yield Statement(self._sql.columns_of, (integers(seqs),))
             priorities = {seq: priority for seq, priority, _, _ in columns}
             holders = {seq: holder for seq, _, _, holder in columns if holder is not None}
-            seats = {
+            commands = {
                 m.seq: LeasedCommand(
                     m.seq, m.attempt, m.crashes, m.releases, m.keyed, priority=priorities.get(m.seq, 0)
                 )
                 for m in members_of(seqs, unusual)
             }
-            chains = {seq: holders[seq] for seq in seats if seq in holders}
-            found = LeaseRow(lease_id, domain, worker, claimed_at, version, seats, chains)
-            yield from self._keep_found(found)
+            chains = {seq: holders[seq] for seq in commands if seq in holders}
+            lease = LeaseRow(lease_id, domain, worker, claimed_at, version, commands, chains)
+            yield from self._remember(lease)
         self._context.leases.forget(set(wanted) - {lease_id for lease_id, *_ in rows})
 
-    def _keep_found(self, held: LeaseRow) -> Op[None]:
-        """Remember a lease that was read from the server."""
-        self._context.leases.keep(held)
+    def _remember(self, lease: LeaseRow) -> Op[None]:
+        """Keep a lease that was read from the server."""
+        self._context.leases.keep(lease)
         yield from ()
 
     def write_under(
         self,
-        held: LeaseRow,
+        lease: LeaseRow,
         batches: dict[int, UUID | None],
         writes: Writes,
         sends: Sequence[NewCommand],
     ) -> Op[None]:
         """Write something else than settlements about commands of a lease, and take them out of it.
         The commands are given with their batches."""
-        keyed = {seq for seq in batches if held.seats[seq].keyed}
+        lease_id = lease.lease_id
         prepared = Prepared(
-            writes,
-            dict.fromkeys(batches, held.lease_id),
-            Known({}, keyed, batches),
-            {held.lease_id: Shrink(held, list(batches))},
-            None,
-            [(held.lease_id, command) for command in sends],
+            writes=writes,
+            proofs=dict.fromkeys(batches, lease_id),
+            known=Known(keyed={seq for seq in batches if lease.commands[seq].keyed}, batches=batches),
+            leases={lease_id: lease},
+            sends=[(lease_id, command) for command in sends],
         )
-        yield from self._send_prepared(prepared, Statement if sends else Autocommit)
+        yield from self._write_prepared(prepared)
         yield Boundary()
 
     def write(self, domain: str, worker: str | None, writes: Writes, known: Known) -> Op[None]:
         """Write what needs no lease, inside a transaction that holds other locks."""
-        seqs = [row.seq for row in writes.outcomes]
-        seqs += [row.seq for row in writes.requeues] + [row.seq for row in writes.audits]
-        prepared = Prepared(writes, dict.fromkeys(seqs, UNPROVED), known, {}, worker)
-        query, extent, transported = yield from self._statement(prepared)
-        values = settle_values(prepared, domain, self._context.notify, extent)
-        values |= lease_columns({}, {}) | transported
+        proofs = dict.fromkeys((row.seq for row in writes.outcomes), UNPROVED)
+        proofs |= dict.fromkeys((row.seq for row in writes.requeues), UNPROVED)
+        proofs |= dict.fromkeys((row.seq for row in writes.audits), UNPROVED)
+        prepared = Prepared(writes=writes, proofs=proofs, known=known, worker=worker, domain=domain)
+        query, values = yield from self._statement(prepared)
         yield Statement(query.sql, query.params(values))
         yield from self._announce((domain, row) for row in writes.requeues)
 
-    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Extent, Values]]:
-        """The statement that settles, and what it needs beside the values that are common."""
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+        """The statement that settles, with its parameters; an op, since PGMQ looks for messages."""
         yield from ()
         extent = prepared.extent()
-        return self._queries[extent], extent, {}
+        return self._queries[extent], settle_values(prepared, self._context.notify, extent)
 
     def still_held(self, members: list[Member]) -> Op[list[Member]]:
-        """Those of an ended lease that no other worker has taken meanwhile."""
+        """Those of an ended lease that no other worker has taken meanwhile: all of them, where only the
+        lease decides about that."""
         yield from ()
         return members
 
     def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
-        """Tell this process what came back, and let its claims look where it came back to."""
+        """Wake workers of this process for what came back, and let its claims look where it came back
+        to."""
         soonest: dict[str, int] = {}
         for domain, row in requeues:
             soonest[domain] = min(row.delay, soonest.get(domain, row.delay))
@@ -239,12 +227,3 @@ class Settler(Part):
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:
         rows = yield Autocommit(self._sql.put_progress, (seq, lease_id, float(percent), message))
         return bool(rows)
-
-
-def _changed(built: Prepared, valid: set[int]) -> set[UUID]:
-    """The batches that a settle counted in."""
-    return {
-        batch_id
-        for seq, batch_id in built.known.batches.items()
-        if batch_id is not None and built.proofs[seq] in valid
-    }

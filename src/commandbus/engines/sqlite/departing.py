@@ -6,7 +6,7 @@ from typing import Any
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import PARKED, CommandStatus
-from commandbus.domain.limits import place_of
+from commandbus.domain.limits import partition_of
 from commandbus.engines.sqlite.operators import SQL as COMMANDS
 from commandbus.engines.sqlite.operators import SqliteOperators
 from commandbus.engines.sqlite.rows import as_id, as_json, as_optional_id
@@ -44,8 +44,8 @@ class SqliteDeparting(SqliteOperators):
         now, command = self._clock(), moving.command
         domain, error = command.domain, None
         if moving.parking is None:
-            place = place_of(domain, command.requires)
-            yield Statement(COMMANDS.delete_queue, (place, command.priority, seq))
+            partition = partition_of(domain, command.requires)
+            yield Statement(COMMANDS.delete_queue, (partition, command.priority, seq))
             yield Statement(COMMANDS.delete_scheduled, (seq,))
             yield Statement(COMMANDS.delete_held, (seq,))
         else:

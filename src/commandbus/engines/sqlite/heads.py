@@ -16,19 +16,19 @@ SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 
 
 def take_head(
-    place: str, wanted: int, request: ClaimRequest, admission: Admission, now: int
+    partition: str, wanted: int, request: ClaimRequest, admission: Admission, now: int
 ) -> Op[list[Head]]:
-    """The first rows of a place that the worker may take, which are not there any more."""
+    """The first rows of a partition that the worker may take, which are not there any more."""
     if request.priority is not None:
-        chosen = (place, request.priority, wanted)
+        chosen = (partition, request.priority, wanted)
         head = as_heads((yield Statement(SQL.head_of_priority, chosen)))
     elif request.ageing is not None:
-        head = yield from _aged(place, wanted, request.ageing)
+        head = yield from _aged(partition, wanted, request.ageing)
     else:
-        head = as_heads((yield Statement(SQL.head, (place, wanted))))
+        head = as_heads((yield Statement(SQL.head, (partition, wanted))))
         if head and not any(row.crashes for row in head):
             last = head[-1]
-            yield Statement(SQL.take_head, (place, last.priority, last.seq))
+            yield Statement(SQL.take_head, (partition, last.priority, last.seq))
             return head
     taken = [
         row
@@ -37,20 +37,20 @@ def take_head(
     ]
     if len(taken) < len(head) and request.priority is None:
         # What stays must not stand in the way of the rest.
-        fresh = as_heads((yield Statement(SQL.fresh_head, (place, wanted))))
+        fresh = as_heads((yield Statement(SQL.fresh_head, (partition, wanted))))
         known = {row.seq for row in taken}
         taken += [row for row in fresh if row.seq not in known][: wanted - len(taken)]
     if taken:
-        gone = [(place, row.priority, row.seq) for row in taken]
+        gone = [(partition, row.priority, row.seq) for row in taken]
         yield Statement(SQL.delete_queue, gone, many=True)
     return taken
 
 
-def _aged(place: str, wanted: int, ageing: int) -> Op[list[Head]]:
+def _aged(partition: str, wanted: int, ageing: int) -> Op[list[Head]]:
     """The first rows by priority and by how long they have waited."""
     rows: list[Head] = []
-    for (priority,) in (yield Statement(SQL.priorities, {"domain": place})):
-        rows += as_heads((yield Statement(SQL.head_of_priority, (place, priority, wanted))))
+    for (priority,) in (yield Statement(SQL.priorities, {"domain": partition})):
+        rows += as_heads((yield Statement(SQL.head_of_priority, (partition, priority, wanted))))
 
     def turn(row: Head) -> tuple[int, int]:
         return rank(row.priority, row.available_at, ageing), row.seq

@@ -23,7 +23,7 @@ from commandbus.domain.limits import (
     limit_at,
     limit_of_gate,
     may_take,
-    place_of,
+    partition_of,
     take,
 )
 from commandbus.domain.moment import Clock
@@ -233,8 +233,8 @@ class SqliteGates:
         if not passing:
             return False
         yield Statement(SQL.let_pass, [(held.waiting.seq,) for held in passing], many=True)
-        slots = [(domain, held.gate, held.waiting.seq) for held in passing]
-        yield Statement(SQL.take_slot, slots, many=True)
+        permits = [(domain, held.gate, held.waiting.seq) for held in passing]
+        yield Statement(SQL.take_permit, permits, many=True)
         further: list[tuple[str, Waiting]] = []
         ready: list[tuple[str, Waiting]] = []
         for gate, waiting, command_type, requires in passing:
@@ -242,17 +242,19 @@ class SqliteGates:
             if following is not None:
                 further.append((following, waiting))
             else:
-                ready.append((place_of(domain, requires), waiting))
+                ready.append((partition_of(domain, requires), waiting))
         yield from self._hold(domain, further, now)
         if ready:
-            yield Statement(INSERT_QUEUE, [(place, *waiting) for place, waiting in ready], many=True)
-        return any(place != domain for place, _ in ready)
+            yield Statement(
+                INSERT_QUEUE, [(partition, *waiting) for partition, waiting in ready], many=True
+            )
+        return any(partition != domain for partition, _ in ready)
 
     def _leave_gates(self, seqs: Collection[int], now: int) -> Op[None]:
         """Commands that do not run any more make room for others. The next one of a group passes at
         once, which is cheaper than to have its gate looked at; other gates are for the next claim."""
         left: dict[str, set[str]] = {}
-        for domain, gate in (yield Statement(SQL.leave_slots, (as_json(sorted(seqs)),))):
+        for domain, gate in (yield Statement(SQL.leave_permits, (as_json(sorted(seqs)),))):
             left.setdefault(domain, set()).add(gate)
         for domain, gates in sorted(left.items()):
             limits = {limit.gate: limit for limit in (yield from self.limits(domain))}
@@ -270,7 +272,7 @@ class SqliteGates:
     def _passed(self, heads: Sequence[Head]) -> Op[set[int]]:
         """Who of them passed a gate."""
         seqs = as_json([head.seq for head in heads])
-        return {seq for (seq,) in (yield Statement(SQL.slots_of, (seqs,)))}
+        return {seq for (seq,) in (yield Statement(SQL.permits_of, (seqs,)))}
 
     def _followers(
         self, domain: str, leaders: Sequence[Head], followers: int, chain: int
@@ -292,18 +294,18 @@ class SqliteGates:
         return taken
 
     def _hand_over(self, heirs: Mapping[int, int | None]) -> Op[None]:
-        """The place of a group stays with others of a chain."""
+        """The permit of a group stays with others of a chain."""
         passed_on = [(heir, holder) for holder, heir in heirs.items() if heir is not None]
         if passed_on:
             yield Statement(SQL.hand_over, passed_on, many=True)
 
-    def _places(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
+    def _partitions(self, domain: str, tags: tuple[str, ...]) -> Op[list[str]]:
         """Where a worker with these tags finds ready work of a domain: first what few can take."""
         if not tags:
             return [domain]
-        rows = yield Statement(SQL.places, (domain,))
+        rows = yield Statement(SQL.partitions, (domain,))
         fitting = [requires for (requires,) in rows if may_take(requires, tags)]
-        return [*(place_of(domain, requires) for requires in fitting), domain]
+        return [*(partition_of(domain, requires) for requires in fitting), domain]
 
 
 def as_held(rows: Rows) -> list[Held]:

@@ -11,7 +11,7 @@ from commandbus.domain.lifecycle import (
     PARKED,
     refuse_edit,
 )
-from commandbus.domain.limits import place_of
+from commandbus.domain.limits import partition_of
 from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.limits import SqliteGates
@@ -36,8 +36,8 @@ SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
 _CHOSEN = "select seq from commandbus_command where :domain is null or domain = :domain"
 _PROCESSES = "select process_id from commandbus_process where :domain is null or reply_to = :domain"
 _TABLES_BY_SEQ = (
-    "queue", "scheduled", "held", "slot", "outcome", "audit", "unique_key", "progress", "recorded_step",
-    "command",
+    "queue", "scheduled", "held", "permit", "outcome", "audit", "unique_key", "progress",
+    "recorded_step", "command",
 )  # fmt: skip
 
 
@@ -60,8 +60,8 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
     def cancel(self, domain: str, command_id: UUID, reason: str, actor: str | None) -> Op[None]:
         found = yield from self._standing(domain, command_id)
         writes = plan_cancel(found.standing, reason, actor)
-        place = place_of(domain, found.requires)
-        yield Statement(SQL.delete_queue, (place, found.priority, found.seq))
+        partition = partition_of(domain, found.requires)
+        yield Statement(SQL.delete_queue, (partition, found.priority, found.seq))
         yield Statement(SQL.delete_scheduled, (found.seq,))
         yield Statement(SQL.delete_held, (found.seq,))
         yield from self._end(domain, writes, self._clock())
@@ -69,13 +69,13 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
     def edit_waiting(self, domain: str, command_id: UUID, edit: WaitingEdit) -> Op[None]:
         now = self._clock()
         found = yield from self._standing(domain, command_id)
-        seq, priority, place = found.seq, found.priority, place_of(domain, found.requires)
+        seq, priority, partition = found.seq, found.priority, partition_of(domain, found.requires)
         if not found.waits:
             refuse_edit(found.known_status)
-        key = {"place": place, "priority": priority, "seq": seq}
+        key = {"partition": partition, "priority": priority, "seq": seq}
         ((attempts, crashes, releases, present),) = yield Statement(SQL.waiting_row, key)
         due_at = edit.moment(present, now)
-        yield Statement(SQL.delete_queue, (place, priority, seq))
+        yield Statement(SQL.delete_queue, (partition, priority, seq))
         yield Statement(SQL.delete_scheduled, (seq,))
         yield Statement(SQL.delete_held, (seq,))
         yield Statement(SQL.edit_command, (edit.priority, due_at if edit.moves else None, seq))
@@ -177,7 +177,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
             yield Statement(
                 f"delete from commandbus_{table} where seq in ({_CHOSEN})", {"domain": domain}
             )
-        for table in ("lease", "tally", "domain", "limit", "touch", "bucket", "place"):
+        for table in ("lease", "tally", "domain", "limit", "touch", "bucket", "partition"):
             chosen = f"delete from commandbus_{table} where :domain is null or domain = :domain"
             yield Statement(chosen, {"domain": domain})
         for table in ("process_step", "process"):

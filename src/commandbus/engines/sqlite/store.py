@@ -141,7 +141,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             (SQL.hold_key, keys),
             (SQL.ensure_domain, [(domain,) for domain in wakes]),
             (GATES.mark_gated, [(domain,) for domain in gated]),
-            (GATES.ensure_place, list(places)),
+            (GATES.ensure_partition, list(places)),
         ):
             if params:
                 yield Statement(statement, params, many=True)
@@ -225,12 +225,12 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 continue
             if request.sweep:
                 yield from self._promote(domain, now, gated)
-            places = [domain]
+            partitions = [domain]
             if gated:
                 yield from self._admit(domain, request.ageing, now)
-                places = yield from self._places(domain, request.tags)
-            for place in places:
-                yield from self._claim_from(domain, place, gated, request, now, claimed)
+                partitions = yield from self._partitions(domain, request.tags)
+            for partition in partitions:
+                yield from self._claim_from(domain, partition, gated, request, now, claimed)
         if claimed:
             return ClaimReply(claimed, None, rescued, stuck)
         wanted = {"worker": request.worker, "domains": as_json(request.domains)}
@@ -258,7 +258,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
     def _claim_from(
         self,
         domain: str,
-        place: str,
+        partition: str,
         gated: bool,
         request: ClaimRequest,
         now: int,
@@ -267,7 +267,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         fit: list[Head] = []
         admission = Admission(request.suspects_beside(claimed))
         while (wanted := request.wanted(claimed) - len(fit)) > 0:
-            head = yield from take_head(place, wanted, request, admission, now)
+            head = yield from take_head(partition, wanted, request, admission, now)
             found = yield from self._without_unfit(domain, head, now)
             fit += found
             if len(found) == len(head):
@@ -347,7 +347,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         domains: dict[int, str] = {}
         leaving: dict[int, dict[int, Member]] = {}
         keyed: list[int] = []
-        slots: list[int] = []
+        permits: list[int] = []
         sends: list[NewCommand] = []
         batches: dict[int, UUID] = {}
         for settlement in batch:
@@ -362,7 +362,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             if member.keyed:
                 keyed.append(seq)
                 if not member.chain:
-                    slots.append(seq)
+                    permits.append(seq)
             plan(writes, settlement, member, held.worker, held.claimed_at)
             sends += settlement.sends
             if settlement.batch_id is not None:
@@ -372,7 +372,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             _, members = leases[lease_id]
             if any(member.chain for member in gone.values()):
                 heirs = hand_over(chains_of(members.values()), gone)
-                slots += [holder for holder, heir in heirs.items() if heir is None]
+                permits += [holder for holder, heir in heirs.items() if heir is None]
                 yield from self._hand_over(heirs)
             for seq in gone:
                 del members[seq]
@@ -381,7 +381,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield Statement(SQL.shrink_lease, params)
             else:
                 yield Statement(SQL.delete_lease, (lease_id,))
-        yield from self._write(writes, domains, keyed, slots, now)
+        yield from self._write(writes, domains, keyed, permits, now)
         if batches and writes.outcomes:
             ends = [(batches.get(row.seq), row.status) for row in writes.outcomes]
             yield from self.add_batch_counts(tally(ends), writes.outcomes[0].worker or "")
@@ -450,10 +450,10 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         writes: Writes,
         domains: dict[int, str],
         keyed: Sequence[int],
-        slots: Sequence[int],
+        permits: Sequence[int],
         now: int,
     ) -> Op[None]:
-        """Of those that are keyed, `slots` are all that may hold a place of a group."""
+        """Of those that are keyed, `permits` are all that may hold the permit of a group."""
         yield from self._end_all(writes.outcomes, domains, now)
         freed = set(keyed) & {row.seq for row in writes.outcomes if row.status in FINAL}
         if freed:
@@ -469,9 +469,9 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         ]
         if later:
             yield Statement(SQL.reschedule, later, many=True)
-        if slots:
+        if permits:
             # After what comes back, which may be the next one of its group itself.
-            yield from self._leave_gates(slots, now)
+            yield from self._leave_gates(permits, now)
         yield from self._audit(writes.audits, now)
         for domain, due_in in soonest(writes, domains).items():
             yield Wake(domain, due_in)

@@ -13,7 +13,7 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
-from commandbus.engines.postgres.claim_query import hides, suspect_values
+from commandbus.engines.postgres.claim_query import may_hide_fresh_work, suspect_values
 from commandbus.engines.postgres.claiming import Claimer
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.failures import sqlstate_of
@@ -148,7 +148,7 @@ class PgmqClaimer(Claimer):
                 }
             )
 
-    def _next_moment(self, request: ClaimRequest, places: list[str]) -> Op[int | None]:
+    def _next_moment(self, request: ClaimRequest, tagged: list[str]) -> Op[int | None]:
         queues: list[Queue] = []
         for domain in request.domains:
             queues += yield from self._messages.known(domain)
@@ -158,7 +158,7 @@ class PgmqClaimer(Claimer):
         return moment
 
     def _claim_from(
-        self, domain: str, place: str, request: ClaimRequest, claimed: list[Claimed]
+        self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
         queues = yield from self._messages.known(domain)
         if request.priority is not None:
@@ -189,7 +189,7 @@ class PgmqClaimer(Claimer):
             if not rows:
                 self._context.bounds.forget(domain)
                 if bounds is None:
-                    if not hides(limit):
+                    if not may_hide_fresh_work(limit):
                         return
                     fresh_only = True
                 continue
@@ -213,7 +213,7 @@ class PgmqClaimer(Claimer):
     ) -> Autocommit:
         """The claim of the first visible messages in these ranges of numbers, one range per queue; with
         `fresh`, only of what was never read."""
-        wanted = self._at_once(domain, request.limit - len(claimed), limit)
+        wanted = self._most_at_once(domain, request.limit - len(claimed), limit)
         duration = _micro(request.lease_seconds)
         ends = integers(lasts or [_LAST] * len(queues))
         query = self._messages.texts.claim(queues, fresh=fresh)
@@ -386,9 +386,9 @@ class PgmqClaimer(Claimer):
         """Rows with the columns of the engine's own query; whether some had expired."""
         ended = self._receive(domain, worker, rows, claimed).unclaimable
         _, lease_id, *_ = rows[-1]
-        held = self._context.leases.get(lease_id)
-        assert held is not None
-        self._context.leases.keep(with_places(held, held.seats, places))
+        lease = self._context.leases.get(lease_id)
+        assert lease is not None
+        self._context.leases.keep(with_places(lease, lease.commands, places))
         if ended:
             yield from self._end_unclaimable(domain, ended)
         return bool(ended)

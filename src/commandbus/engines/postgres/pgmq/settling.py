@@ -25,10 +25,10 @@ from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBER
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
-    Extent,
     Known,
     Prepared,
     as_json,
+    settle_values,
 )
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import Autocommit, Boundary
@@ -69,31 +69,33 @@ class PgmqSettler(Settler):
         super().__init__(context, sender)
         self._messages = messages
 
-    def _send_prepared(self, built: Prepared, kind: type[Statement]) -> Op[set[int]]:
+    def _write_prepared(self, prepared: Prepared) -> Op[set[int]]:
         """First as if everything were as it was last seen, which is cheap; undone, with a look."""
-        if kind is Autocommit and len(built.proofs) >= QUICK_MIN:
-            built.doubted = False
+        in_transaction = prepared.locked or prepared.sends
+        if len(prepared.proofs) >= QUICK_MIN and not in_transaction:
+            prepared.trusts_counts = True
             try:
-                return (yield from super()._send_prepared(built, kind))
+                return (yield from super()._write_prepared(prepared))
             except MessagesMoved:
                 # In a caller's transaction nothing can follow; if it is tried again, the
                 # leases are read from the server.
-                self._context.leases.forget(built.shrinks)
-                built.doubted = True
-        return (yield from super()._send_prepared(built, kind))
+                self._context.leases.forget(prepared.leases)
+                prepared.trusts_counts = False
+        return (yield from super()._write_prepared(prepared))
 
-    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Extent, Values]]:
-        if not prepared.doubted:
+    def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
+        if prepared.trusts_counts:
             quick = self._deletes(prepared)
             if quick is not None:
                 return quick
         fates = yield from self._fates(prepared)
+        values = settle_values(prepared, self._context.notify, "all")
         if not fates and prepared.writes.requeues:
-            # An operator's retry: the message is in the archive, and `_write` sends another.
-            return self._queries["all"], "all", {}
+            # An operator's retry: the message is in the archive, and `write` sends another.
+            return self._queries["all"], values
         queues = self._messages.queues.among(fate.queue_id for fate in fates)
         lock = len({fate.read_count for fate in fates}) > 1
-        columns = FATES(
+        values |= FATES(
             proof=[fate.proof for fate in fates],
             seq=[fate.seq for fate in fates],
             queue_id=[fate.queue_id for fate in fates],
@@ -101,9 +103,9 @@ class PgmqSettler(Settler):
             read_ct=[fate.read_count for fate in fates],
             fate=[fate.fate for fate in fates],
         )
-        return self._messages.texts.settle(queues, lock=lock), "all", columns
+        return self._messages.texts.settle(queues, lock=lock), values
 
-    def _deletes(self, prepared: Prepared) -> tuple[Query, Extent, Values] | None:
+    def _deletes(self, prepared: Prepared) -> tuple[Query, Values] | None:
         """What settles completed commands of one attempt, if that is all there is."""
         writes, by_queue = prepared.writes, dict[int, list[int]]()
         if writes.requeues or any(row.status != CommandStatus.COMPLETED for row in writes.outcomes):
@@ -112,31 +114,31 @@ class PgmqSettler(Settler):
         if len(attempts) != 1:
             return None
         for row in writes.outcomes:
-            held = prepared.shrinks[prepared.proofs[row.seq]].held
-            if not isinstance(held, LeaseMessages):
+            lease = prepared.leases[prepared.proofs[row.seq]]
+            if not isinstance(lease, LeaseMessages):
                 return None
-            queue_id, msg_id = held.places[row.seq]
+            queue_id, msg_id = lease.places[row.seq]
             by_queue.setdefault(queue_id, []).append(msg_id)
         queues = self._messages.queues.among(by_queue)
         if len(queues) < len(by_queue):
             return None
-        values = {
+        extent = prepared.extent()
+        values = settle_values(prepared, self._context.notify, extent) | {
             "deleted": texts(integers(by_queue[queue.queue_id]) for queue in queues),
             "read_count": attempts.pop(),
-            "leases": len(prepared.shrinks),
+            "leases": len(prepared.leases),
             "messages": len(writes.outcomes),
         }
-        extent = prepared.extent()
-        return self._messages.texts.settle_quickly(queues, extent), extent, values
+        return self._messages.texts.settle_quickly(queues, extent), values
 
     def _fates(self, prepared: Prepared) -> Op[list[Fate]]:
         """What becomes of the messages of what is written."""
         decided = [(row.seq, row.attempts, _fate_of(row)) for row in prepared.writes.outcomes]
         decided += [(row.seq, row.attempts, RETURN) for row in prepared.writes.requeues]
         places: dict[int, Place] = {}
-        for shrink in prepared.shrinks.values():
-            if isinstance(shrink.held, LeaseMessages):
-                places |= shrink.held.places
+        for lease in prepared.leases.values():
+            if isinstance(lease, LeaseMessages):
+                places |= lease.places
         unknown = [seq for seq, _, _ in decided if seq not in places]
         if unknown:
             places = places | (yield from self._messages.places(unknown))
@@ -146,7 +148,7 @@ class PgmqSettler(Settler):
             if place is None:
                 continue
             if proof != UNPROVED:
-                read_count = prepared.shrinks[proof].held.seats[seq].attempt
+                read_count = prepared.leases[proof].commands[seq].attempt
                 fates.append(Fate(proof, seq, *place, read_count, fate))
             elif (read_count := prepared.known.deliveries.get(seq, attempts)) or fate != RETURN:
                 fates.append(Fate(proof, seq, *place, read_count, fate))
@@ -188,15 +190,15 @@ class PgmqSettler(Settler):
             yield from self._messages.put(kinds, waiting)
         return {one.seq for one in waiting}
 
-    def _keep_found(self, held: LeaseRow) -> Op[None]:
+    def _remember(self, lease: LeaseRow) -> Op[None]:
         """Only messages that are still as this lease read them belong to it."""
-        attempts = {seq: seat.attempt for seq, seat in held.seats.items()}
+        attempts = {seq: one.attempt for seq, one in lease.commands.items()}
         places = yield from self._messages.as_read(attempts)
-        missing = [seat for seq, seat in held.seats.items() if seq not in places]
-        if missing and (yield from self._restore(missing, held.lease_id)):
+        missing = [one for seq, one in lease.commands.items() if seq not in places]
+        if missing and (yield from self._restore(missing, lease.lease_id)):
             places = yield from self._messages.as_read(attempts)
-        seats = {seq: seat for seq, seat in held.seats.items() if seq in places}
-        self._context.leases.keep(with_places(held, seats, places))
+        commands = {seq: one for seq, one in lease.commands.items() if seq in places}
+        self._context.leases.keep(with_places(lease, commands, places))
 
     @autocommit
     def renew(self, lease_ids: Sequence[int], seconds: float) -> Op[list[int]]:
@@ -207,9 +209,9 @@ class PgmqSettler(Settler):
             yield Boundary()
         under: list[tuple[int, LeasedCommand, Place]] = []
         for lease_id in wanted:
-            held = self._context.leases.get(lease_id)
-            if isinstance(held, LeaseMessages):
-                under += [(lease_id, seat, held.places[s]) for s, seat in held.seats.items()]
+            lease = self._context.leases.get(lease_id)
+            if isinstance(lease, LeaseMessages):
+                under += [(lease_id, one, lease.places[s]) for s, one in lease.commands.items()]
         queues = self._messages.queues.among(place.queue_id for _, _, place in under)
         if not queues:
             return (yield from super().renew(lease_ids, seconds))
@@ -217,8 +219,8 @@ class PgmqSettler(Settler):
             lease_id=[lease_id for lease_id, _, _ in under],
             queue_id=[place.queue_id for _, _, place in under],
             msg_id=[place.msg_id for _, _, place in under],
-            read_ct=[seat.attempt for _, seat, _ in under],
-            seq=[seat.seq for _, seat, _ in under],
+            read_ct=[one.attempt for _, one, _ in under],
+            seq=[one.seq for _, one, _ in under],
         )
         values |= {"leases": integers(wanted), "duration": int(seconds * SECOND)}
         query = self._messages.texts.renew(queues)
@@ -230,11 +232,12 @@ class PgmqSettler(Settler):
 
 
 def with_places(
-    held: LeaseRow, seats: dict[int, LeasedCommand], places: dict[int, Place]
+    lease: LeaseRow, commands: dict[int, LeasedCommand], places: dict[int, Place]
 ) -> LeaseMessages:
     return LeaseMessages(
-        held.lease_id, held.domain, held.worker, held.claimed_at, held.version, seats, places=places
-    )
+        lease.lease_id, lease.domain, lease.worker, lease.claimed_at, lease.version, commands,
+        places=places,
+    )  # fmt: skip
 
 
 def _fate_of(row: OutcomeRow) -> int:

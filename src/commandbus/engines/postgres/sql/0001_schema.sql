@@ -265,7 +265,7 @@ create table commandbus.held (
 create unique index held_seq on commandbus.held (seq);
 
 -- Who passed a gate and has not ended.
-create table commandbus.slot (
+create table commandbus.permit (
     domain text not null,
     gate   text not null,
     seq    bigint not null,
@@ -273,7 +273,7 @@ create table commandbus.slot (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = false);
-create index slot_gate on commandbus.slot (domain, gate);
+create index permit_gate on commandbus.permit (domain, gate);
 
 -- When a gate is to be looked at: something came, something ended, or a token is due. Only added to
 -- by those who send and settle, so that they never wait for each other, and taken by the one that opens.
@@ -298,7 +298,7 @@ create table commandbus.bucket (
 ) with (fillfactor = 50);
 
 -- Ready work for workers with certain tags lies in the queue under `domain#tags`.
-create table commandbus.place (
+create table commandbus.partition (
     domain   text not null,
     requires text not null,
     primary key (domain, requires)
@@ -425,7 +425,7 @@ begin
     return true;
 end $$;
 
-create function commandbus.place_of(domain text, requires text) returns text
+create function commandbus.partition_of(domain text, requires text) returns text
     language sql immutable parallel safe
     return case when requires is null then domain else domain || '#' || requires end;
 
@@ -456,7 +456,7 @@ begin
         on conflict (domain) do update set gated = true;
     end if;
     if mark_gated.requires is not null then
-        insert into commandbus.place (domain, requires) values (the_domain, mark_gated.requires)
+        insert into commandbus.partition (domain, requires) values (the_domain, mark_gated.requires)
         on conflict do nothing;
     end if;
 end $$;
@@ -464,7 +464,7 @@ end $$;
 -- The first rows at a gate, priority by priority, so that no more of them are read than are wanted of
 -- each; in the order in which they pass when waiting makes them more urgent.
 create function commandbus.first_held(the_domain text, the_gate text, wanted integer, ageing bigint)
-    returns table (place tid, priority integer, seq bigint, available_at bigint, attempts smallint,
+    returns table (row_id tid, priority integer, seq bigint, available_at bigint, attempts smallint,
         crashes smallint, releases smallint)
     language sql stable
 as $$
@@ -501,7 +501,7 @@ declare
     kind     text;
     taken    tid[];
     ruled    boolean := exists (select 1 from commandbus.limit_rule r where r.domain = the_domain);
-    spread   boolean := exists (select 1 from commandbus.place p where p.domain = the_domain);
+    spread   boolean := exists (select 1 from commandbus.partition p where p.domain = the_domain);
     moved    bigint;
     placed   boolean;
 begin
@@ -561,14 +561,14 @@ begin
                 else r.concurrency end as concurrency) g
             left join commandbus.bucket b on b.domain = the_domain and b.gate = t.gate
             cross join lateral (select case when g.concurrency is not null then
-                (select count(*) from commandbus.slot s where s.domain = the_domain and s.gate = t.gate)
+                (select count(*) from commandbus.permit s where s.domain = the_domain and s.gate = t.gate)
                 end as running) s),
         allowed as materialized (
             select *, greatest(0, least(coalesce(room, pass_max), tokens))::integer as count
             from looked_at),
         chosen as materialized (
             select a.gate, h.* from allowed a cross join lateral (
-                select ctid as place, priority, seq, available_at, attempts, crashes, releases
+                select ctid as row_id, priority, seq, available_at, attempts, crashes, releases
                 from commandbus.held h where h.domain = the_domain and h.gate = a.gate
                 order by h.priority, h.seq limit a.count) h
             where ageing is null or a.gate like 'k:%'
@@ -577,7 +577,7 @@ begin
             cross join lateral commandbus.first_held(the_domain, a.gate, a.count, ageing) h
             where ageing is not null and a.gate not like 'k:%'),
         gone as (
-            delete from commandbus.held where ctid = any (array(select place from chosen))
+            delete from commandbus.held where ctid = any (array(select row_id from chosen))
             returning gate, priority, seq, available_at, attempts, crashes, releases),
         -- Held to be materialized: every part below is about the same rows.
         going as materialized (
@@ -586,8 +586,8 @@ begin
             from gone g left join lateral (
                 select c.command_type, c.requires from commandbus.command c
                 where (ruled or spread) and c.seq = g.seq limit 1) c on true),
-        slotted as (
-            insert into commandbus.slot (domain, gate, seq) select the_domain, gate, seq from going),
+        permitted as (
+            insert into commandbus.permit (domain, gate, seq) select the_domain, gate, seq from going),
         further as (
             insert into commandbus.held (domain, gate, priority, seq, available_at, attempts, crashes,
                 releases)
@@ -596,7 +596,7 @@ begin
         ready as (
             insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes,
                 releases, keyed)
-            select commandbus.place_of(the_domain, requires), priority, seq, available_at, attempts,
+            select commandbus.partition_of(the_domain, requires), priority, seq, available_at, attempts,
                 crashes, releases, true
             from going where following is null),
         -- Few: groups that run one at a time are left out, for what ends in them touches their gates.
@@ -983,7 +983,7 @@ touched as (
     insert into commandbus.touch (domain, gate, at)
     select distinct domain, gate, now from new where ready_at <= now and gate is not null),
 places as (
-    insert into commandbus.place (domain, requires)
+    insert into commandbus.partition (domain, requires)
     select distinct domain, requires from new where requires is not null on conflict do nothing),
 later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)
@@ -1024,7 +1024,7 @@ as $$
     join commandbus.command c on c.command_id = w.command_id and c.domain = w.domain
 $$;
 
--- How many commands of a domain wait, counted no further than the limit of each place.
+-- How many commands of a domain wait, counted no further than the limit in each table.
 create function commandbus.pending_in(the_domain text, bound bigint) returns bigint
     language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -1034,9 +1034,9 @@ as $$
             select 1 from commandbus.scheduled where domain = the_domain limit bound) s)
         + (select count(*) from (
             select 1 from commandbus.held where domain = the_domain limit bound) h)
-        + (select count(*) from commandbus.place p cross join lateral (
+        + (select count(*) from commandbus.partition p cross join lateral (
             select 1 from commandbus.queue q
-            where q.domain = commandbus.place_of(p.domain, p.requires) limit bound) q
+            where q.domain = commandbus.partition_of(p.domain, p.requires) limit bound) q
             where p.domain = the_domain)
 $$;
 

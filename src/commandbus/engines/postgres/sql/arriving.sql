@@ -11,7 +11,7 @@ made as (
     from came w where c.seq = w.seq),
 ready as (
     update commandbus.queue q set attempts = w.attempts, crashes = w.crashes, releases = w.releases
-    from came w where q.domain = commandbus.place_of(w.domain, w.requires) and q.priority = w.priority
+    from came w where q.domain = commandbus.partition_of(w.domain, w.requires) and q.priority = w.priority
         and q.seq = w.seq),
 later as (
     update commandbus.scheduled s set attempts = w.attempts, crashes = w.crashes, releases = w.releases

@@ -1,9 +1,9 @@
 -- name: claim
--- Takes the first rows of one place, which is a domain, or the part of it that requires certain tags,
+-- Takes the first rows of one partition, which is a domain, or the part of it that requires certain tags,
 -- in ranges of the index that skip what was taken before, and puts them under one new lease. The lateral
 -- subqueries with limits leave the planner no choice: each range is a walk along the primary key, each
 -- command a look-up by its own. The rows are locked before the limit counts them, and deleted by their
--- place. A claim may commit asynchronously: one that is lost in a crash only gives the work out again.
+-- row id. A claim may commit asynchronously: one that is lost in a crash only gives the work out again.
 -- A row whose command has ended, which only another program can have written, comes without a type and is
 -- dropped.
 -- Commands whose workers died are taken by the parts `suspects`; without them none are. What is put under
@@ -14,9 +14,9 @@ with moment as materialized (
     select q.* from moment m
     cross join {ranges} as r
     cross join lateral (
-        select ctid as place, priority, seq, attempts, crashes, releases, keyed, available_at
+        select ctid as row_id, priority, seq, attempts, crashes, releases, keyed, available_at
         from commandbus.queue
-        where domain = :place::text
+        where domain = :partition::text
             and (priority, seq) >= (r.from_priority, r.from_seq)
             and (priority, seq) < (r.to_priority, r.to_seq)
             and (crashes = 0 {suspects_found})
@@ -26,22 +26,22 @@ with moment as materialized (
     limit :wanted::bigint),
 {suspects_left}
 gone as (
-    delete from commandbus.queue where ctid = any (array(select place from taken))),
+    delete from commandbus.queue where ctid = any (array(select row_id from taken))),
 {under_lease}
 
 -- name: chains
--- Behind those that hold the only place of a group up to `followers` members of such groups come along in
+-- Behind those that hold the only permit of a group up to `followers` members of such groups come along in
 -- all, `chain` of one; nothing else can let them pass. Not where a further gate or tags decide; nor behind
 -- one whose worker died, nor such a one itself, nor what comes after it.
 ahead as materialized (
     select t.seq, s.gate, least(:chain::bigint, :followers::bigint / count(*) over ()) as most
     from taken t cross join lateral (
-        select gate from commandbus.slot s where s.seq = t.seq and s.gate like 'k:%' limit 1) s
+        select gate from commandbus.permit s where s.seq = t.seq and s.gate like 'k:%' limit 1) s
     where :followers::bigint > 0 and t.keyed and t.crashes = 0
-        and not exists (select 1 from commandbus.slot x
+        and not exists (select 1 from commandbus.permit x
             where x.domain = :domain::text and x.gate = s.gate and x.seq <> t.seq)
         and not exists (select 1 from commandbus.limit_rule r where r.domain = :domain::text and r.gate <> 's')
-        and not exists (select 1 from commandbus.place p where p.domain = :domain::text)),
+        and not exists (select 1 from commandbus.partition p where p.domain = :domain::text)),
 behind as materialized (
     select f.*, l.seq as leader from ahead l
     cross join lateral (select array(
@@ -51,14 +51,14 @@ behind as materialized (
         select h.*, count(*) over line as position,
             count(*) filter (where h.crashes > 0) over line as suspects
         from (
-            select ctid as place, priority, seq, attempts, crashes, releases, true as keyed
+            select ctid as row_id, priority, seq, attempts, crashes, releases, true as keyed
             from commandbus.held h where h.domain = :domain::text and h.gate = l.gate
             order by h.priority, h.seq limit l.most for update skip locked) h
         window line as (order by h.priority, h.seq)) f
     -- Up to one that another transaction has locked, and may yet release.
     where f.suspects = 0 and f.seq = line.seqs[f.position]),
 not_held as (
-    delete from commandbus.held where ctid = any (array(select place from behind))),
+    delete from commandbus.held where ctid = any (array(select row_id from behind))),
 member as materialized (
     select priority, seq, attempts, crashes, releases, keyed, 0 as position, 0 as leader from taken
     union all

@@ -11,8 +11,8 @@ select commandbus.lock_capacity($1::text)
 select (select count(*) from (select 1 from commandbus.queue where domain = $1::text limit $2::bigint) q)
      + (select count(*) from (select 1 from commandbus.scheduled where domain = $1::text limit $2::bigint) s)
      + (select count(*) from (select 1 from commandbus.held where domain = $1::text limit $2::bigint) h)
-     + (select count(*) from commandbus.place p cross join lateral (select 1 from commandbus.queue q
-        where q.domain = commandbus.place_of(p.domain, p.requires) limit $2::bigint) q
+     + (select count(*) from commandbus.partition p cross join lateral (select 1 from commandbus.queue q
+        where q.domain = commandbus.partition_of(p.domain, p.requires) limit $2::bigint) q
         where p.domain = $1::text)
 
 -- name: key_holders
@@ -120,10 +120,10 @@ with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
 due as (
     delete from commandbus.scheduled where ctid = any (array(
-        select s.place from moment m
+        select s.row_id from moment m
         cross join unnest($1::text::text[]) as wanted (domain)
         cross join lateral (
-            select ctid as place from commandbus.scheduled
+            select ctid as row_id from commandbus.scheduled
             where domain = wanted.domain and due_at <= m.now
             order by due_at, seq limit 10000 for update skip locked) s))
     returning *),
@@ -187,9 +187,9 @@ where lease_id = any ($1::text::bigint[]) and until > commandbus.now_us() order 
 
 -- name: columns_of
 -- What the queue and batches need to know of commands that no worker reports about; and which of
--- them holds the place of their group, or is in one's chain.
+-- them holds the permit of their group, or is in one's chain.
 select c.seq, c.priority, c.batch_id, case when c.group_key is not null then (
-    select s.seq from commandbus.slot s where s.domain = c.domain and s.gate = 'k:' || c.group_key
+    select s.seq from commandbus.permit s where s.domain = c.domain and s.gate = 'k:' || c.group_key
         and s.seq = any ($1::text::bigint[]) order by s.seq <> c.seq limit 1) end
 from commandbus.command c where c.seq = any ($1::text::bigint[])
 

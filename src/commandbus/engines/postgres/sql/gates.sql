@@ -2,8 +2,8 @@
 select passed, tagged, busy from commandbus.admit($1::text, $2::boolean, $3::bigint::integer, $4::text,
     $5::boolean, $6::bigint)
 
--- name: places
-select domain, requires from commandbus.place where domain = any ($1::text::text[]) order by 1, 2
+-- name: partitions
+select domain, requires from commandbus.partition where domain = any ($1::text::text[]) order by 1, 2
 
 -- name: gates_of
 -- The names of the limits of some domains.
@@ -40,7 +40,7 @@ with gone as (
         cross join lateral (select c.command_type from commandbus.command c
             where c.seq = q.seq limit 1) c
         where q.domain = $1::text and ($2::text is null or c.command_type = $2::text)
-            and not (q.keyed and exists (select 1 from commandbus.slot s where s.seq = q.seq))
+            and not (q.keyed and exists (select 1 from commandbus.permit s where s.seq = q.seq))
         for update of q skip locked))
     returning *)
 insert into commandbus.held (domain, gate, priority, seq, available_at, attempts, crashes, releases)
@@ -73,7 +73,7 @@ update commandbus.bucket set full_at = $3::bigint where domain = $1::text and ga
 delete from commandbus.unique_key where domain = $1::text and unique_key = $2::text
 
 -- name: held_at
-select h.gate, (select count(*) from commandbus.slot s where s.domain = h.domain and s.gate = h.gate),
-    (select c.command_id from commandbus.slot s join commandbus.command c on c.seq = s.seq
+select h.gate, (select count(*) from commandbus.permit s where s.domain = h.domain and s.gate = h.gate),
+    (select c.command_id from commandbus.permit s join commandbus.command c on c.seq = s.seq
      where s.domain = h.domain and s.gate = h.gate order by s.seq limit 1)
 from commandbus.held h where h.seq = $1::bigint

@@ -53,7 +53,7 @@ touched as (
     insert into commandbus.touch (domain, gate, at)
     select distinct domain, gate, now from new where ready_at <= now and gate is not null),
 places as (
-    insert into commandbus.place (domain, requires)
+    insert into commandbus.partition (domain, requires)
     select distinct domain, requires from new where requires is not null on conflict do nothing),
 later as (
     insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)

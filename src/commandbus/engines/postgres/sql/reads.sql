@@ -14,7 +14,7 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
     c.batch_id, c.group_key, c.requires
 from commandbus.command c
 left join commandbus.outcome o on o.seq = c.seq
-left join commandbus.queue q on q.domain = commandbus.place_of(c.domain, c.requires)
+left join commandbus.queue q on q.domain = commandbus.partition_of(c.domain, c.requires)
     and q.priority = c.priority and q.seq = c.seq
 left join commandbus.scheduled s on s.seq = c.seq
 left join commandbus.held h on h.seq = c.seq
@@ -28,14 +28,14 @@ select c.seq, c.priority, c.data, c.unique_key is not null, o.status, o.attempts
 from commandbus.command c
 left join lateral commandbus.lock_outcome(c.seq) o on true
 left join lateral (select * from commandbus.queue q
-    where q.domain = commandbus.place_of(c.domain, c.requires) and q.priority = c.priority and q.seq = c.seq limit 1 for update) q on true
+    where q.domain = commandbus.partition_of(c.domain, c.requires) and q.priority = c.priority and q.seq = c.seq limit 1 for update) q on true
 left join lateral (select * from commandbus.scheduled s where s.seq = c.seq limit 1 for update) s on true
 left join lateral (select * from commandbus.held h where h.seq = c.seq limit 1 for update) h on true
 where c.command_id = $1::uuid and c.domain = $2::text
 
 -- name: delete_waiting
 with ready as (delete from commandbus.queue q using commandbus.command c
-    where c.seq = $3::bigint and q.domain = commandbus.place_of($1::text, c.requires)
+    where c.seq = $3::bigint and q.domain = commandbus.partition_of($1::text, c.requires)
         and q.priority = $2::integer and q.seq = $3::bigint
     returning q.attempts, q.crashes, q.releases, q.available_at),
 later as (delete from commandbus.scheduled where seq = $3::bigint
@@ -144,8 +144,8 @@ select m.now,
 from (select commandbus.now_us() as now) m
 cross join (select count(*), min(w.available_at) as oldest from (
     select available_at from commandbus.held where domain = $1::text limit $2::bigint) w) h
-cross join (select count(*), min(q.available_at) as oldest from commandbus.place p
-    join commandbus.queue q on q.domain = commandbus.place_of(p.domain, p.requires)
+cross join (select count(*), min(q.available_at) as oldest from commandbus.partition p
+    join commandbus.queue q on q.domain = commandbus.partition_of(p.domain, p.requires)
     where p.domain = $1::text) t
 
 -- name: foreign_leases

@@ -30,13 +30,13 @@ grant execute on function commandbus.send, commandbus.send_commands, commandbus.
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
 grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
-    commandbus.domain, commandbus.place to :worker;
+    commandbus.domain, commandbus.partition to :worker;
 grant select on commandbus.limit_rule to :worker;
 grant update (gated) on commandbus.domain to :worker;
 grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, commandbus.lease,
     commandbus.unique_key, commandbus.progress, commandbus.sleeper, commandbus.session, commandbus.tally,
     commandbus.document, commandbus.batch_count, commandbus.process, commandbus.process_step,
-    commandbus.recorded_step, commandbus.held, commandbus.slot, commandbus.touch,
+    commandbus.recorded_step, commandbus.held, commandbus.permit, commandbus.touch,
     commandbus.bucket to :worker;
 
 -- What operators did is written by operators alone: a worker reads it, and neither adds entries of
@@ -80,7 +80,7 @@ create policy worker_adds on commandbus.audit for insert to :worker
 
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
-grant execute on function commandbus.now_us, commandbus.place_of, commandbus.as_jsonb,
+grant execute on function commandbus.now_us, commandbus.partition_of, commandbus.as_jsonb,
     commandbus.ended_sessions to :viewer;
 
 -- An admin is an operator: may change and purge all data, but no table.

@@ -56,41 +56,41 @@ freed as (
     using {freed} as f
     where k.seq = f.seq and f.proof in (select lease_id from proof)
         and (select exists (select 1 from commandbus.unique_key))),
--- The place of a group stays with others of a chain, as long as there are any.
+-- The permit of a group stays with others of a chain, as long as there are any.
 handed_over as (
-    update commandbus.slot s set seq = h.heir
+    update commandbus.permit s set seq = h.heir
     from {heirs} as h
     where s.seq = h.holder and h.proof in (select lease_id from proof)),
-left_slots as (
-    delete from commandbus.slot s
-    using {left_places} as f
+left_permits as (
+    delete from commandbus.permit s
+    using {left_permits} as f
     where s.seq = f.seq and f.proof in (select lease_id from proof)
     returning s.domain, s.gate, s.seq, f.back),
 -- A command that ends in a group of one at a time lets the next one pass: nothing else can, as long as
--- its slot is taken. Not where one comes back, and may be the next one; nor where a limit decides.
+-- its permit is taken. Not where one comes back, and may be the next one; nor where a limit decides.
 handed as materialized (
-    select s.domain, s.gate, n.* from left_slots s
+    select s.domain, s.gate, n.* from left_permits s
     cross join lateral (
-        select ctid as place, h.priority, h.seq, h.available_at, h.attempts, h.crashes, h.releases
+        select ctid as row_id, h.priority, h.seq, h.available_at, h.attempts, h.crashes, h.releases
         from commandbus.held h where h.domain = s.domain and h.gate = s.gate
         order by h.priority, h.seq limit 1 for update skip locked) n
     where s.gate like 'k:%' and not s.back
         and not exists (select 1 from commandbus.held x where x.domain = s.domain and x.gate = s.gate
             and (x.priority, x.seq) < (n.priority, n.seq))
         and s.domain not in (select domain from commandbus.limit_rule)
-        and s.domain not in (select domain from commandbus.place)
-        and not exists (select 1 from commandbus.slot x
+        and s.domain not in (select domain from commandbus.partition)
+        and not exists (select 1 from commandbus.permit x
             where x.domain = s.domain and x.gate = s.gate and x.seq <> s.seq)),
 not_held as (
-    delete from commandbus.held where ctid = any (array(select place from handed))),
-slotted as (
-    insert into commandbus.slot (domain, gate, seq) select domain, gate, seq from handed),
+    delete from commandbus.held where ctid = any (array(select row_id from handed))),
+permitted as (
+    insert into commandbus.permit (domain, gate, seq) select domain, gate, seq from handed),
 passed as (
     insert into commandbus.queue (domain, priority, seq, available_at, attempts, crashes, releases, keyed)
     select domain, priority, seq, available_at, attempts, crashes, releases, true from handed),
 touched as (
     insert into commandbus.touch (domain, gate, at)
-    select distinct s.domain, s.gate, m.now from left_slots s cross join moment m
+    select distinct s.domain, s.gate, m.now from left_permits s cross join moment m
     where (s.domain, s.gate) not in (select domain, gate from handed)),
 back as materialized (
     select p.domain, b.*, m.now, c.gate, c.requires from moment m cross join {requeues} as b
@@ -120,7 +120,7 @@ woken as materialized (
     select commandbus.wake(w.domain, min(w.delay),
         case when bool_or(w.requires is not null) then :origin::text || '*' else :origin::text end)
     from (select domain, delay, requires from back
-        union all select domain, 0, null from left_slots) w
+        union all select domain, 0, null from left_permits) w
     where :notify::boolean group by w.domain),
 
 -- name: settle_answer

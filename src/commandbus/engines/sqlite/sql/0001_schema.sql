@@ -214,13 +214,13 @@ create table commandbus_held (
 create unique index commandbus_held_seq on commandbus_held (seq);
 
 -- Who passed a gate and has not ended.
-create table commandbus_slot (
+create table commandbus_permit (
     domain text not null,
     gate   text not null,
     seq    integer not null,
     primary key (domain, gate, seq)
 ) without rowid;
-create index commandbus_slot_seq on commandbus_slot (seq);
+create index commandbus_permit_seq on commandbus_permit (seq);
 
 -- When a gate is to be looked at: something came, something ended, or a token is due.
 create table commandbus_touch (
@@ -240,7 +240,7 @@ create table commandbus_bucket (
 ) without rowid;
 
 -- Ready work for workers with certain tags lies in the queue under `domain#tags`.
-create table commandbus_place (
+create table commandbus_partition (
     domain   text not null,
     requires text not null,
     primary key (domain, requires)

@@ -43,7 +43,7 @@ delete from commandbus_unique_key where (domain, unique_key, seq) in (
 select (select count(*) from (select 1 from commandbus_queue where domain = :domain limit :limit))
      + (select count(*) from (select 1 from commandbus_scheduled where domain = :domain limit :limit))
      + (select count(*) from (select 1 from commandbus_held where domain = :domain limit :limit))
-     + (select count(*) from commandbus_place p cross join commandbus_queue q
+     + (select count(*) from commandbus_partition p cross join commandbus_queue q
         where p.domain = :domain and q.domain = p.domain || '#' || p.requires)
 
 -- name: domain_state
@@ -230,7 +230,7 @@ update commandbus_command set due_at = ?, data = coalesce(?, data) where seq = ?
 -- name: waiting_row
 -- How often a waiting command was tried, and since or until when it waits.
 select attempts, crashes, releases, available_at from commandbus_queue
-where domain = :place and priority = :priority and seq = :seq
+where domain = :partition and priority = :priority and seq = :seq
 union all select attempts, crashes, releases, due_at from commandbus_scheduled where seq = :seq
 union all select attempts, crashes, releases, available_at from commandbus_held where seq = :seq
 

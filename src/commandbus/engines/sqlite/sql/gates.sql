@@ -17,11 +17,11 @@ delete from commandbus_limit where domain = ? and gate = ? returning gate
 -- name: mark_gated
 insert into commandbus_domain (domain, gated) values (?, 1) on conflict (domain) do update set gated = 1
 
--- name: ensure_place
-insert into commandbus_place (domain, requires) values (?, ?) on conflict do nothing
+-- name: ensure_partition
+insert into commandbus_partition (domain, requires) values (?, ?) on conflict do nothing
 
--- name: places
-select requires from commandbus_place where domain = ? order by requires
+-- name: partitions
+select requires from commandbus_partition where domain = ? order by requires
 
 -- name: hold
 insert into commandbus_held (domain, gate, priority, seq, attempts, crashes, releases, available_at)
@@ -44,7 +44,7 @@ delete from commandbus_touch where (domain, gate) in (
 returning gate
 
 -- name: running
-select count(*) from commandbus_slot where domain = ? and gate = ?
+select count(*) from commandbus_permit where domain = ? and gate = ?
 
 -- name: bucket
 select full_at from commandbus_bucket where domain = ? and gate = ?
@@ -86,29 +86,29 @@ from json_each(:gates) g
 join commandbus_held h on h.seq = (select x.seq from commandbus_held x
     where x.domain = :domain and x.gate = g.value order by x.priority, x.seq limit 1)
 join commandbus_command c on c.seq = h.seq
-where not exists (select 1 from commandbus_slot s where s.domain = :domain and s.gate = g.value)
+where not exists (select 1 from commandbus_permit s where s.domain = :domain and s.gate = g.value)
 
 -- name: let_pass
 delete from commandbus_held where seq = ?
 
--- name: take_slot
-insert into commandbus_slot (domain, gate, seq) values (?, ?, ?)
+-- name: take_permit
+insert into commandbus_permit (domain, gate, seq) values (?, ?, ?)
 
--- name: slots_of
-select seq from commandbus_slot where seq in (select value from json_each(?))
+-- name: permits_of
+select seq from commandbus_permit where seq in (select value from json_each(?))
 
--- name: leave_slots
-delete from commandbus_slot where seq in (select value from json_each(?)) returning domain, gate
+-- name: leave_permits
+delete from commandbus_permit where seq in (select value from json_each(?)) returning domain, gate
 
 -- name: followers
--- The first that wait behind those who hold the only place of a group that knows no further gate; with the columns of `head`, and behind whom. At most so many of a group, and in all.
+-- The first that wait behind those who hold the only permit of a group that knows no further gate; with the columns of `head`, and behind whom. At most so many of a group, and in all.
 with leading as materialized (
-    select s.seq, s.gate, l.key as place from json_each(:leaders) l join commandbus_slot s on s.seq = l.value
+    select s.seq, s.gate, l.key as place from json_each(:leaders) l join commandbus_permit s on s.seq = l.value
     where s.gate glob 'k:*'
-        and not exists (select 1 from commandbus_slot x
+        and not exists (select 1 from commandbus_permit x
             where x.domain = :domain and x.gate = s.gate and x.seq <> s.seq)
         and not exists (select 1 from commandbus_limit r where r.domain = :domain and r.gate <> 's')
-        and not exists (select 1 from commandbus_place p where p.domain = :domain))
+        and not exists (select 1 from commandbus_partition p where p.domain = :domain))
 select h.seq, h.priority, h.attempts, h.crashes, h.releases, c.command_type, c.command_id, c.data,
     c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
     c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, h.available_at, l.seq
@@ -130,14 +130,14 @@ order by l.place, h.priority, h.seq
 delete from commandbus_held where seq in (select value from json_each(?))
 
 -- name: hand_over
-update commandbus_slot set seq = ? where seq = ?
+update commandbus_permit set seq = ? where seq = ?
 
 -- name: call_back
 -- Ready work that never passed a gate goes back to the gates when a limit is set.
 select q.priority, q.seq, q.attempts, q.crashes, q.releases, q.available_at, c.command_type
 from commandbus_queue q join commandbus_command c on c.seq = q.seq
 where q.domain = :domain and (:command_type is null or c.command_type = :command_type)
-    and not exists (select 1 from commandbus_slot s where s.seq = q.seq)
+    and not exists (select 1 from commandbus_permit s where s.seq = q.seq)
 
 -- name: routes
 -- What decides where a command goes that comes back.
@@ -153,7 +153,7 @@ where l.domain = ? and l.gate = 's'
 delete from commandbus_unique_key where domain = ? and unique_key = ?
 
 -- name: held_at
-select h.gate, (select count(*) from commandbus_slot s where s.domain = h.domain and s.gate = h.gate),
-    (select c.command_id from commandbus_slot s join commandbus_command c on c.seq = s.seq
+select h.gate, (select count(*) from commandbus_permit s where s.domain = h.domain and s.gate = h.gate),
+    (select c.command_id from commandbus_permit s join commandbus_command c on c.seq = s.seq
      where s.domain = h.domain and s.gate = h.gate order by s.seq limit 1)
 from commandbus_held h where h.seq = ?

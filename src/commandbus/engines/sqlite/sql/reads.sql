@@ -87,13 +87,13 @@ select
         select min(available_at) from (select available_at from commandbus_held
             where domain = :domain limit :cap)
         union all
-        select min(q.available_at) from commandbus_place p cross join commandbus_queue q
+        select min(q.available_at) from commandbus_partition p cross join commandbus_queue q
         where p.domain = :domain and q.domain = p.domain || '#' || p.requires)),
     (select min(due_at) from commandbus_scheduled where domain = :domain),
     (select paused_at from commandbus_domain where domain = :domain),
     (select paused_reason from commandbus_domain where domain = :domain),
     (select count(*) from commandbus_held where domain = :domain),
-    (select count(*) from commandbus_place p cross join commandbus_queue q
+    (select count(*) from commandbus_partition p cross join commandbus_queue q
      where p.domain = :domain and q.domain = p.domain || '#' || p.requires)
 
 -- name: next_lease_end
@@ -193,7 +193,7 @@ select wanted.value,
     (select min(moment) from (
         select min(due_at) as moment from commandbus_scheduled where domain = wanted.value
         union all select min(at) from commandbus_touch where domain = wanted.value)),
-    exists (select 1 from commandbus_place p cross join commandbus_queue q
+    exists (select 1 from commandbus_partition p cross join commandbus_queue q
         where p.domain = wanted.value and q.domain = p.domain || '#' || p.requires)
 from json_each(?) wanted
 where not exists (select 1 from commandbus_domain d

@@ -111,9 +111,9 @@ put_@queue@ as (
 -- What was sent without knowing of PGMQ, and is due: on its way into the queues.
 with taken as (
     delete from commandbus.queue where ctid = any (array(
-        select q.place from unnest($1::text::text[]) as wanted (domain)
+        select q.row_id from unnest($1::text::text[]) as wanted (domain)
         cross join lateral (
-            select ctid as place from commandbus.queue where domain = wanted.domain
+            select ctid as row_id from commandbus.queue where domain = wanted.domain
             order by priority, seq limit 1000 for update skip locked) q))
     returning *)
 select t.seq, t.available_at, t.attempts, t.crashes, t.releases, t.domain, t.priority, c.command_type
@@ -202,7 +202,7 @@ taken as materialized (
 
 -- name: look
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
-    select ctid as place, msg_id, vt, read_ct, @crashes@ as crashes
+    select ctid as row_id, msg_id, vt, read_ct, @crashes@ as crashes
     from @table@
     where vt <= g.at and msg_id >= (:firsts::text::bigint[])[@position@]
         and msg_id <= (:lasts::text::bigint[])[@position@]
@@ -216,7 +216,7 @@ select @queue@ as queue_id, @position@ as position, q.* from gate g cross join l
 
 -- name: look_fresh
 select @queue@ as queue_id, @position@ as position, q.* from gate g cross join lateral (
-    select ctid as place
+    select ctid as row_id
     from @table@
     where vt <= g.at and msg_id >= (:firsts::text::bigint[])[@position@]
         and msg_id <= (:lasts::text::bigint[])[@position@] and read_ct = 0
@@ -228,7 +228,7 @@ select @queue@ as queue_id, @position@ as position, q.* from gate g cross join l
 read_@queue@ as (
     update @table@ set read_ct = least(greatest(read_ct, 0), 32766) + 1, vt = (select at from gate)
         + (:duration::bigint + @grace@) * '1 microsecond'::interval@last_read@
-    where ctid = any (array(select place from taken where queue_id = @queue@))
+    where ctid = any (array(select row_id from taken where queue_id = @queue@))
     returning msg_id, read_ct - 1 as read_ct, headers -> 'commandbus' as token)
 
 -- name: was_read
