@@ -321,7 +321,7 @@ def a_repeated_send_makes_a_second_command(it: Good) -> None:
 
 
 @bad("P3")
-def a_repeated_send_is_not_told(it: Good) -> None:
+def a_repeated_send_goes_unreported(it: Good) -> None:
     it.events.append(answered("b", T + 0.5))
 
 
@@ -465,7 +465,7 @@ def a_send_that_was_undone_is_there(it: Good) -> None:
 
 
 @bad("P11")
-def a_sender_is_told_of_a_holder_that_never_was(it: Good) -> None:
+def a_sender_gets_a_holder_that_never_was(it: Good) -> None:
     it.events += asked("o", T + 42, "key_kept", holder="m")
 
 
@@ -627,7 +627,7 @@ def a_canceled_command_is_run(it: Good) -> None:
 
 
 @bad("P30")
-def a_command_is_canceled_by_nobody(it: Good) -> None:
+def a_command_is_canceled_without_a_request(it: Good) -> None:
     it.events[:] = [e for e in it.events if e["event"] not in ("cancel_invoked", "canceled")]
 
 
@@ -718,7 +718,7 @@ def test_a_killed_process_may_leave_lines_out() -> None:
     assert check(it.case()) == []
 
 
-def test_a_claim_that_a_crashed_server_forgot_makes_nobody_stale() -> None:
+def test_a_claim_that_a_crashed_server_forgot_makes_no_worker_stale() -> None:
     """Its number may be higher than that of the next claim: the server forgot the number, too."""
     it = Good()
     it.events.append(claimed(T + 0.12, 12, 7, "a"))

@@ -32,7 +32,7 @@ def test_a_command_that_others_overtake_is_late() -> None:
     assert late(it)
 
 
-def test_a_second_death_begins_the_time_anew_though_no_journal_has_the_claim() -> None:
+def test_a_second_death_restarts_the_time_though_no_journal_has_the_claim() -> None:
     it = Good()
     claims_go_on(it)
     again = Trace("WORKER_LOST", T + 105.9, {"attempt": 2, "lease_id": 195})

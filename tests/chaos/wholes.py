@@ -38,10 +38,10 @@ def a_key_has_one_live_command(case: Case) -> Iterator[Violation]:
     for tried in case.tries.values():
         final = case.final(tried.id)
         if tried.fate == "key_undone" and final is not None:
-            yield Violation("P11", "a send that was undone left a command", _told(case, tried))
+            yield Violation("P11", "a send that was undone left a command", _answered(case, tried))
         if tried.fate == "key_kept" and tried.holder is None and final is None:
             yield Violation(
-                "P1", "a command whose transaction was committed is gone", _told(case, tried)
+                "P1", "a command whose transaction was committed is gone", _answered(case, tried)
             )
         if tried.fate == "key_kept" and tried.holder is not None:
             yield from _named(case, tried)
@@ -59,10 +59,10 @@ def _named(case: Case, tried: KeyTry) -> Iterator[Violation]:
     holder = case.final(tried.holder)
     if holder is None or holder.key != tried.key:
         what = "a sender was told of a holder that never had the key"
-        yield Violation("P11", what, (*_told(case, tried), *case.story(tried.holder)))
+        yield Violation("P11", what, (*_answered(case, tried), *case.story(tried.holder)))
     if case.final(tried.id) is not None:
         what = "a sender was told that nothing was added, and its command is there"
-        yield Violation("P11", what, _told(case, tried))
+        yield Violation("P11", what, _answered(case, tried))
 
 
 def _overlapping(case: Case, key: str, found: list[tuple[KeyTry, Final]]) -> Iterator[Violation]:
@@ -75,10 +75,10 @@ def _overlapping(case: Case, key: str, found: list[tuple[KeyTry, Final]]) -> Ite
             ended = inf
         if tried.ended is not None and tried.ended < ended - CLOCK_SLACK:
             what = f"two live commands have the key {key!r}"
-            yield Violation("P11", what, (*case.story(earlier.id), *_told(case, tried)))
+            yield Violation("P11", what, (*case.story(earlier.id), *_answered(case, tried)))
 
 
-def _told(case: Case, tried: KeyTry) -> tuple[str, ...]:
+def _answered(case: Case, tried: KeyTry) -> tuple[str, ...]:
     when = "nobody knows" if tried.ended is None else f"{tried.ended:.6f}"
     told = f"{tried.began:.6f} {tried.id} asks for {tried.key!r}; at {when} {tried.fate} {tried.holder}"
     return (told, *case.story(tried.id))

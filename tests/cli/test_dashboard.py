@@ -79,7 +79,7 @@ def test_it_does_not_serve_strangers_without_accounts(cli: Cli, tmp_path: Path) 
         assert "--accounts" in ran.err
 
 
-def test_a_store_that_is_not_there_is_told_before_anybody_is_served(cli: Cli, tmp_path: Path) -> None:
+def test_a_missing_store_is_reported_before_the_first_request(cli: Cli, tmp_path: Path) -> None:
     assert "There is no file" in cli("dashboard", "--url", f"sqlite:///{tmp_path}/no.db", code=4).err
 
 

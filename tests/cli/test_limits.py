@@ -36,7 +36,9 @@ def test_a_bad_limit_is_refused(cli: Cli, bus: SyncCommandBus, words: list[str])
     assert not bus.list_limits()
 
 
-def test_a_limit_of_nothing_is_told_by_the_names_of_the_options(cli: Cli, bus: SyncCommandBus) -> None:
+def test_a_limit_of_nothing_is_refused_with_the_names_of_the_options(
+    cli: Cli, bus: SyncCommandBus
+) -> None:
     assert "concurrency=, rate= or both" in cli("limit", "set", "mail", code=2).err
 
 

@@ -185,7 +185,7 @@ def test_what_a_dead_worker_held_moves_with_its_recorded_steps(
     assert new.session.run(new.scope.store.recorded_steps(taken.claimed.seq)) == {"charge": "7"}
 
 
-def test_a_key_that_is_held_in_the_target_is_told(old: SyncCommandBus, new: SyncCommandBus) -> None:
+def test_a_key_that_is_held_in_the_target_is_reported(old: SyncCommandBus, new: SyncCommandBus) -> None:
     old.send("shop", "buy", unique_key="k")
     holder = new.send("shop", "buy", unique_key="k").command_id
     with pytest.raises(InvalidOperationError, match=str(holder)):

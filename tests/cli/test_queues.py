@@ -54,7 +54,7 @@ def test_an_unknown_domain_is_not_found(cli: Cli, bus: SyncCommandBus, verb: str
     assert (list(bus.list_domains()), list(bus.list_actions())) == (["shop"], [])
 
 
-def test_purge_forgets_only_when_told_twice(cli: Cli, bus: SyncCommandBus) -> None:
+def test_purge_needs_a_confirmation(cli: Cli, bus: SyncCommandBus) -> None:
     bus.send("shop", "Buy")
     finish(bus, domain="mail")
     assert "1 live command" in cli("queue", "purge", "shop", "--dry-run").err

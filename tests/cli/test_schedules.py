@@ -69,7 +69,7 @@ def test_show_names_the_runs_to_come(cli: Cli, bus: SyncCommandBus) -> None:
     assert "one command stands for all missed runs" in out
 
 
-def test_one_that_exists_is_replaced_only_when_told(cli: Cli, bus: SyncCommandBus) -> None:
+def test_one_that_exists_is_replaced_only_with_the_option(cli: Cli, bus: SyncCommandBus) -> None:
     cli(*NIGHTLY)
     assert "--replace" in cli(*NIGHTLY, "--disabled", code=1).err
     cli("schedule", "add", "nightly", "reports", "Other", "--every", "1h", "--replace")
@@ -94,7 +94,7 @@ def test_trigger_sends_now_and_prints_the_id_alone(cli: Cli, bus: SyncCommandBus
     assert record.headers == {"schedule": "nightly"}
 
 
-def test_delete_forgets_only_when_told_twice(cli: Cli, bus: SyncCommandBus) -> None:
+def test_delete_needs_a_confirmation(cli: Cli, bus: SyncCommandBus) -> None:
     cli(*NIGHTLY)
     assert "would delete nightly" in cli("schedule", "delete", "nightly", "--dry-run").err
     assert "--yes" in cli("schedule", "delete", "nightly", code=2).err

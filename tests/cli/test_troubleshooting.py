@@ -185,7 +185,7 @@ def test_several_ids_are_acted_on_and_refusals_are_reported(cli: Cli, bus: SyncC
     assert status_of(bus, parked) is CommandStatus.PENDING
 
 
-def test_all_needs_yes_where_nobody_can_be_asked(cli: Cli, bus: SyncCommandBus) -> None:
+def test_all_needs_yes_without_a_terminal(cli: Cli, bus: SyncCommandBus) -> None:
     parked = park(bus)
     assert "--yes" in cli("tsq", "retry", "--all", code=2).err
     assert status_of(bus, parked) is CommandStatus.IN_TROUBLESHOOTING_QUEUE

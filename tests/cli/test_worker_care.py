@@ -125,7 +125,7 @@ def test_a_process_with_stuck_threads_is_replaced(
         worker.wait_for("serves")
 
 
-def test_without_the_watchdog_an_ill_worker_goes_on(
+def test_without_the_watchdog_a_critical_worker_goes_on(
     folder: Path, url: str, bus: SyncCommandBus
 ) -> None:
     bus.send_many([SendRequest("shop", "Hang", max_attempts=1) for _ in range(4)])
@@ -162,7 +162,7 @@ def test_a_worker_that_runs_until_idle_ends_and_is_not_replaced(
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=str)
-def test_systemd_is_told(
+def test_systemd_is_notified(
     folder: Path, url: str, bus: SyncCommandBus, systemd: socket.socket, options: list[str]
 ) -> None:
     with serving(folder, url, "shop", *options) as worker:

@@ -150,7 +150,7 @@ def test_priority_and_run_after_are_those_of_the_bus(bus: SyncCommandBus) -> Non
     assert (later.status, later.task.run_after) == ("READY", tomorrow)
 
 
-def test_failed_attempts_are_told_with_their_tracebacks(bus: SyncCommandBus) -> None:
+def test_failed_attempts_are_shown_with_their_tracebacks(bus: SyncCommandBus) -> None:
     result = tasks.fail_once.enqueue()
     run_all(bus)
     result.refresh()

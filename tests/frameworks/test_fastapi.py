@@ -153,7 +153,7 @@ async def test_a_store_that_is_away_is_503_and_its_address_stays_inside() -> Non
     assert "internal" not in answer.text
 
 
-async def test_an_app_without_the_lifespan_is_told_what_to_do() -> None:
+async def test_an_app_without_the_lifespan_gets_an_error_with_the_cure() -> None:
     async with client_of(Starlette(routes=ROUTES)) as client:
         with pytest.raises(ConfigurationError, match="bus_lifespan"):
             await client.post("/charge", json={})

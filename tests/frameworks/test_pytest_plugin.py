@@ -194,7 +194,9 @@ def test_what_was_sent_is_found_by_a_request(sync_command_bus: SyncCommandBus) -
         assert_sent(bus, 7, count=0)  # type: ignore[arg-type]
 
 
-def test_what_was_not_sent_is_told_with_what_was(sync_command_bus: SyncCommandBus) -> None:
+def test_a_missing_send_is_reported_beside_those_that_were_made(
+    sync_command_bus: SyncCommandBus,
+) -> None:
     bus = sync_command_bus
     with pytest.raises(AssertionError, match="nothing was sent at all"):
         assert_sent(bus, "shop", "pack")

@@ -86,7 +86,7 @@ def floor(tmp_path: Path) -> Iterator[Floor]:
 
 
 @fuzzed(column=st.sampled_from(COLUMNS), value=damages)
-def test_a_damaged_row_harms_nobody_else(floor: Floor, column: str, value: Any) -> None:
+def test_a_damaged_row_harms_no_other(floor: Floor, column: str, value: Any) -> None:
     bus = floor.bus
     bus.pause(DOMAIN)
     before, damaged, after = (bus.send(DOMAIN, "note").command_id for _ in range(3))

@@ -136,7 +136,7 @@ def test_every_restart_is_on_record(bus: Harness) -> None:
     assert "3 threads are stuck" in restart.reason
 
 
-def test_a_breaker_s_change_is_told_again_when_it_was_not_committed() -> None:
+def test_a_breaker_s_change_is_shared_again_when_it_was_not_committed() -> None:
     """Both ways: what was told is told again, and what was heard is not believed."""
     with SyncCommandBus("memory://") as bus:
         breakers = BreakerBoard(lambda: None)

@@ -98,7 +98,7 @@ def test_the_second_signal_gives_commands_back(tmp_path: Path, runtime: str) -> 
     assert (record.status, record.crashes) == (CommandStatus.PENDING, 0)
 
 
-def test_another_thread_is_told_that_signals_are_not_its_own(tmp_path: Path) -> None:
+def test_another_thread_gets_an_error_that_signals_are_not_its_own(tmp_path: Path) -> None:
     registry, raised = HandlerRegistry(), list[BaseException]()
     registry.register("orders", "ship", lambda command, context: None)
 

@@ -108,7 +108,7 @@ def test_five_pool_exhaustions_in_a_row_are_critical() -> None:
     assert health.state is HealthState.HEALTHY
 
 
-def test_critical_outranks_degraded_and_both_are_told() -> None:
+def test_critical_outranks_degraded_and_both_are_shown() -> None:
     health = HealthStatus()
     for _ in range(10):
         health.record_pool_exhaustion("no connection")

@@ -174,7 +174,7 @@ def test_work_that_is_heard_at_home_lets_the_others_stand_by(store: Path) -> Non
     assert heard(sender) == b"", "a process does not ring itself"
 
 
-def test_work_that_not_everybody_can_take_is_looked_at_by_all(store: Path) -> None:
+def test_work_that_requires_tags_wakes_all_processes(store: Path) -> None:
     sleepers = [asleep(store) for _ in range(3)]
     tagged = [Wake("orders", None, everyone=True)]
     Doorbell(store).ring(tagged, tagged)

@@ -35,7 +35,7 @@ def test_the_runtimes_work_on_one_file_together(lab: Lab) -> None:
     assert len({effect["worker"] for effect in effects}) == 2
 
 
-def test_eight_processes_send_at_once_and_none_is_told_of_locks(lab: Lab) -> None:
+def test_eight_processes_send_at_once_and_none_sees_a_lock_error(lab: Lab) -> None:
     senders = [lab.start("singles", count=150) for _ in range(8)]
     for sender in senders:
         sender.expect("ready")

@@ -140,7 +140,7 @@ def test_a_strange_pool_timeout_is_refused(value: str) -> None:
         SyncCommandBus(f"postgresql://localhost/x?pool_timeout={value}")
 
 
-def test_a_used_up_pool_is_told_from_a_server_that_is_away(url: str) -> None:
+def test_a_used_up_pool_is_distinguished_from_a_server_that_is_away(url: str) -> None:
     with SyncCommandBus(url + "&pool_size=1&pool_timeout=0.2") as bus:
         pool = bus.engine.blocking_pool()
         transaction = bus.engine.begin(SyncWorker(bus, "orders", concurrency=1)._demand)
@@ -254,7 +254,7 @@ def test_a_late_outcome_is_refused_after_redelivery(bus: Harness) -> None:
     assert bus.get(command_id).result == runs[1]
 
 
-def test_connections_that_nobody_answers_are_critical_and_healed(runtime: str) -> None:
+def test_connections_without_an_answer_are_critical_and_replaced(runtime: str) -> None:
     """Every connection of the pool leads to nowhere; new ones would do."""
     healing = poisoned(runtime, statement_timeout=0.5, silence_timeout=1.5, poll_interval=0.2)
     assert healing.critical_after is not None

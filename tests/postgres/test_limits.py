@@ -81,7 +81,7 @@ def test_plain_commands_never_pass_a_gate(url: str) -> None:
             assert gated == [(False,)]
 
 
-def test_a_chain_ends_before_a_member_that_somebody_has_locked(url: str) -> None:
+def test_a_chain_ends_before_a_locked_member(url: str) -> None:
     """It may be let go again, and must not have been overtaken then."""
     with SyncCommandBus(url, migrate=True) as bus, psycopg.connect(url) as somebody:
         bus.send_many([SendRequest("d", "t", n, group_key="k") for n in range(5)])

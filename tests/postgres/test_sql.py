@@ -302,7 +302,7 @@ def test_returned_work_is_looked_for_as_soon_as_a_walk_is_due() -> None:
     assert bounds.ranges("d", 19 + 10.1) is None
 
 
-def test_new_work_is_looked_for_where_work_ended_until_somebody_gives_some_back() -> None:
+def test_new_work_is_looked_for_where_work_ended_until_some_comes_back() -> None:
     bounds = Bounds()
     bounds.looked("d", 0.0, 0.0, everywhere=True)
     bounds.took("d", [(5, 9)])

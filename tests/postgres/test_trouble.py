@@ -219,7 +219,7 @@ def test_nothing_leaks_into_pooled_connections(url: str) -> None:
             assert idle == (0,)
 
 
-def test_a_failing_send_of_a_group_takes_nobody_with_it(url: str) -> None:
+def test_a_failing_send_of_a_group_fails_no_other(url: str) -> None:
     with SyncCommandBus(url) as bus:
         known = bus.send("orders", "ship").command_id
         together = threading.Barrier(16)

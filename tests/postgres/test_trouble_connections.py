@@ -186,7 +186,7 @@ def test_a_worker_with_half_open_connections_finds_new_ones(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_listener_whose_server_is_gone_keeps_nobody_from_ending(proxy: Proxy) -> None:
+def test_a_listener_whose_server_is_gone_does_not_delay_the_close(proxy: Proxy) -> None:
     """Its farewell is never answered: that is known after a second, and the bus is closed."""
     with SyncCommandBus(proxy.url) as bus:
         with working(f"{proxy.url}&connect_timeout=2", poll_interval=0.5) as done:
@@ -233,7 +233,7 @@ def test_a_frozen_renewal_does_not_cost_the_lease(url: str, proxy: Proxy) -> Non
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_caller_of_a_frozen_server_is_told_in_time(proxy: Proxy) -> None:
+def test_a_caller_of_a_frozen_server_gets_an_error_in_time(proxy: Proxy) -> None:
     with SyncCommandBus(proxy.url) as bus:
         bus.send(DOMAIN, "ship")
         with proxy.frozen(), pytest.raises(StoreUnavailable):
@@ -241,7 +241,7 @@ def test_a_caller_of_a_frozen_server_is_told_in_time(proxy: Proxy) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_awaiting_caller_of_a_frozen_server_is_told_in_time(proxy: Proxy) -> None:
+async def test_an_awaiting_caller_of_a_frozen_server_gets_an_error_in_time(proxy: Proxy) -> None:
     async with CommandBus(proxy.url) as bus:
         await bus.send(DOMAIN, "ship")
         with proxy.frozen(), pytest.raises(StoreUnavailable):
@@ -295,7 +295,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
 # What the server resolves or forgets.
 
 
-def test_a_plan_that_a_migration_made_stale_is_made_anew(url: str) -> None:
+def test_a_plan_that_a_migration_made_stale_is_made_again(url: str) -> None:
     """ "cached plan must not change result type": the statement has done nothing, and is repeated."""
     with SyncCommandBus(url + "&pool_size=2") as bus, psycopg.connect(url, autocommit=True) as admin:
         worker = SyncWorker(bus, DOMAIN, concurrency=2)

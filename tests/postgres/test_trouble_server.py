@@ -57,7 +57,7 @@ def fill_notification_queue(connection: psycopg.Connection[Any]) -> None:
     raise AssertionError("the queue of notifications does not fill")
 
 
-def test_immediate_restarts_under_load_lose_nothing_and_everybody_resumes(own: PostgresServer) -> None:
+def test_immediate_restarts_under_load_lose_nothing_and_all_workers_resume(own: PostgresServer) -> None:
     url = create_database(own)
     upgrade(url)
     options: dict[str, Any] = {"visibility_timeout": 2.0, "poll_interval": 1.0}
@@ -212,7 +212,7 @@ def test_a_burst_wakes_idle_workers_in_a_chain(url: str, runtime: str) -> None:
         assert all(one.runs for one in everyone)
 
 
-def test_a_lease_that_a_crashed_server_forgot_is_given_to_nobody_else(url: str) -> None:
+def test_a_lease_that_a_crashed_server_forgot_is_given_to_no_other_worker(url: str) -> None:
     """Claims commit asynchronously: after a crash or a fail-over the server may count from before."""
     with SyncCommandBus(url) as one, SyncCommandBus(url) as other, psycopg.connect(url) as admin:
         one.send(DOMAIN, "ship")

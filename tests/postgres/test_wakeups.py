@@ -170,7 +170,7 @@ def test_a_busy_worker_hears_nothing(url: str) -> None:
         listener.join(30)
 
 
-def test_sends_of_the_same_process_notify_nobody(url: str) -> None:
+def test_sends_of_the_same_process_notify_no_listener(url: str) -> None:
     seen = Seen()
     with worker(url, seen) as found, psycopg.connect(url, autocommit=True) as connection:
         connection.execute('listen """commandbus"".wake"')
@@ -193,7 +193,7 @@ def test_a_worker_does_not_fall_asleep_beside_an_unfinished_send(url: str) -> No
             assert found.metrics.wakeups.get("fallback", 0) == 0
 
 
-def test_a_glance_of_an_idle_worker_misses_nothing(url: str) -> None:
+def test_the_idle_check_of_a_worker_misses_nothing(url: str) -> None:
     """It asks only when to look again, and claims where that is now: also after a claim of its own
     whose answer was lost."""
     with SyncCommandBus(url) as bus:

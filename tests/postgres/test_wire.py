@@ -51,7 +51,7 @@ def test_what_finds_no_room_among_the_prepared_is_sent_as_well(
     assert (bus.stats("orders").ready, bus.stats("orders").scheduled) == (1, 1)
 
 
-def test_a_statement_whose_plan_is_stale_is_prepared_anew(bus: SyncCommandBus) -> None:
+def test_a_statement_whose_plan_is_stale_is_prepared_again(bus: SyncCommandBus) -> None:
     bus.send("orders", "ship")
     with psycopg.connect(bus.url, autocommit=True) as connection:
         row = connection.execute(

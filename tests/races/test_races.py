@@ -103,7 +103,9 @@ def test_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order:
 
 
 @pytest.mark.parametrize("order", THREE)
-def test_a_wish_to_cancel_against_claim(one: SyncCommandBus, other: SyncCommandBus, order: str) -> None:
+def test_a_request_to_cancel_against_claim(
+    one: SyncCommandBus, other: SyncCommandBus, order: str
+) -> None:
     sent, worker = one.send(DOMAIN, "ship").command_id, SyncWorker(other, DOMAIN)
     (received,) = worker.receive(1)
     one.cancel(sent)

@@ -172,7 +172,7 @@ async def test_what_is_due_is_forgotten(buses: list[CommandBus]) -> None:
 
 
 @pytest.mark.parametrize("body", ["{", "[1]", '{"count":"x"}'])
-async def test_a_count_that_cannot_be_read_begins_anew(buses: list[CommandBus], body: str) -> None:
+async def test_a_count_that_cannot_be_read_is_reset(buses: list[CommandBus], body: str) -> None:
     processes, store = apps(buses), buses[0].scope.store
     await guess(processes[0], VERA.name, "192.0.2.1")
     for document in await buses[0].session.run(store.list_documents(FAILURES)):

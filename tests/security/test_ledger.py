@@ -262,7 +262,7 @@ def test_actions_after_a_cut_do_not_take_the_numbers_of_the_links_that_are_gone(
         assert problems == [("removed", 2), ("removed", 3)]
 
 
-def make_the_chain_anew(url: str, actor: str) -> None:
+def make_the_chain_again(url: str, actor: str) -> None:
     """As a writer of the tables without the key would: another actor, and every hash computed again."""
     with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
@@ -285,11 +285,11 @@ def make_the_chain_anew(url: str, actor: str) -> None:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_a_chain_that_was_made_anew_is_found_by_its_key(owner: str, key: str | None) -> None:
+def test_a_chain_that_was_made_again_is_found_by_its_key(owner: str, key: str | None) -> None:
     with SyncCommandBus(owner, ledger_key=key) as bus:
         bus.acting("ann").pause("bank", "one")
         bus.acting("ann").resume("bank")
-        make_the_chain_anew(owner, "ben")
+        make_the_chain_again(owner, "ben")
         assert bus.verify_audit().sound is (key is None), "without a key nobody can tell"
 
 

@@ -152,7 +152,7 @@ def test_a_payload_of_the_bus_is_understood() -> None:
     assert announced("orders ") == ("orders", "", None)
 
 
-def test_a_listener_begins_anew_after_an_error_that_was_not_foreseen(
+def test_a_listener_restarts_after_an_unexpected_error(
     bus: Harness, elsewhere: Harness, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrivals, failed = Arrivals(), threading.Event()
@@ -208,7 +208,7 @@ def test_a_worker_that_cannot_listen_is_degraded_and_says_why(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_ended_is_told(bus: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_has_ended_is_reported(bus: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(self: Any) -> None:
         raise SystemExit
 

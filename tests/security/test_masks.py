@@ -117,7 +117,7 @@ def test_a_refused_payload_is_not_quoted_by_a_cause(payload_type: Any) -> None:
     assert refused.value.__suppress_context__
 
 
-def test_a_misfit_is_told_by_path_and_kind() -> None:
+def test_a_misfit_is_described_by_path_and_kind() -> None:
     with pytest.raises(ValueError, match="validation errors") as wrong:
         PydanticLogin.model_validate_json('{"password": ["x"]}')
     assert describe_misfit(wrong.value) == "missing at $.user; string_type at $.password"

@@ -99,7 +99,7 @@ def test_a_sender_can_execute_no_function_but_those_that_send(sender: str) -> No
 
 
 @pytest.mark.parametrize("who", ["security_stranger", NAMES["viewer"]])
-def test_nobody_else_can_send(owner: str, sender: str, who: str) -> None:
+def test_no_other_role_can_send(owner: str, sender: str, who: str) -> None:
     url = owner.replace("postgres@", f"{who}@", 1)
     for function in ("send('orders', 'x')", "pending_in('orders', 1)", "holders_of('{}', '{}')"):
         with (

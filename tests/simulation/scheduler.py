@@ -147,7 +147,7 @@ def advance(world: World) -> None:
         if worker.reclaim_at <= world.now:
             worker.reclaim()
             return
-    check_nobody_sleeps(world, awake)
+    check_no_worker_oversleeps(world, awake)
     later = world.now + int(rng.random() * 3 * SECOND)
     moments = [m for w in awake if (m := w.next_moment()) is not None and m > world.now]
     moments += [w.frozen_until for w in world.workers if w.frozen_until > world.now]
@@ -159,10 +159,10 @@ def lull(world: World) -> None:
     awake = [w for w in world.workers if w.frozen_until <= world.now]
     while any(worker.alive and do_something(world, worker) for worker in awake):
         pass
-    check_nobody_sleeps(world, [worker for worker in awake if worker.alive])
+    check_no_worker_oversleeps(world, [worker for worker in awake if worker.alive])
 
 
-def check_nobody_sleeps(world: World, awake: list[VirtualWorker]) -> None:
+def check_no_worker_oversleeps(world: World, awake: list[VirtualWorker]) -> None:
     """Wake-ups arrive in a prompt world: free slots beside ready work are a lost one. Suspects may be
     left for others, and the end of a dead worker's lease must be noticed: both within a second."""
     alive = {worker.name for worker in world.workers}
@@ -220,7 +220,7 @@ def _settle_down(world: World, bound: int) -> None:
         if not world.oracle.unfinished() and all(w.core.idle for w in world.workers):
             return
         if world.prompt:
-            check_nobody_sleeps(world, world.workers)
+            check_no_worker_oversleeps(world, world.workers)
         moments = [m for w in world.workers if (m := w.next_moment()) is not None]
         if not moments:
             raise Violation("P15: nothing will ever happen again")

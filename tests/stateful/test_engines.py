@@ -65,7 +65,7 @@ class ServersClock(FakeClock):
 
 
 @pytest.mark.postgres
-def test_memory_and_postgresql_cannot_be_told_apart() -> None:
+def test_memory_and_postgresql_behave_alike() -> None:
     url = create_database(server(os.getpid()))
     upgrade(url)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -79,7 +79,7 @@ def test_memory_and_postgresql_cannot_be_told_apart() -> None:
             assert len(Served.both.engines) == 2
 
 
-def test_memory_and_sqlite_cannot_be_told_apart(embedded: type[Engines]) -> None:
+def test_memory_and_sqlite_behave_alike(embedded: type[Engines]) -> None:
     run_state_machine_as_test(embedded, settings=RUNS)
     assert len(embedded.both.engines) == 2
 

@@ -105,7 +105,7 @@ async def test_runs_are_counted_by_type_and_outcome() -> None:
     assert found['commandbus_commands_ended_total{domain="orders",outcome="completed"}'] == 3
 
 
-async def test_depth_age_and_breakers_are_told_for_the_whole_fleet() -> None:
+async def test_depth_age_and_breakers_are_shown_for_the_whole_fleet() -> None:
     found = values(await exposed())
     assert found['commandbus_queue_depth{domain="mail",state="ready"}'] == 4
     assert found['commandbus_queue_depth{domain="orders",state="ready"}'] == 0
@@ -115,7 +115,7 @@ async def test_depth_age_and_breakers_are_told_for_the_whole_fleet() -> None:
     assert found['commandbus_schedule_lag_seconds{schedule="nightly"}'] == 0
 
 
-async def test_what_operators_did_and_where_processes_stand_is_told_for_the_whole_fleet() -> None:
+async def test_operator_actions_and_process_states_are_shown_for_the_whole_fleet() -> None:
     found = values(await exposed())
     assert found['commandbus_tsq_actions_total{domain="orders",action="cancel"}'] == 1
     assert found['commandbus_tsq_actions_total{domain="orders",action="retry"}'] == 0
@@ -145,7 +145,7 @@ def test_domains_and_types_from_outside_cannot_grow_a_sender(names: str) -> None
     assert found['commandbus_commands_sent_total{domain="other",type="other"}'] == 50
 
 
-async def test_sends_and_claims_of_a_worker_are_told() -> None:
+async def test_sends_and_claims_of_a_worker_are_shown() -> None:
     found = values(await exposed())
     assert found['commandbus_commands_sent_total{domain="mail",type="welcome"}'] == 4
     claims = found["commandbus_claim_duration_seconds_count"]
@@ -191,7 +191,7 @@ def test_labels_from_outside_cannot_break_a_line() -> None:
     assert out.text().splitlines()[-1] == 'commandbus_x{domain="a\\"b\\\\c\\nd"} 1'
 
 
-async def test_nothing_is_counted_unless_somebody_asks() -> None:
+async def test_nothing_is_counted_without_a_reader() -> None:
     async with CommandBus("memory://") as bus:
         worker = Worker(bus, "orders", registry)
         assert worker.observer is None

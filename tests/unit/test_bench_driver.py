@@ -57,7 +57,7 @@ def test_a_worker_waits_for_its_start_and_tells_how_far_it_is(command: list[str]
         assert cpu_seconds(child.pid) >= 0
 
 
-def test_what_ails_a_driver_is_told(command: list[str]) -> None:
+def test_the_error_of_a_driver_is_shown(command: list[str]) -> None:
     task = {"op": "work", "url": "", "count": 1, "is_broken": True}
     with Child(command, task, {}) as child:
         child.wait_for("ready")

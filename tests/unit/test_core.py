@@ -85,7 +85,7 @@ def test_an_empty_claim_makes_the_worker_wait_for_the_poll_interval() -> None:
     assert bench.core.metrics.wakeups == {"fallback": 1}
 
 
-def test_whoever_looks_often_looks_closely() -> None:
+def test_a_short_poll_interval_uses_full_claims() -> None:
     bench = Bench(poll_interval=5).begun()
     bench.empty()
     bench.now += 5
@@ -132,7 +132,7 @@ def test_work_that_was_announced_is_claimed_before_things_are_put_in_order() -> 
     assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)], "the order is not forgotten"
 
 
-def test_who_is_told_again_and_again_puts_things_in_order_nevertheless() -> None:
+def test_a_worker_that_is_woken_repeatedly_still_sweeps() -> None:
     bench = Bench().begun()
     bench.tell(Woken("notify"))
     assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)]
@@ -240,7 +240,7 @@ def test_a_shorter_poll_interval_counts_at_once() -> None:
     assert bench.core.deadline() == bench.now + 2
 
 
-def test_more_concurrency_claims_at_once_and_less_interrupts_nobody() -> None:
+def test_more_concurrency_claims_at_once_and_less_interrupts_no_handler() -> None:
     bench = Bench(concurrency=1).begun()
     bench.claims(1)
     assert bench.tell(Resized(3)) == [Claim(2, False)]

@@ -65,7 +65,7 @@ def test_a_chain_whose_lease_is_gone_goes_no_further() -> None:
     assert not bench.kinds(bench.finish(1), Start)
 
 
-def test_nobody_begins_behind_one_that_comes_back_at_once() -> None:
+def test_no_follower_begins_behind_one_that_comes_back_at_once() -> None:
     bench = Bench(concurrency=2).begun()
     bench.claims(1, keyed=True, chain=2)
     (first,) = bench.running

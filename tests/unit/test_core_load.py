@@ -47,7 +47,7 @@ def test_an_idle_minute_costs_a_known_number_of_questions() -> None:
             worker._presence("threads"),
             bus.breakers,
             worker._closer,
-            _nobody_cancels(),
+            _without_cancel_requests(),
             worker._restarts,
             Reclaimer(worker.name, worker.domains, worker.settings.visibility_timeout),
             Historian(lambda: (0, 0)),
@@ -61,7 +61,7 @@ def test_an_idle_minute_costs_a_known_number_of_questions() -> None:
     assert 1 + services_ask < POLLED / 100
 
 
-def _nobody_cancels() -> Any:
+def _without_cancel_requests() -> Any:
     from commandbus.services.cancellations import Cancellations
 
     return Cancellations(("orders",), lambda requests: None)

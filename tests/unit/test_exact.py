@@ -64,7 +64,7 @@ def test_values_of_the_right_types_are_encoded_or_refused_alike(a: Any, b: Any, 
     assert said(QUICK, Flat(a, b, c, d)) == said(CAREFUL, Flat(a, b, c, d))
 
 
-def test_values_of_exactly_their_types_are_told_apart() -> None:
+def test_equal_values_of_other_types_are_distinguished() -> None:
     is_exact = exact_check(Flat)
     assert is_exact is not None
     assert is_exact(Flat(1, Decimal(1), "x", None, False, uuid4()))

@@ -146,7 +146,7 @@ def test_systems_without_the_means_are_named(
         check_runnable(isolated, top)
 
 
-def test_a_script_that_starts_its_worker_when_imported_is_told_the_cure() -> None:
+def test_a_script_that_starts_its_worker_when_imported_gets_an_error_with_the_cure() -> None:
     check_not_preparing()
     with prepare(), pytest.raises(ConfigurationError, match="__main__"):
         check_not_preparing()

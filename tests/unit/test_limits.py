@@ -156,5 +156,5 @@ def test_commands_that_require_tags_lie_apart() -> None:
      (1, 3_600, "1 per hour"), (3, 86_400, "3 per day"), (0.5, 1, "30 per minute"),
      (1.7, 1, "102 per minute")],
 )  # fmt: skip
-def test_a_rate_is_told_by_a_time_in_which_one_starts(rate: float, per: float, words: str) -> None:
+def test_a_rate_is_shown_per_unit_in_which_one_starts(rate: float, per: float, words: str) -> None:
     assert str(made(rate=rate, per=per)).startswith(words)

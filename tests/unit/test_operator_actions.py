@@ -149,7 +149,7 @@ def test_a_filter_chooses_the_status_of_what_is_sent_again() -> None:
     assert (call.arguments["status"], call.arguments["domain"]) == ("CANCELED", "orders")
 
 
-def test_an_operation_in_several_transactions_is_told_from_one() -> None:
+def test_an_operation_in_several_transactions_is_distinguished_from_one() -> None:
     given = {"domain": "d", "batch_id": "x", "reason": "r"}
     assert call_of(BY_COMMAND["batch cancel"], given).is_flow
     assert not call_of(BY_COMMAND["queue pause"], {"domain": "d"}).is_flow

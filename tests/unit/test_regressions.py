@@ -128,7 +128,7 @@ def test_an_interrupted_watcher_is_not_held_up_by_a_wake_up() -> None:
     assert hub.wait_until_listened() is False
 
 
-async def test_a_timeout_around_run_is_told_after_a_graceful_stop() -> None:
+async def test_a_timeout_around_run_is_raised_after_a_graceful_stop() -> None:
     registry = HandlerRegistry()
     registry.register("d", "x", lambda command, context: None)
     async with CommandBus("memory://") as bus:

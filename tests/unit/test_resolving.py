@@ -51,7 +51,7 @@ def test_a_revoked_command_keeps_its_error() -> None:
     assert (outcome.status, outcome.error) == (CommandStatus.CANCELED, FAILURE)
 
 
-def test_a_retry_by_an_operator_begins_anew_and_keeps_the_payload_that_was_edited() -> None:
+def test_a_retry_by_an_operator_resets_attempts_and_keeps_the_payload_that_was_edited() -> None:
     resolution = plan_resolution(STUCK, '{"n": 1}', OperatorAction("retry", "ada", data='{"n": 2}'))
     assert resolution.back
     assert resolution.act == "OPERATOR_RETRY"

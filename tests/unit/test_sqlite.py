@@ -265,9 +265,7 @@ def test_another_connections_write_transaction_is_waited_for(
     assert len(sent) == 1
 
 
-def test_a_lock_held_for_too_long_is_told_in_words_of_the_bus(
-    tmp_path: Path, bus: SyncCommandBus
-) -> None:
+def test_a_lock_held_for_too_long_is_an_error_of_the_bus(tmp_path: Path, bus: SyncCommandBus) -> None:
     writer = bus.engine._writer  # type: ignore[attr-defined]
     writer.connection.execute("pragma busy_timeout = 1")
     other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
@@ -474,7 +472,7 @@ def test_a_closed_bus_says_how_to_open_it(tmp_path: Path) -> None:
 # Rows that were changed by hand.
 
 
-def test_what_a_dead_worker_held_of_a_deleted_command_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_lease_of_a_dead_worker_on_a_deleted_command_delays_no_rescue(tmp_path: Path) -> None:
     with SyncCommandBus(f"sqlite:///{tmp_path / 'test.db'}") as bus:
         bus.send("d", "t", 1)
         kept = bus.send("d", "t", 2).command_id

@@ -20,7 +20,7 @@ def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
     assert clock() - before == 61_500_000
 
 
-def test_a_fake_clock_begins_when_told() -> None:
+def test_a_fake_clock_begins_at_the_given_moment() -> None:
     start = datetime(2026, 2, 28, 23, 59, tzinfo=UTC)
     clock = FakeClock(start)
     assert clock.now == start

@@ -26,7 +26,7 @@ def test_an_event_wakes_one_waiter() -> None:
     assert told == [("w1", "notify", None)]
 
 
-def test_the_next_event_wakes_another_one_and_the_third_nobody() -> None:
+def test_the_next_event_wakes_another_waiter_and_the_third_none() -> None:
     hub, told = WakeHub(), News()
     waiter(hub, "w1", told)
     waiter(hub, "w2", told)
@@ -128,7 +128,7 @@ def test_a_waiter_that_left_hears_nothing_more() -> None:
     assert told == []
 
 
-def test_after_a_reconnect_everybody_claims_once() -> None:
+def test_after_a_reconnect_every_waiter_claims_once() -> None:
     hub, told = WakeHub(), News()
     waiter(hub, "w1", told)
     waiter(hub, "busy", told, armed=False)
@@ -136,7 +136,7 @@ def test_after_a_reconnect_everybody_claims_once() -> None:
     assert told == [("w1", "reconnect", None), ("busy", "reconnect", None)]
 
 
-def test_a_waiter_whose_callback_fails_harms_nobody() -> None:
+def test_a_waiter_whose_callback_fails_harms_no_other() -> None:
     hub, told = WakeHub(), News()
 
     def broken(source: str, due_in: float | None) -> None:
@@ -164,7 +164,7 @@ def test_observers_hear_of_every_commit_until_they_stop() -> None:
     assert heard == ["commit", "commit"]
 
 
-def test_a_watcher_waits_until_somebody_listens() -> None:
+def test_a_watcher_waits_until_a_waiter_listens() -> None:
     hub, found = WakeHub(), list[bool]()
     watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()), daemon=True)
     watching.start()
@@ -219,7 +219,7 @@ def test_an_announcement_with_an_unreadable_due_time_means_now() -> None:
     assert told == [(p, "notify", None) for p in ("a other soon", "a other -5", "a other", "a")]
 
 
-def test_where_not_everybody_can_take_it_all_are_woken() -> None:
+def test_work_that_requires_tags_wakes_all_waiters() -> None:
     hub, told = WakeHub(), News()
     waiter(hub, "w1", told)
     waiter(hub, "w2", told)

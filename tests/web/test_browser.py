@@ -103,7 +103,7 @@ def test_a_parked_command_is_found_mended_and_retried(page: Any, place: Served) 
     assert page.locator("#error").count() == 0
 
 
-def test_what_somebody_is_writing_stays(page: Any, place: Served) -> None:
+def test_unsent_input_stays(page: Any, place: Served) -> None:
     parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", domain="orders"))
     page.goto(f"{place.url}/commands/orders/{parked[0].command_id}")
     page.fill("#retry input[name=reason]", "not yet")
@@ -166,7 +166,7 @@ def test_a_command_is_sent_from_the_form_of_its_type(page: Any, place: Served) -
     assert record.headers == {"sent_by": "local"}
 
 
-def test_what_somebody_types_and_chooses_survives_a_refresh(page: Any, place: Served) -> None:
+def test_input_and_selection_survive_a_refresh(page: Any, place: Served) -> None:
     page.goto(f"{place.url}/commands")
     page.fill("#filter", "half a tho")
     page.focus("#filter")

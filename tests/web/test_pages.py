@@ -56,7 +56,7 @@ async def test_a_worker_is_shown_with_its_tags_and_a_router_with_its_processes()
         assert 'href="/processes?process_type=a">drives a</a>' in page
 
 
-async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
+async def test_the_audit_shows_comments_and_assignees() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         await scene.fill(bus)
         parked = (await bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
@@ -68,7 +68,7 @@ async def test_the_audit_tells_what_was_said_and_to_whom_it_was_given() -> None:
         assert '<td data-label="Details">to ben</td>' in page
 
 
-async def test_a_command_that_ended_is_told_once_and_in_short() -> None:
+async def test_a_command_that_ended_is_shown_once_and_in_short() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         await saga.drive(bus)
         ended = (await bus.query_commands(status="COMPLETED", limit=1))[0]

@@ -218,7 +218,7 @@ def test_a_range_that_cannot_be_drawn_is_refused(length: int) -> None:
         ("shop.py:3 in <module>", "shop.py:3 in <module>"),
     ],
 )
-def test_a_place_in_the_code_is_told_by_its_end(frame: str, told: str) -> None:
+def test_a_place_in_the_code_is_shortened_to_its_end(frame: str, told: str) -> None:
     assert views.place(frame) == told
 
 
@@ -262,7 +262,7 @@ def test_the_time_to_drain_is_what_waits_by_the_rate() -> None:
     assert domain_view(stats(), [WORKER], 20.0).drain_seconds is None
 
 
-async def test_who_comes_as_the_last_listener_leaves_is_told_of_changes() -> None:
+async def test_a_listener_that_comes_as_the_last_one_leaves_gets_changes() -> None:
     class Figures:
         async def now(self, fresh: float) -> dict[str, Any]:
             await asyncio.sleep(0)

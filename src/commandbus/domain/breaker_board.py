@@ -1,4 +1,4 @@
-"""The breakers of a process, safe to use from any thread, and what is to be told to the fleet."""
+"""The breakers of a process, safe to use from any thread, and what the fleet has to learn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class BreakerBoard:
-    """`tell` is called when the fleet should be told or asked soon; from any thread, not blocking."""
+    """`tell` is called when the fleet has to learn something; from any thread, not blocking."""
 
     def __init__(
         self, tell: Callable[[], object], monotonic: Callable[[], float] = time.monotonic
@@ -90,11 +90,11 @@ class BreakerBoard:
                 self._tell()
 
     def changes(self) -> list[Change]:
-        """What the fleet is to be told."""
+        """What the fleet has to learn."""
         with self._lock:
             return list(self._changes.values())
 
-    def told(self, changes: list[Change]) -> None:
+    def shared(self, changes: list[Change]) -> None:
         """The fleet knows of these; what changed again meanwhile it does not."""
         with self._lock:
             for change in changes:

@@ -123,12 +123,12 @@ def _state_of(error: BaseException) -> object:
         return "unreadable"
 
 
-def _text_of(told: object, longest: int = MESSAGE_CHARACTERS_MAX) -> str:
+def _text_of(value: object, longest: int = MESSAGE_CHARACTERS_MAX) -> str:
     try:
-        return _clean(str(told), longest)
+        return _clean(str(value), longest)
     except Exception as broken:  # a handler's exception class may be broken; its command must not be
         return _clean(
-            f"<the text of {type(told).__name__} cannot be read: {type(broken).__name__}>", longest
+            f"<the text of {type(value).__name__} cannot be read: {type(broken).__name__}>", longest
         )
 
 

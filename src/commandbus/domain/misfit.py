@@ -1,4 +1,4 @@
-"""Why a document does not fit a type, told by paths and kinds and never by values.
+"""Why a document does not fit a type, in paths and kinds, never in values.
 
 Errors are stored with commands, shown to viewers and logged, and a payload may hold secrets. So the
 texts of validation errors are not repeated: pydantic quotes the whole input, msgspec quotes a wrong
@@ -35,11 +35,11 @@ def describe_misfit(error: Exception) -> str:
 def _describe_pydantic(errors: Any) -> str:
     try:
         found = errors(include_url=False, include_context=False, include_input=False)
-        told = [f"{problem['type']} at {_path(problem['loc'])}" for problem in found]
+        words = [f"{problem['type']} at {_path(problem['loc'])}" for problem in found]
     except Exception as broken:  # a class of the user that only looks like one of pydantic's
         return f"its validation raised an error that cannot be read: {type(broken).__name__}"
-    more = f"; and {len(told) - PROBLEMS_MAX} more" if len(told) > PROBLEMS_MAX else ""
-    return "; ".join(told[:PROBLEMS_MAX]) + more
+    more = f"; and {len(words) - PROBLEMS_MAX} more" if len(words) > PROBLEMS_MAX else ""
+    return "; ".join(words[:PROBLEMS_MAX]) + more
 
 
 def _path(parts: tuple[int | str, ...]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 class ProcessIdentity(msgspec.Struct, frozen=True):
     pid: int
     started: int = 0
-    """In ticks since the machine was started; 0 where that cannot be told."""
+    """In ticks since the machine was started; 0 where that is unknown."""
     boot: str = ""
     """The kernel's id of the time since the machine was started."""
     namespace: str = ""

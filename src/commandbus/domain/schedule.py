@@ -223,7 +223,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         try:
             for found in CronSim(self.cron or "", local):
                 slot = found.astimezone(UTC)
-                # In the hour that comes twice, the library begins with the first of the two.
+                # During a DST change, the library begins with the first of two equal local times.
                 if slot > moment:
                     yield slot
         except CronSimError as error:

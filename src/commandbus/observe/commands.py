@@ -102,8 +102,8 @@ class _Noted:
 
 
 class CommandFigures:
-    """Told of runs that ended: it only notes them down, and adds up what was noted now and then, for a
-    worker at full speed has no time for more."""
+    """Counts runs that ended. It only notes them down, and adds up what was noted now and then, because
+    a worker at full speed has no time for more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -21,17 +21,17 @@ class JsonFormatter(logging.Formatter):
     """Time, level, logger, message, what was given as `extra`, and the current command."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= _current.get() or {}
-        told |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+        entry |= _current.get() or {}
+        entry |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
 
 
 def correlated(handler: Handler) -> Handler:

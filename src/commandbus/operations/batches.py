@@ -394,15 +394,15 @@ def _close(scope: Scope, batch_id: UUID, document: Document, counts: BatchCounts
     if completion is not None:
         headers = payload.decode(completion.headers or "{}")
         headers |= {"batch_id": str(batch_id), "batch_status": str(body.status)}
-        told = msgspec.structs.replace(
+        timed = msgspec.structs.replace(
             completion,
             command_id=uuid5(completion.command_id, str(batch_id)),
             headers=payload.encode(headers, what="headers"),
         )
         if body.expires is not None:
-            due = max(body.completed_at, told.due_at or 0) + told.delay
-            told = msgspec.structs.replace(told, expires_at=due + body.expires)
-        yield from scope.insert([told], Capacity())
+            due = max(body.completed_at, timed.due_at or 0) + timed.delay
+            timed = msgspec.structs.replace(timed, expires_at=due + body.expires)
+        yield from scope.insert([timed], Capacity())
     return 1
 
 

@@ -77,19 +77,19 @@ def reset_breaker(scope: Scope, target: str, *, reason: str | None = None) -> Op
 class BreakerExchange(msgspec.Struct):
     """What was sent to the fleet and received from it; to be believed when it is committed."""
 
-    told: list[Change] = []
+    changes: list[Change] = []
     heard: list[tuple[str, int, BreakerState, float]] = []
 
     def confirm(self, breakers: BreakerBoard) -> None:
-        breakers.told(self.told)
+        breakers.shared(self.changes)
         for target, version, state, seconds in self.heard:
             breakers.follow(target, version, state, seconds)
 
 
 def share(scope: Scope, breakers: BreakerBoard, worker: str) -> Op[BreakerExchange]:
     """Tell the fleet what this process found, and hear what others found."""
-    shared = BreakerExchange(told=breakers.changes())
-    for change in shared.told:
+    shared = BreakerExchange(changes=breakers.changes())
+    for change in shared.changes:
         seen = breakers.seen(change.target)
         yield from _put(
             scope, change.target, change.state, change.seconds, change.failures, worker, None, seen

@@ -109,9 +109,9 @@ def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bo
             )
     yield from scope.store.announce(TOPIC)
     if is_new:
-        told = {"by": scope.by, "reason": reason} | ({"terminate": True} if terminate else {})
+        details = {"by": scope.by, "reason": reason} | ({"terminate": True} if terminate else {})
         yield from scope.store.note(
-            record.domain, record.command_id, AuditEventType.CANCEL_REQUESTED, told
+            record.domain, record.command_id, AuditEventType.CANCEL_REQUESTED, details
         )
         yield from record_action(scope, CANCEL, key, reason)
 
@@ -153,7 +153,7 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
 
 
 def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
-    """An operator lets it be tried again, which counts more than an earlier wish to cancel it."""
+    """An operator lets it be tried again, which counts more than an earlier request to cancel it."""
     if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
         yield from scope.store.announce(TOPIC)
 

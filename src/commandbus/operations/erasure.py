@@ -162,7 +162,7 @@ def _canceled(scope: Scope, alive: Sequence[CommandRecord]) -> Flow[bool]:
 
 
 def _replies(scope: Scope, record: CommandRecord) -> Flow[list[CommandRecord]]:
-    """The commands that told its sender how it ended, with its result."""
+    """Its replies, which carry its result."""
     if record.reply_to is None:
         return []
     page = yield query_commands(

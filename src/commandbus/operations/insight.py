@@ -126,10 +126,10 @@ def _why_step(scope: Scope, step: ProcessStep) -> Op[Reason]:
     if step.kind is StepKind.COMMAND:
         answer = f"command {step.command_id}"
         try:
-            told = yield from why(scope, step.command_id, domain=step.domain)
+            explained = yield from why(scope, step.command_id, domain=step.domain)
         except CommandNotFoundError:  # purged, or erased
             return Reason("STEP", f"its step {step.name!r} waits for {answer}, which does not exist")
-        answer += f" ({told.status}: {told.summary})"
+        answer += f" ({explained.status}: {explained.summary})"
     return Reason("STEP", f"its step {step.name!r} waits for {answer}")
 
 

@@ -1,6 +1,6 @@
 """Cases: what people say and arrange about a parked command until an operator decides it.
 
-What was said is in the command's trail, for ever. What a list shows of it (who cares for it, the last
+What was said is in the command's trail, for ever. What a list shows of it (its assignee, the last
 comment, whether it was escalated) is a document beside it, so that parking costs nothing.
 """
 

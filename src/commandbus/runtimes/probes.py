@@ -160,7 +160,7 @@ class SignsOfLife:
                 os.utime(file)
             finally:
                 os.close(file)
-        except OSError as error:  # a full disk, say; it may pass, and systemd is still to be told
+        except OSError as error:  # a full disk, say; it may pass, and systemd is still to be notified
             logger.warning("the heartbeat file %s cannot be touched: %s", self._file, error)
 
 
@@ -175,6 +175,6 @@ def notify_systemd(state: str) -> bool:
         try:
             channel.sendto(state.encode(), address)
         except OSError as error:
-            logger.warning("systemd cannot be told %s: %s", state, error)
+            logger.warning("systemd cannot be notified of %s: %s", state, error)
             return False
     return True

@@ -254,7 +254,7 @@ class RouterBase(Generic[Bus]):
 
     def _tell(self, number: int) -> None:
         """Let a loop look again; from any thread."""
-        raise AssertionError("a runtime knows how its loops are told")
+        raise AssertionError("a runtime knows how to reach its loops")
 
     def _timers_changed(self) -> None:
         for number, loop in enumerate(self._loops):

@@ -36,7 +36,7 @@ def cause_of(pid: int, code: int, killed_for_memory: bool = False) -> str:
 
 def memory_kills() -> int:
     """How many processes of this control group, else of this machine, the kernel has killed because
-    memory ran out; 0 where that is not told."""
+    memory ran out; 0 where that is unknown."""
     for path in _memory_files():
         try:
             lines = path.read_text().splitlines()

@@ -18,17 +18,17 @@ class Outage:
         self.since: float | None = None
         self._lock = threading.Lock()
 
-    def failed(self, what: str, error: BaseException, told: logging.Logger) -> None:
+    def failed(self, what: str, error: BaseException, log: logging.Logger) -> None:
         """Something failed and is tried again. That the store is away is said once."""
         if not isinstance(error, StoreUnavailable) or isinstance(error, PoolExhausted):
-            told.warning("%s failed, trying again: %s", what, error)
+            log.warning("%s failed, trying again: %s", what, error)
             return
         with self._lock:
             begins, self.since = self.since is None, self.since or time.monotonic()
         if begins:
             logger.warning("the store is away, trying again until it is back: %s", error)
         else:
-            told.debug("%s failed, trying again: %s", what, error)
+            log.debug("%s failed, trying again: %s", what, error)
 
     def answered(self) -> None:
         """The store did what it was asked."""

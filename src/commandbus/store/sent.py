@@ -17,7 +17,7 @@ _kind = attrgetter("domain", "command_type")
 
 
 class SentFigures:
-    """Told of what the store has taken, once for each send, however many commands it had."""
+    """Counts what the store has taken, once for each send, however many commands it had."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

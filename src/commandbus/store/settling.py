@@ -130,8 +130,8 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
             note(AuditEventType.MOVED_TO_TSQ, error=failure, reason=reason)
         case Canceled(reason, actor):
             end(CommandStatus.CANCELED, reason=reason)
-            told = {"actor": actor} if actor else {}
-            note(AuditEventType.CANCELED, reason=reason, **told)
+            by = {"actor": actor} if actor else {}
+            note(AuditEventType.CANCELED, reason=reason, **by)
         case RetryLater(failure, delay):
             writes.requeues.append(QueueRow(seq, attempt, crashes, member.releases, _micro(delay)))
             note(AuditEventType.FAILED, error=failure, retry_in=delay)

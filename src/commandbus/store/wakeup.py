@@ -170,7 +170,7 @@ class WakeHub:
             _tell(waiter.callback, source, None)
 
     def wake_services(self) -> None:
-        """All subscribers look once: from now on they are told of news, and may rest longer."""
+        """Call all subscribers once: wake-ups reach them again, so from now on they may rest longer."""
         with self._lock:
             subscribers = [each for topic in self._subscribers.values() for each in topic]
         for subscriber in subscribers:
@@ -199,7 +199,7 @@ class WakeHub:
         return listened
 
     def sign_sleep(self, sign: SleepSign | None) -> None:
-        """From now on `sign` is told what this process waits for, beginning with what it does now."""
+        """Call `sign` with what this process waits for: now, and each time that it may have changed."""
         with self._lock:
             self._sleep_sign = sign
             self._check_listened()

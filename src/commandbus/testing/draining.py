@@ -1,6 +1,6 @@
 """Carries out everything that is ready, one command after another, in the order of the queue.
 
-The decisions are those of a worker, made by the same code; only its threads, its timers and its wishes
+The decisions are those of a worker, made by the same code; only its threads, its timers and its signals
 to prefetch are left out, so that a test has one order of events and an end. The round is a generator
 that says what to wait for; the two drivers below do nothing but wait.
 """

@@ -41,7 +41,7 @@ from commandbus.worker.handlers import HandlerRegistry
 T = TypeVar("T")
 
 DOMAIN = "orders"
-"""The domain of a test that does not care."""
+"""The domain of a test for which any will do."""
 
 CALL_SECONDS_MAX = 60.0
 

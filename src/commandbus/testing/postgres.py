@@ -175,7 +175,7 @@ def _server_account() -> Account | None:
     for name in ("nobody", "postgres", "daemon"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise PostgresUnavailable("PostgreSQL does not run as root, and there is no user nobody here")
+    raise PostgresUnavailable('PostgreSQL does not run as root, and there is no user "nobody" here')
 
 
 def _give(path: Path, account: Account | None) -> None:

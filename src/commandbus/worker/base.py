@@ -127,7 +127,7 @@ class WorkerBase:
             settled=self._note,
         )
         self.observer: Observer | None = None
-        """Told of all runs that ended, some at a time; whatever counts them."""
+        """Called with all runs that ended, some at a time; for metrics."""
         self._running = False
         self.supervisor = 0
         """The process that watches this one, and knows how it ends; 0 for none."""

@@ -1,4 +1,4 @@
-"""What a worker can be told to do by its core. A runtime performs these and decides nothing."""
+"""What the core of a worker decides. A runtime performs these and decides nothing."""
 
 from __future__ import annotations
 

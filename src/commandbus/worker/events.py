@@ -74,7 +74,7 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """The moment that the core asked to be told about has come."""
+    """The moment has come that the core named in `deadline`."""
 
 
 Event = (

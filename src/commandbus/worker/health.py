@@ -143,7 +143,7 @@ class HealthStatus:
         self._asked_at.pop(what, None)
 
     def record_stuck_thread(self) -> None:
-        """A thread was given up; told once for each."""
+        """A thread was given up; called once for each."""
         with self._lock:
             self._stuck += 1
 

@@ -51,14 +51,14 @@ def completed(claimed: Claimed, ran: int) -> Settlement:
 
 
 def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewCommand, ...]:
-    told: dict[str, Any]
+    content: dict[str, Any]
     match outcome:
         case Succeeded(result):
-            told = {"outcome": ReplyOutcome.SUCCESS, "result": result}
+            content = {"outcome": ReplyOutcome.SUCCESS, "result": result}
         case Rejected(failure):
-            told = {"outcome": ReplyOutcome.FAILED, "failure": failure}
+            content = {"outcome": ReplyOutcome.FAILED, "failure": failure}
         case Canceled(reason):
-            told = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
+            content = {"outcome": ReplyOutcome.CANCELED, "reason": reason}
         case Parked() | RetryLater() | Released() | Crashed():
             return ()
         case _:
@@ -70,6 +70,6 @@ def _reply(claimed: Claimed, reply_to: str, outcome: Outcome) -> tuple[NewComman
             domain=claimed.domain,
             command_type=claimed.command_type,
             correlation_id=claimed.correlation_id,
-            **told,
+            **content,
         ),
     )

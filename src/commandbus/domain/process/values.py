@@ -116,7 +116,7 @@ class StepRun(msgspec.Struct, omit_defaults=True):
 
 
 class Parent(msgspec.Struct, frozen=True):
-    """Who started a process as one of its steps, and wants to be told of its end."""
+    """The process that started another one as a step, and gets a reply at its end."""
 
     process_id: UUID
     reply_to: str

@@ -57,10 +57,10 @@ _CONFLICTS = ("40001", "40P01")
 
 _AGAIN = (
     "Trying again is safe; a send that may have been committed is repeated with the command_id it "
-    "had, and then told by DuplicateCommandError that it is there."
+    "had; DuplicateCommandError then says that it is there."
 )
 
-# How psycopg begins when no connection came about; the server's code is not told then.
+# How psycopg begins when no connection came about; the server's code is missing then.
 _UNREACHED = ("connection failed: ", "failed to resolve host ", "connection timeout expired")
 
 # After these, what the connection knows about the server is wrong: it is not used again.

@@ -57,7 +57,7 @@ TALLIES = Columns("tallies", proof=BIGINT, status=WORD, n=BIGINT)
 FREED = Columns("freed", proof=BIGINT, seq=BIGINT)
 """Commands whose unique keys are free: their outcomes are final."""
 HEIRS = Columns("heirs", proof=BIGINT, holder=BIGINT, heir=BIGINT)
-"""Who hands the permit of a group over to whom."""
+"""Which commands hand the permit of their group over, and which ones get it."""
 LEFT_PERMITS = Columns("left_permits", proof=BIGINT, seq=BIGINT, back=BOOLEAN)
 """Which commands give their permits up, and whether one comes back to the gate that gave the permit."""
 REQUEUES = Columns(

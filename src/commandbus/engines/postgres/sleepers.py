@@ -1,4 +1,4 @@
-"""The governor: which domains this process sleeps for, as far as senders elsewhere are told.
+"""The governor: which domains this process sleeps for, as far as senders elsewhere know.
 
 Senders notify only while a worker sleeps (see the function `wake` in the schema), so a worker that goes
 idle says so before its last look, and one that stays busy takes it back. Not at once: a worker that

@@ -234,7 +234,7 @@ def _readable(size: float) -> str:
 
 
 def _processes_using(path: Path) -> int:
-    """How many processes have a file open, as far as this user may see; 0 where it cannot be told."""
+    """How many processes have a file open, as far as this user may see; 0 where that is unknown."""
     users = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:

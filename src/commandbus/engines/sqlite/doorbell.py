@@ -144,7 +144,7 @@ class Doorbell:
 
     def _ring(self, slot: int, message: bytes) -> None:
         assert self._words is not None
-        # The one that is rung says so again before it looks. If it is gone, nobody rings it again.
+        # The one that is rung says so again before it looks. If it is gone, it is not rung again.
         self._words[slot] = 0
         with suppress(OSError):
             bell = os.open(self._bell_of(slot), os.O_WRONLY | _FLAGS)

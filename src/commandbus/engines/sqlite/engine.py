@@ -242,8 +242,8 @@ class AsyncCallerSession:
         return self._session.run(op, read=read)
 
 
-def _wakes(told: list[Wake | Log]) -> list[Wake]:
-    return [each for each in told if isinstance(each, Wake)]
+def _wakes(after_commit: list[Wake | Log]) -> list[Wake]:
+    return [each for each in after_commit if isinstance(each, Wake)]
 
 
 def _give_up(future: Future[T]) -> T:

@@ -93,7 +93,7 @@ def check(path: Path) -> None:
 
 
 def filesystem_of(folder: Path, mounts: str = "/proc/self/mounts") -> str:
-    """The type of the file system of a folder, or an empty text where it cannot be told."""
+    """The type of the file system of a folder, or an empty text where it is unknown."""
     resolved = folder.resolve()
     if sys.platform == "win32":
         return "network drive" if _is_remote(resolved.drive) else ""

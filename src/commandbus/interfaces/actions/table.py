@@ -262,7 +262,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "assign", COMMAND, "tsq assign", "parked_notes.assign",
         "Assign a parked command to a person.", "assigned to {assignee}",
-        (Param("assignee", "Who takes care of it.", required=True, positional=True, metavar="NAME",
+        (Param("assignee", "Who works on it.", required=True, positional=True, metavar="NAME",
             longest=200),),
         when=PARKED,
     ),

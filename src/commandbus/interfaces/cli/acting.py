@@ -86,12 +86,12 @@ def _parameters(action: Action) -> Any:
     own = {param.name for param in action.params}
     for key in others:
         if key.name not in own:
-            told = f"The {action.subject.noun}'s domain; with --all, only this one."
-            told = told if action.many else f"The {action.subject.noun}'s domain."
+            help_text = f"The {action.subject.noun}'s domain; with --all, only this one."
+            help_text = help_text if action.many else f"The {action.subject.noun}'s domain."
             shown = typer.Option(
                 "--domain",
                 "-d",
-                help=told,
+                help=help_text,
                 show_default="looked for",
                 autocompletion=completing.domains,
             )
@@ -99,8 +99,8 @@ def _parameters(action: Action) -> Any:
     for param in sorted(_own(action), key=lambda param: not param.positional):
         yield _of_param(param)
     if action.subject.noun == "command" and any(param.edits for param in action.params):
-        told = "module:registry, to check --data against the handler's type."
-        yield _made("app", str | None, typer.Option("--app", help=told), None)
+        help_text = "module:registry, to check --data against the handler's type."
+        yield _made("app", str | None, typer.Option("--app", help=help_text), None)
     must = action.reason == "required" and not action.reason_default
     reason = typer.Option("--reason", help="Why; kept in the audit trail.")
     yield _made("reason", str, reason) if must else _made("reason", str | None, reason, None)
@@ -127,8 +127,8 @@ def takes_ids(action: Action) -> bool:
 
 def _of_param(param: Param) -> inspect.Parameter:
     kind = _TYPES.get(param.kind, str)
-    told = f"{param.help} JSON, @file or -." if param.kind is Kind.DOCUMENT else param.help
-    shown: Any = {"help": told, "autocompletion": _completion(param)}
+    help_text = f"{param.help} JSON, @file or -." if param.kind is Kind.DOCUMENT else param.help
+    shown: Any = {"help": help_text, "autocompletion": _completion(param)}
     if param.metavar or param.positional:
         shown["metavar"] = param.metavar or param.name.removeprefix("command_").upper()
     made = typer.Argument(**shown) if param.positional else typer.Option(*param.options, **shown)
@@ -286,13 +286,13 @@ class Run:
 
     def _tell_left(self, result: Any) -> None:
         left = self.action.left(result) if self.action.left else []
-        for told in left:
-            output.warn(told)
+        for message in left:
+            output.warn(message)
         if left:
             raise typer.Exit(Exit.FAILURE)
 
-    def _say(self, document: Any, told: str) -> None:
-        output.json_document(document) if self.values["json"] else output.note(told)
+    def _say(self, document: Any, message: str) -> None:
+        output.json_document(document) if self.values["json"] else output.note(message)
 
     def _act_on_each(self, bus: SyncCommandBus, given: Given) -> None:
         """A command that is refused is reported, and the rest goes on."""
@@ -302,7 +302,7 @@ class Run:
         if self.values["dry_run"]:
             self._preview_each(records)
             return
-        told: Counter[str] = Counter()
+        sentences: Counter[str] = Counter()
         answers: list[Any] = []
         acted: list[UUID] = []
         for record in records:
@@ -314,11 +314,11 @@ class Run:
                     raise
                 output.error(f"{record.command_id}: {error}")
                 continue
-            told[sentence_of(action, given, result)] += 1
+            sentences[sentence_of(action, given, result)] += 1
             answers.append(answer_of(action, given, result))
             acted.append(record.command_id)
         refused = len(records) - len(acted)
-        self._tell(Report(len(records), len(acted), refused, False, acted), told, answers)
+        self._tell(Report(len(records), len(acted), refused, False, acted), sentences, answers)
 
     def _preview_each(self, records: list[CommandRecord]) -> None:
         fitting = [record for record in records if self.action.fits({str(record.status)})]
@@ -359,12 +359,12 @@ class Run:
             output.table(rows, columns)
 
     def _tell(
-        self, report: Report, told: Counter[str], answers: list[Any], noun: str = "command"
+        self, report: Report, sentences: Counter[str], answers: list[Any], noun: str = "command"
     ) -> None:
         if self.values["json"]:
             output.json_document(text.as_plain(report) | {"answers": answers})
         else:
-            for words, count in told.items():
+            for words, count in sentences.items():
                 output.done(f"{text.plural(count, 'command')} {words}")
             for answer in answers if self.action.answers == "Sent" else ():
                 output.write(str(answer.command_id))

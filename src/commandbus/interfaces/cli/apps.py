@@ -57,11 +57,11 @@ def _broken(name: str, error: BaseException) -> CliError:
         for frame in frames
         if "importlib" not in frame.filename and not frame.filename.startswith(ours)
     ]
-    told = str(error)
+    message = str(error)
     if isinstance(error, SyntaxError):  # nothing ran yet: it says itself where
-        places, told = [(error.filename or name, error.lineno)], error.msg
+        places, message = [(error.filename or name, error.lineno)], error.msg
     where = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-    return _error(f"Importing {name!r} failed{where}: {type(error).__name__}: {told}")
+    return _error(f"Importing {name!r} failed{where}: {type(error).__name__}: {message}")
 
 
 def find_attribute(module: ModuleType, dotted: str) -> Any:

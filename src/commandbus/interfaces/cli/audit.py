@@ -82,9 +82,11 @@ def _verify(bus: SyncCommandBus, json: bool, expect: str | None) -> None:
     elif report.problems:
         output.table(report.problems, PROBLEMS)
     else:
-        told = f"{text.plural(report.links, 'action')} as recorded"
+        message = f"{text.plural(report.links, 'action')} as recorded"
         left = f", {report.open} not linked yet" if report.open else ""
-        output.done(f"{told}, {report.erased} erased, {report.forgotten} forgotten by retention{left}")
+        output.done(
+            f"{message}, {report.erased} erased, {report.forgotten} forgotten by retention{left}"
+        )
         if report.links:
             output.write(report.hash)
     if report.problems:

@@ -48,12 +48,12 @@ def check(
         output.json_document(report)
     elif report.misfits:
         output.table(report.misfits, COLUMNS)
-    told = f"{text.plural(report.checked, 'command')} checked"
+    message = f"{text.plural(report.checked, 'command')} checked"
     if not report.complete:
-        told += ", and there are more"
+        message += ", and there are more"
     if not report.misfits:
-        output.done(f"{told}: all of them fit")
+        output.done(f"{message}: all of them fit")
         return
     count = sum(misfit.waiting + misfit.parked for misfit in report.misfits)
-    output.error(f"{told}: {count} would not be carried out")
+    output.error(f"{message}: {count} would not be carried out")
     raise typer.Exit(Exit.FAILURE)

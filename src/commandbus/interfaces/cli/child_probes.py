@@ -31,10 +31,10 @@ _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 class ChildProbes:
     """Asks the probes of worker processes, and serves the sum of their answers."""
 
-    def __init__(self, care: Supervision, count: int) -> None:
-        self._care = care
+    def __init__(self, supervision: Supervision, count: int) -> None:
+        self._supervision = supervision
         self._count = count
-        self._folder = Path(tempfile.mkdtemp(prefix="commandbus-")) if care.is_probed else None
+        self._folder = Path(tempfile.mkdtemp(prefix="commandbus-")) if supervision.is_probed else None
 
     def environment(self, index: int) -> dict[str, str]:
         """For a process that is about to start; the port of an earlier one is forgotten."""
@@ -47,7 +47,7 @@ class ChildProbes:
     @contextmanager
     def served(self) -> Iterator[None]:
         """Serve them on the port that was asked for, if one was."""
-        care = self._care
+        supervision = self._supervision
         routes: dict[str, Callable[[], Response]] = {
             "/livez": lambda: self._answer("/livez", "live", all),
             "/readyz": lambda: self._answer("/readyz", "ready", any),
@@ -57,10 +57,14 @@ class ChildProbes:
         otherwise = (404, "application/json", json.dumps({"error": f"try {', '.join(routes)}"}))
         server: SmallServer | None = None
         try:
-            if (port := care.probe_port) is not None:
-                server = care.bound(lambda: SmallServer(care.probe_host, port, routes, otherwise))
+            if (port := supervision.probe_port) is not None:
+                server = supervision.bound(
+                    lambda: SmallServer(supervision.probe_host, port, routes, otherwise)
+                )
                 server.start()
-                output.done(f"probes at http://{care.probe_host}:{server.port}: {' '.join(routes)}")
+                output.done(
+                    f"probes at http://{supervision.probe_host}:{server.port}: {' '.join(routes)}"
+                )
             yield
         finally:
             if server is not None:

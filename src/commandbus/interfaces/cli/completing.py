@@ -110,8 +110,8 @@ def _commands(bus: SyncCommandBus, ctx: Any, fitting: tuple[str, ...]) -> Iterab
     status = fitting[0] if len(fitting) == 1 else None
     for record in bus.query_commands(domain=ctx.params.get("domain"), status=status, limit=NEWEST):
         if _is_own(record) and (not fitting or record.status in fitting):
-            told = f"{record.domain}/{record.command_type} {record.status}"
-            yield str(record.command_id), told
+            described = f"{record.domain}/{record.command_type} {record.status}"
+            yield str(record.command_id), described
 
 
 def _is_own(record: CommandRecord) -> bool:

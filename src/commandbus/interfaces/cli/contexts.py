@@ -87,12 +87,12 @@ def _check_free(known: Contexts, name: str, replace: bool) -> None:
         )
 
 
-def _report(shown: Shown | None, told: str, json: bool) -> None:
+def _report(shown: Shown | None, message: str, json: bool) -> None:
     """What was changed: the context; none, where none is in use any more."""
     if json:
         output.json_document({"context": shown})
     else:
-        output.done(told)
+        output.done(message)
 
 
 def use(
@@ -108,8 +108,8 @@ def use(
         known.in_use = name
     if os.environ.get("COMMANDBUS_URL"):
         output.warn("COMMANDBUS_URL is set, and wins: unset it for the context to count")
-    told = "no context is in use" if shown is None else f"using {name}, {shown.url}"
-    _report(shown, told, json)
+    message = "no context is in use" if shown is None else f"using {name}, {shown.url}"
+    _report(shown, message, json)
 
 
 @listing(store=False)
@@ -144,8 +144,8 @@ def remove(name: KnownName, json: options.Json = False) -> None:
         del known.urls[name]
         was_used = known.in_use == name
         known.in_use = None if was_used else known.in_use
-    told = f"context {name} is removed{'; no context is in use now' if was_used else ''}"
-    _report(removed, told, json)
+    message = f"context {name} is removed{'; no context is in use now' if was_used else ''}"
+    _report(removed, message, json)
 
 
 def _given(url: str | None) -> str:

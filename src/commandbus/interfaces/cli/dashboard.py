@@ -82,9 +82,9 @@ def dashboard(
             return
         check_host(host, has_accounts=accounts is not None)
         if accounts is not None:
-            AccountsFile(accounts)  # errors of the file are told first
+            AccountsFile(accounts)  # errors of the file come first
         store = target.find_url(url)
-        with target.opened(store):  # errors of the store are told before the first request
+        with target.opened(store):  # errors of the store come before the first request
             pass
         listener = bind(host, port)
         address = address_of(host, listener)

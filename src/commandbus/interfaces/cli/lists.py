@@ -201,15 +201,15 @@ class View:
 def watch(look: Callable[[], Found], view: View, seconds: float) -> None:
     """Look again and again, until Ctrl-C: in place on a terminal, one look after another in a pipe,
     with --json a line for each. A store that is away is said, and looked for again."""
-    told: tuple[str, ...] = ()
+    shown_remarks: tuple[str, ...] = ()
     with _screen(view) as draw:
         while True:
             try:
                 found = view.arranged(look())
             except StoreUnavailable as error:
                 problem = (text.line(error),)
-                draw(None, problem) if draw else _tell(problem, told)
-                told = problem
+                draw(None, problem) if draw else _tell(problem, shown_remarks)
+                shown_remarks = problem
             else:
                 if draw is not None:
                     draw(found, ())
@@ -219,8 +219,8 @@ def watch(look: Callable[[], Found], view: View, seconds: float) -> None:
                     output.tsv(found.rows, found.columns)
                     print(flush=True)
                     remarks = (*found.warnings, *found.notes)
-                    _tell(remarks, told)
-                    told = remarks
+                    _tell(remarks, shown_remarks)
+                    shown_remarks = remarks
             time.sleep(seconds)
 
 

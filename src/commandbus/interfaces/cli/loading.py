@@ -56,7 +56,7 @@ def load(
     ]
     sent = 0
 
-    def told(pieces: int) -> None:
+    def count_sent(pieces: int) -> None:
         nonlocal sent
         sent += pieces
         advance(pieces)
@@ -64,7 +64,7 @@ def load(
     with target.opened(url, create=True) as bus, output.progress("sending", count) as advance:
         began = time.monotonic()
         try:
-            _send(bus, domain, data, rate, told)
+            _send(bus, domain, data, rate, count_sent)
         except KeyboardInterrupt:
             output.warn("stopped")
         took = time.monotonic() - began
@@ -78,7 +78,7 @@ def _send(
     domain: str,
     data: list[dict[str, object]],
     rate: float | None,
-    told: Callable[[int], None],
+    count_sent: Callable[[int], None],
 ) -> None:
     """All of it, not faster than the rate."""
     from commandbus.domain.command import SendRequest
@@ -90,7 +90,7 @@ def _send(
             time.sleep(max(0.0, began + start / rate - time.monotonic()))
         chunk = data[start : start + size]
         bus.send_many([SendRequest(domain, TYPE, one, tags=("load",)) for one in chunk])
-        told(len(chunk))
+        count_sent(len(chunk))
 
 
 def _report(domain: str, numbers: dict[str, int], sent: int, took: float, json: bool) -> None:

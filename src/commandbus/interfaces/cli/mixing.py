@@ -17,7 +17,7 @@ BEHAVIOURS = {
     "business": "fails for good",
     "crash": "ends its worker's process, then completes",
 }
-"""What a command can be told to do."""
+"""What a command can do."""
 
 
 def parse_mix(given: str) -> dict[str, float]:

@@ -37,7 +37,7 @@ class Plan:
     domains: list[str]
     threads: bool
     settings: WorkerSettings
-    care: Supervision
+    supervision: Supervision
     log_format: str = "text"
     until_idle: float | None = None
 
@@ -108,8 +108,8 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
             stops.add(loop.create_task(worker.stop(timeout)))
 
         plan.dress(worker)
-        care = plan.care.around(worker)
-        care.__enter__()
+        supervision = plan.supervision.around(worker)
+        supervision.__enter__()
         try:
             running = loop.create_task(worker.run(until_idle=plan.until_idle))
             Signals(partial(tell_loop, loop, begin), plan.settings.shutdown_timeout)
@@ -118,7 +118,7 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
             await asyncio.gather(*stops)
         finally:
             # Elsewhere, because it waits for threads that may wait for this loop.
-            await asyncio.to_thread(care.__exit__, None, None, None)
+            await asyncio.to_thread(supervision.__exit__, None, None, None)
     return _goodbye(worker)
 
 
@@ -143,7 +143,7 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> int:
             threading.Thread(target=worker.stop, args=(timeout,), daemon=True).start()
 
         plan.dress(worker)
-        with plan.care.around(worker):
+        with plan.supervision.around(worker):
             Signals(begin, plan.settings.shutdown_timeout)
             _hello(worker.name, plan)
             worker.run(until_idle=plan.until_idle)

@@ -94,13 +94,13 @@ class Supervision:
             lambda: ProbeServer(worker, host=self.probe_host, port=self.probe_port or 0)
         )
         stack.enter_context(server)
-        told = os.environ.pop(PORT_FILE, None)
-        if told is None:  # a process that only follows the code looks after this one
+        port_file = os.environ.pop(PORT_FILE, None)
+        if port_file is None:  # a process that only follows the code looks after this one
             output.done(f"probes at http://{self.probe_host}:{server.port}: {' '.join(PATHS)}")
             return
-        written = Path(f"{told}.new")
+        written = Path(f"{port_file}.new")
         written.write_text(str(server.port), encoding="ascii")
-        written.replace(told)  # never half a number
+        written.replace(port_file)  # never half a number
 
 
 def sign_seconds() -> float:

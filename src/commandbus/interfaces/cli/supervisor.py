@@ -64,13 +64,13 @@ class Supervisor:
         self,
         arguments: list[str],
         url: str,
-        care: Supervision,
+        supervision: Supervision,
         processes: int,
         recorder: str | None = None,
     ) -> None:
         self._arguments = arguments
         self._url = url
-        self._care = care
+        self._supervision = supervision
         inherited = {key: value for key, value in os.environ.items() if key not in SYSTEMD}
         # Not on the command line, where everyone on the machine could read a password in it.
         self._environment = inherited | {"COMMANDBUS_URL": url, SUPERVISOR: str(os.getpid())}
@@ -80,7 +80,7 @@ class Supervisor:
         """Looked up when they are needed first: it takes the driver of the store to name them."""
         self._recoveries: list[threading.Thread] = []
         self._stopping = threading.Event()
-        self._probes = ChildProbes(care, processes)
+        self._probes = ChildProbes(supervision, processes)
         self._children: list[_Child] = []
         self._signals = 0
 
@@ -138,7 +138,7 @@ class Supervisor:
         process = subprocess.Popen(  # noqa: S603 - this program, with its own arguments
             [
                 *(sys.executable, "-m", "commandbus", "worker", *self._arguments),
-                *self._care.of_process(index, self._count),
+                *self._supervision.of_process(index, self._count),
             ],
             env=self._environment | self._probes.environment(index),
             process_group=0,

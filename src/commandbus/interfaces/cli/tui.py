@@ -176,11 +176,11 @@ class Top(App[None]):
         self.query_one("#head", Static).update(
             Text.assemble((self._view.title, "bold"), (words, "bright_black"))
         )
-        told = [self._problem] if self._problem else []
+        notes = [self._problem] if self._problem else []
         if found is not None:
-            told += [] if found.rows else [found.empty]
-            told += [note for note in found.notes if "--" not in note or "sorted" in note]
-        self.query_one("#note", Static).update(Text("\n".join(told)))
+            notes += [] if found.rows else [found.empty]
+            notes += [note for note in found.notes if "--" not in note or "sorted" in note]
+        self.query_one("#note", Static).update(Text("\n".join(notes)))
 
     def action_view(self, number: int) -> None:
         self._view, self._found, self._order = VIEWS[number], None, ""

@@ -155,7 +155,7 @@ def worker(
     from commandbus.interfaces.cli.supervision import Supervision
 
     store, name = target.find_url(url, listen_url), _app(app, load)
-    care = Supervision(probe_host, probe_port, heartbeat_file, watchdog).checked()
+    supervision = Supervision(probe_host, probe_port, heartbeat_file, watchdog).checked()
     assigned = [*_sizes(concurrency, max_concurrency), f"shutdown_timeout={shutdown_timeout}"]
     assigned += [] if recycle_after is None else [f"recycle_after={recycle_after}"]
     assigned += [] if ageing is None else [f"ageing={ageing}"]
@@ -170,7 +170,7 @@ def worker(
     configure_logging(verbose, log_format)
     if processes == 1 and (supervisor() or os.name != "posix"):  # Windows cannot ask a child to drain
         registry, served = _handlers(name, domains)
-        code = serve(Plan(store, served, threads, settings, care, log_format, idle), registry)
+        code = serve(Plan(store, served, threads, settings, supervision, log_format, idle), registry)
         raise typer.Exit(code)
     from commandbus.interfaces.cli.supervisor import Supervisor
 
@@ -178,7 +178,7 @@ def worker(
     arguments = [name, *_repeated("--domains", domains or []), *_repeated("--set", assigned)]
     arguments += ["--threads"] * threads + ["--verbose"] * verbose + ["--log-format", log_format]
     arguments += [] if idle is None else [f"--until-idle={idle}s"]
-    raise typer.Exit(Supervisor(arguments, store, care, processes, settings.recorder).run())
+    raise typer.Exit(Supervisor(arguments, store, supervision, processes, settings.recorder).run())
 
 
 def _repeated(option: str, values: list[str]) -> list[str]:

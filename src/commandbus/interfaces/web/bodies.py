@@ -24,11 +24,11 @@ def body_of(action: Action, *, many: bool = False) -> type[Struct]:
     is_needed = action.reason == "required" and not many
     fields.append(_field(Param("reason", "Why; kept in the audit.", required=is_needed)))
     if many or action.preview:
-        told = "Only count the commands; nothing is changed."
-        fields.append(_field(Param("preview", told, Kind.FLAG)))
+        help_text = "Only count the commands; nothing is changed."
+        fields.append(_field(Param("preview", help_text, Kind.FLAG)))
     if action.confirm:
-        told = f"The word {action.confirm}, which confirms that it is meant."
-        fields.append(_field(Param("confirm", told)))
+        help_text = f"The word {action.confirm}, which confirms that it is meant."
+        fields.append(_field(Param("confirm", help_text)))
     words = [*action.name.split("-"), action.subject.noun + "s" * many]
     name = "".join(map(str.capitalize, words))
     # A misspelt condition must not widen what an action does.

@@ -188,9 +188,9 @@ def _marks(marks: Sequence[Mark], x: Callable[[float], float]) -> list[Markup]:
     )
     found: list[Markup] = []
     for mark in marks:
-        at, told = x(mark.at.timestamp()), f"{mark.at.strftime('%H:%M:%S UTC')} {mark.text}"
+        at, label = x(mark.at.timestamp()), f"{mark.at.strftime('%H:%M:%S UTC')} {mark.text}"
         sides = {"left": at - 4, "right": at + 4, "top": TOP, "low": HEIGHT - BOTTOM, "tip": TOP - 7}
-        found.append(drawn.format(title=told, x=at, **sides))
+        found.append(drawn.format(title=label, x=at, **sides))
     return found
 
 
@@ -214,7 +214,7 @@ def _line(line: Series, places: Sequence[float], y: Callable[[float], float]) ->
 
 def _values(window: Window, series: Sequence[Series], form: Format, marks: Sequence[Mark]) -> str:
     """What a script shows under the pointer, as JSON: every value as it is written."""
-    told = {
+    chart = {
         "begin": window.begin,
         "width": window.width,
         "plot": [LEFT, WIDTH - RIGHT, WIDTH],
@@ -223,7 +223,7 @@ def _values(window: Window, series: Sequence[Series], form: Format, marks: Seque
         "values": [["–" if value is None else form(value) for value in line.values] for line in series],
         "marks": [[mark.at.timestamp(), mark.text] for mark in marks],
     }
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(chart).decode()
 
 
 def _table(title: str, window: Window, series: Sequence[Series], form: Format) -> Markup:

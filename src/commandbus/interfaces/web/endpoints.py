@@ -117,9 +117,9 @@ def _many(action: Action) -> Endpoint:
         preview: bool = given.pop("preview")
         return report_of(await desk.act_on_many(action, given, ask.who, preview=preview), preview)
 
-    told = f"The same for many {action.many.noun if action.many else ''}s: {action.summary}"
+    summary = f"The same for many {action.many.noun if action.many else ''}s: {action.summary}"
     body = body_of(action, many=True)
-    return Endpoint("POST", action.list_path, told, Report, call, body=body)
+    return Endpoint("POST", action.list_path, summary, Report, call, body=body)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

@@ -84,7 +84,7 @@ class Forms:
             asked = tuple(key for key in action.subject.keys if key.name not in keys)
             try:
                 given = keys | entered((*asked, *action.params), form)
-                answer, told = await self._desk.act(action, given, who)
+                answer, message = await self._desk.act(action, given, who)
             except CommandBusError as error:
                 if isinstance(error, LookupError):
                     raise
@@ -94,12 +94,12 @@ class Forms:
                 **{name: segment(value) for name, value in given.items()}
             )
             if action.subject.noun == "command":
-                told = f"The command was {told}."
+                message = f"The command was {message}."
                 if isinstance(answer, Sent):
                     place = f"/commands/{segment(answer.domain)}/{answer.command_id}"
             back = form.get("back", "")
             is_page = any(back == path for path, _, _ in MENU)
-            return self._pages.redirect(request, back if is_page else place, told)
+            return self._pages.redirect(request, back if is_page else place, message)
 
         return act
 
@@ -120,11 +120,11 @@ class Forms:
             if bulk.state != "done":
                 return self._pages.redirect(request, f"/bulk/{bulk.bulk_id}", "")
             past = action.done if isinstance(action.done, str) else many.done
-            told = f"{plural(bulk.done, 'command')} {past}."
+            message = f"{plural(bulk.done, 'command')} {past}."
             if bulk.refused:
-                told += f" {plural(bulk.refused, 'command')} had changed meanwhile."
+                message += f" {plural(bulk.refused, 'command')} had changed meanwhile."
             page = "/troubleshooting" if many.everything else "/commands"
-            return self._pages.redirect(request, page, told)
+            return self._pages.redirect(request, page, message)
 
         return act
 
@@ -161,9 +161,11 @@ class Forms:
         except (CommandBusError, ValueError) as error:
             content = self._pages.send_form(domain, command_type, form, str(error))
             return self._pages.render(request, "send.html", content, who, 422)
-        told = "A command with this key waits already." if sent.duplicate else "The command was sent."
+        message = (
+            "A command with this key waits already." if sent.duplicate else "The command was sent."
+        )
         place = f"/commands/{segment(sent.domain)}/{sent.command_id}"
-        return self._pages.redirect(request, place, told)
+        return self._pages.redirect(request, place, message)
 
     def _entered(self, domain: str, command_type: str, form: Form) -> Any:
         """The payload: a document, or the fields of the handler's type."""

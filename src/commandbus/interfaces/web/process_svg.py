@@ -72,14 +72,14 @@ def draw_process(
             parts.append(_down(x + WIDTH / 2, top - BELOW, top))
             parts.append(_box(step.name, _kind(step), _word(step), _title(step), x, top))
     low = [y + (len(undone[name]) + 1) * (HEIGHT + BELOW) - BELOW for name, (_, y) in places.items()]
-    told = ", ".join(f"{step.name} {_word(step)}" for step in record.steps)
+    summary = ", ".join(f"{step.name} {_word(step)}" for step in record.steps)
     return Markup(
         '<svg viewBox="0 0 {w} {h}" width="{w}" height="{h}" class="drawing" role="img" '
         'aria-label="{title}">{parts}</svg>'
     ).format(
         w=max(x for x, _ in places.values()) + WIDTH + MARGIN,
         h=max(low) + MARGIN,
-        title=f"{record.process_type}: {told}",
+        title=f"{record.process_type}: {summary}",
         parts=Markup("").join(parts),
     )
 

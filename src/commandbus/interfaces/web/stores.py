@@ -18,7 +18,7 @@ _SWITCHED_ON = ("on", "true", "1")
 
 def reading_url(url: str) -> str | None:
     """Where pages read: the same store, on connections that cannot write and do not wait long. None
-    where the store's own way of reading does that already, or cannot be told to."""
+    where the store's own way of reading does that already, or cannot do it."""
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
         return None

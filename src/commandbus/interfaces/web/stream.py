@@ -69,7 +69,7 @@ class Stream:
 
     async def _look(self) -> None:
         last: object = None
-        told = time.monotonic()
+        shown_at = time.monotonic()
         while True:
             hint = "changed"
             try:
@@ -79,8 +79,8 @@ class Stream:
                 }
             except CommandBusError:  # the page shows the trouble when it asks
                 found, hint = {}, "trouble"
-            if found != last or time.monotonic() - told > REFRESH_SECONDS:
-                last, told = found, time.monotonic()
+            if found != last or time.monotonic() - shown_at > REFRESH_SECONDS:
+                last, shown_at = found, time.monotonic()
                 for queue in list(self._listeners):
                     if not queue.full():
                         queue.put_nowait(hint)

@@ -93,9 +93,9 @@ def moment(value: datetime | None) -> str:
 
 def range_end(value: datetime) -> Markup:
     """A moment of a chart's range, which a script shows in the time zone of the browser."""
-    told = value.astimezone(UTC).strftime("%d %b %H:%M:%S")
+    shown = value.astimezone(UTC).strftime("%d %b %H:%M:%S")
     return Markup('<span data-time="{}" data-step="range">{}</span>').format(
-        int(value.timestamp()), told
+        int(value.timestamp()), shown
     )
 
 
@@ -107,11 +107,11 @@ def ago(value: datetime | None) -> Markup:
     """A moment as its distance, with the moment itself on hover."""
     if value is None:
         return Markup('<span class="faint">–</span>')
-    told = text.age(value)
-    if not told.startswith("in "):
-        told = f"{told} ago"
+    shown = text.age(value)
+    if not shown.startswith("in "):
+        shown = f"{shown} ago"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(), moment(value), told
+        value.isoformat(), moment(value), shown
     )
 
 
@@ -179,5 +179,5 @@ class Links:
 
 
 def _quoted(value: object) -> str:
-    told = str(value)
-    return f'"{told}"' if any(c.isspace() for c in told) else told
+    shown = str(value)
+    return f'"{shown}"' if any(c.isspace() for c in shown) else shown

@@ -230,7 +230,7 @@ class AtomicitySuite:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         sagas.done("book_hotel", PermanentCommandError("BROKEN", "no"))
-        bus.call(bus.bus.cancel_process, process_id, "ill")
+        bus.call(bus.bus.cancel_process, process_id, "called off")
         queues = tuple({one.reply_to for one in sagas.declarations.values()})
         claimed = bus.run(bus.store.claim(ClaimRequest(queues, 100, "router", 30.0))).claimed
         assert fails_at_every_step(bus, partial(_route, bus, sagas, claimed)) >= 3

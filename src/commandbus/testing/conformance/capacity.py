@@ -27,7 +27,7 @@ class CapacitySuite:
         assert caught.value.retry_after > 0
         assert bus.stats().depth == 2
 
-    def test_a_repeated_send_is_told_so_however_full_its_domain_is(self, open_bus: OpenBus) -> None:
+    def test_a_repeated_send_is_reported_however_full_its_domain_is(self, open_bus: OpenBus) -> None:
         bus = open_bus(max_pending=1)
         sent = bus.send()
         with pytest.raises(DuplicateCommandError):

@@ -55,7 +55,7 @@ class CasesSuite:
         bus.call(desk.acting("ann").assign, first, None)
         assert not bus.call(desk.list_assigned, "ann")
 
-    def test_what_is_decided_is_nobodys_any_more(self, bus: Harness) -> None:
+    def test_a_resolved_command_has_no_assignee(self, bus: Harness) -> None:
         command_id, desk = park(bus), bus.troubleshooting
         bus.call(desk.assign, command_id, "ann")
         bus.operator_cancel(command_id)
@@ -82,7 +82,7 @@ class CasesSuite:
         with pytest.raises(InvalidArgumentError):
             bus.call(desk.comment, park(bus), "")
 
-    def test_what_nobody_resolved_in_time_is_escalated_once(self, bus: Harness) -> None:
+    def test_an_unresolved_command_is_escalated_once(self, bus: Harness) -> None:
         command_id = park(bus)
         assert look(bus) == 0
         bus.advance(HOUR)
@@ -111,7 +111,7 @@ class CasesSuite:
         assert bus.kinds(command_id).count("ESCALATED") == 1
         assert len(bus.query(domain="ops")) == 1
 
-    def test_what_is_resolved_or_parked_anew_has_its_time_again(self, bus: Harness) -> None:
+    def test_a_command_that_is_resolved_or_parked_again_has_its_time_again(self, bus: Harness) -> None:
         resolved, again = park(bus), park(bus)
         bus.advance(HOUR / 2)
         bus.operator_retry(again)
@@ -124,14 +124,14 @@ class CasesSuite:
         assert look(bus) == 1
         assert bus.kinds(again)[-1] == "ESCALATED"
 
-    def test_a_domain_of_choice_is_told(self, bus: Harness) -> None:
+    def test_a_domain_of_choice_gets_the_escalation(self, bus: Harness) -> None:
         command_id = park(bus)
         bus.advance(HOUR)
         assert look(bus, "ops") == 1
-        (told,) = bus.query(domain="ops")
-        assert (told.command_type, told.causation_id) == (ESCALATION, command_id)
-        assert told.data["command_id"] == str(command_id)
-        assert (told.data["domain"], told.data["error_code"]) == (DOMAIN, "BROKEN")
+        (escalation,) = bus.query(domain="ops")
+        assert (escalation.command_type, escalation.causation_id) == (ESCALATION, command_id)
+        assert escalation.data["command_id"] == str(command_id)
+        assert (escalation.data["domain"], escalation.data["error_code"]) == (DOMAIN, "BROKEN")
 
     def test_a_worker_escalates_where_it_is_configured(self, open_bus: OpenBus) -> None:
         bus = open_bus(escalate_after=HOUR, escalate_to="ops")

@@ -209,7 +209,7 @@ class ChainsSuite:
         send_group(bus, 3)
         assert numbers(claim(bus, chain=9)) == [0]
 
-    def test_two_that_passed_under_a_wider_limit_take_nobody_along(self, bus: Harness) -> None:
+    def test_two_that_passed_under_a_wider_limit_take_no_follower_along(self, bus: Harness) -> None:
         bus.call(bus.bus.set_limit, DOMAIN, per_key=True, concurrency=2)
         send_group(bus, 6)
         first = claim(bus, limit=1)

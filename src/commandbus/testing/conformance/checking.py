@@ -30,7 +30,7 @@ class CheckingSuite:
         report = check(bus)
         assert (report.checked, report.misfits, report.complete) == (2, [], True)
 
-    def test_what_does_not_fit_is_told_by_type_with_examples(self, bus: Harness) -> None:
+    def test_misfits_are_reported_by_type_with_examples(self, bus: Harness) -> None:
         parked = park(bus, {"n": "one"})
         waiting = [bus.send(DOMAIN, "ship", {"n": "x"}, delay=n) for n in (0, 60, 60, 60)]
         (misfit,) = check(bus).misfits
@@ -40,7 +40,7 @@ class CheckingSuite:
         assert "$[...]" in misfit.problem
         assert parked not in misfit.examples
 
-    def test_a_type_without_a_handler_is_told(self, bus: Harness) -> None:
+    def test_a_type_without_a_handler_is_reported(self, bus: Harness) -> None:
         bus.send(DOMAIN, "paint")
         (misfit,) = check(bus).misfits
         assert (misfit.command_type, misfit.waiting) == ("paint", 1)

@@ -325,7 +325,7 @@ class ResendSuite:
         new = bus.get(call(bus, "resend", ended).command_id)
         assert (new.group_key, new.expires_at) == ("g", None)
 
-    def test_erased_data_must_be_given_anew(self, bus: Harness) -> None:
+    def test_erased_data_must_be_given_again(self, bus: Harness) -> None:
         command_id = complete(bus, data={"account": 42})
         call(bus, "erase", data={"account": "42"}, reason="asked")
         with pytest.raises(InvalidOperationError, match="erased"):

@@ -42,7 +42,7 @@ def codes(bus: Harness, command_id: UUID) -> list[str]:
 
 
 class WhySuite:
-    def test_nobody_serves_the_domain(self, bus: Harness) -> None:
+    def test_no_worker_serves_the_domain(self, bus: Harness) -> None:
         assert codes(bus, bus.send()) == ["NO_WORKER"]
 
     def test_others_are_ahead(self, bus: Harness) -> None:
@@ -341,17 +341,17 @@ class RedriveSuite:
         assert (event.details["actor"], event.details["reason"]) == ("ann", "old")
         assert bus.call(bus.troubleshooting.count) == 1
 
-    def test_progress_is_told_and_can_stop(self, bus: Harness) -> None:
+    def test_progress_is_reported_and_can_stop(self, bus: Harness) -> None:
         for _ in range(3):
             park(bus)
-        told: list[tuple[int, int]] = []
+        steps_seen: list[tuple[int, int]] = []
 
         def progress(done: int, matched: int) -> bool:
-            told.append((done, matched))
+            steps_seen.append((done, matched))
             return done < 2
 
         report = self.bulk(bus, "complete", domain=DOMAIN, result=1, progress=progress)
-        assert told == [(1, 3), (2, 3)]
+        assert steps_seen == [(1, 3), (2, 3)]
         assert (report.done, report.stopped) == (2, True)
 
     def test_a_canary_goes_on_when_it_lives(self, bus: Harness) -> None:
@@ -373,7 +373,7 @@ class RedriveSuite:
         assert (report.matched, report.done, report.stopped, report.failed) == (5, 1, True, 1)
         assert bus.call(bus.troubleshooting.count) == 5
 
-    def test_a_canary_that_nobody_takes_up_is_not_waited_for_for_ever(self, bus: Harness) -> None:
+    def test_a_canary_that_no_worker_claims_is_not_waited_for_for_ever(self, bus: Harness) -> None:
         for _ in range(2):
             park(bus)
         report = self.bulk(bus, "retry", domain=DOMAIN, canary=[1], patience=0)

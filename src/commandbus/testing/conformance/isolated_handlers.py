@@ -128,7 +128,7 @@ def steps(command: Command[str], context: SyncHandlerContext) -> Any:
     context.progress(50, "halfway")
     if context.attempt == 1:
         raise ValueError("again")
-    sent = context.send("replies", "told", {"count": count}, priority="high", tags=["t"], delay=0)
+    sent = context.send("replies", "counted", {"count": count}, priority="high", tags=["t"], delay=0)
     return {"count": count, "sent": str(sent.command_id)}
 
 
@@ -141,7 +141,7 @@ def _count(path: str) -> int:
 async def steps_async(command: Command[str], context: HandlerContext) -> Any:
     count = await context.step("count", _count, command.data)
     await context.progress(50, "halfway")
-    sent = await context.send("replies", "told", {"count": count})
+    sent = await context.send("replies", "counted", {"count": count})
     await context.extend_visibility(60)
     return str(sent.command_id)
 
@@ -150,8 +150,8 @@ def bad_requests(command: Command[Any], context: SyncHandlerContext) -> list[str
     found: list[str] = []
     for attempt in (
         lambda: context.progress(101),
-        lambda: context.send("replies", "told", priority="urgent"),
-        lambda: context.send("replies", "told", delay="soon"),  # type: ignore[call-overload]
+        lambda: context.send("replies", "counted", priority="urgent"),
+        lambda: context.send("replies", "counted", delay="soon"),  # type: ignore[call-overload]
         lambda: context.bus.get_command("x"),
         lambda: context.provided(int),
         lambda: context.complete(within=None),

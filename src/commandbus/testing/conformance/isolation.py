@@ -136,7 +136,7 @@ class IsolationSuite:
             assert running.metrics.child_restarts == 1
             assert running.worker.health_status.report().stuck_threads == 0
 
-    def test_a_handler_is_told_before_it_is_killed(self, bus: Harness, tmp_path: Path) -> None:
+    def test_a_handler_is_notified_before_it_is_killed(self, bus: Harness, tmp_path: Path) -> None:
         path = tmp_path / "tidy"
         registry = isolated(handlers.tidy_up, timeout=0.2, retry=ONCE)
         with bus.run_worker(registry) as running:

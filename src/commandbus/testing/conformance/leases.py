@@ -78,7 +78,7 @@ class LeasesSuite:
         assert bus.receive(bus.worker())
 
     @every_report
-    def test_an_ended_lease_is_refused_before_anybody_took_over(
+    def test_an_ended_lease_is_refused_before_another_worker_took_over(
         self, bus: Harness, report: Report
     ) -> None:
         command_id, worker = bus.send(), bus.worker()

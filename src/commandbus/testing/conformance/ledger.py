@@ -172,7 +172,7 @@ class LedgerSuite:
         assert (problem.what, problem.number) == ("inserted", None)
         assert f"COMMENTED of {DOMAIN} {command_id}" in problem.entry
 
-    def test_a_chain_that_was_made_anew_lacks_the_hash_that_was_kept(self, bus: Harness) -> None:
+    def test_a_chain_that_was_made_again_lacks_the_hash_that_was_kept(self, bus: Harness) -> None:
         record(bus, "ann")
         kept = verify(bus).hash
         bus.run(bus.store.delete_document(KIND, key_of(bus, KIND, 0)))

@@ -240,7 +240,7 @@ class LifespansSuite:
         assert not client.is_open
 
     @KINDS
-    def test_it_begins_anew_with_a_restart(self, bus: Harness, kind: str) -> None:
+    def test_it_begins_again_with_a_restart(self, bus: Harness, kind: str) -> None:
         registry, seen = HandlerRegistry(), list[str]()
         registry.register(DOMAIN, "ship", lambda command, context: seen.append("run"))
         spans(registry, kind, start=lambda: seen.append("start"), stop=lambda: seen.append("stop"))

@@ -127,7 +127,7 @@ class AgeingSuite:
         names = [taken.command.data for taken in bus.receive(bus.worker(ageing=9), 10)]
         assert names == ["low 0", "low 1", "low 2", "high", "normal 0", "normal 1"]
 
-    def test_a_stream_of_urgent_ones_starves_nobody(self, bus: Harness) -> None:
+    def test_a_stream_of_urgent_commands_starves_no_other(self, bus: Harness) -> None:
         worker = bus.worker(ageing=1)
         bus.send(DOMAIN, "ship", "patient", priority="low")
         taken: list[Any] = []

@@ -109,7 +109,7 @@ class CompensationSuite:
         sagas.done("cancel_hotel")
         other = sagas.start()
         parked = sagas.done("book_hotel", BROKEN)
-        bus.call(bus.bus.acting("ann").cancel_process, other, "ill")
+        bus.call(bus.bus.acting("ann").cancel_process, other, "called off")
         sagas.route()
         report = bus.call(bus.bus.verify_audit)
         assert (report.links, report.problems) == (4, [])
@@ -123,7 +123,7 @@ class CompensationSuite:
         for _ in range(2):
             sagas.start()
         ended = sagas.start()
-        bus.call(bus.bus.cancel_process, ended, "ill")
+        bus.call(bus.bus.cancel_process, ended, "called off")
         sagas.route()
         counted = bus.call(bus.bus.count_processes)
         kind = sagas.get(stuck).process_type
@@ -150,7 +150,7 @@ class CompensationSuite:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         sagas.done("book_hotel", "Grand")
-        bus.call(bus.bus.acting("ann").cancel_process, process_id, "ill")
+        bus.call(bus.bus.acting("ann").cancel_process, process_id, "called off")
         sagas.route()
         # The car was not begun: it is called off, and nothing of it has to be undone.
         assert sagas.waiting() == ["cancel_hotel"]
@@ -158,9 +158,9 @@ class CompensationSuite:
         record = sagas.get(process_id)
         assert record.status is ProcessStatus.CANCELED
         assert record.error is not None
-        assert record.error.message == "ill"
+        assert record.error.message == "called off"
         (asked,) = [e for e in sagas.audit(process_id) if e.event_type == "CANCEL_REQUESTED"]
-        assert asked.details == {"reason": "ill", "actor": "ann"}
+        assert asked.details == {"reason": "called off", "actor": "ann"}
 
     def test_a_canceled_process_waits_for_what_runs(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
@@ -202,7 +202,7 @@ class ProcessTimeSuite:
         sagas.done("undo_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
 
-    def test_a_step_that_nobody_began_is_called_off(self, bus: Harness) -> None:
+    def test_a_step_that_was_not_begun_is_called_off(self, bus: Harness) -> None:
         sagas = Sagas(bus, Timed)
         process_id = sagas.start()
         sagas.pass_time(11)

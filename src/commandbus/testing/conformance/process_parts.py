@@ -60,7 +60,7 @@ class SubProcessSuite:
     def test_canceling_the_whole_cancels_its_parts(self, bus: Harness) -> None:
         sagas, process_id, child = self.begun(bus)
         sagas.done("leg_hotel", "Grand")
-        bus.call(bus.bus.cancel_process, process_id, "ill")
+        bus.call(bus.bus.cancel_process, process_id, "called off")
         sagas.route()
         sagas.route()
         assert sagas.waiting() == ["leg_undo"]
@@ -84,8 +84,8 @@ class ProcessBatchSuite:
         return sagas, made.batch_id
 
     def test_a_batch_is_complete_when_its_processes_have_ended(self, bus: Harness) -> None:
-        told = SendRequest("billing", "invoice")
-        sagas, batch_id = self.create(bus, 2, name="trips", on_complete=told)
+        completion = SendRequest("billing", "invoice")
+        sagas, batch_id = self.create(bus, 2, name="trips", on_complete=completion)
         assert (self.batch(bus, batch_id).total, self.batch(bus, batch_id).name) == (2, "trips")
         sagas.done("book_hotel", NO)
         assert self.batch(bus, batch_id).failed == 1

@@ -195,8 +195,8 @@ class SearchSuite:
         bus.call(bus.bus.acting("ben").resume, "orders")
         bus.call(bus.bus.acting("ana").open_breaker, "bank", 60)
         page = bus.call(bus.bus.list_actions)
-        told = [(a.actor, a.action, a.subject, a.reason) for a in page]
-        assert told == [
+        actions = [(a.actor, a.action, a.subject, a.reason) for a in page]
+        assert actions == [
             ("ana", "open_breaker", "bank", None),
             ("ben", "resume", "orders", None),
             ("ana", "pause", "orders", "stocktaking"),

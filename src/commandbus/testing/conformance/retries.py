@@ -168,7 +168,7 @@ class RetriesSuite:
         with bus.run_worker(failing_with(ValueError("x")), retry_policy=RetryPolicy(2, [0])):
             assert bus.wait(command_id).attempts == 2
 
-    def test_the_bus_limit_counts_when_nobody_says_otherwise(self, open_bus: OpenBus) -> None:
+    def test_the_bus_limit_counts_where_no_other_is_given(self, open_bus: OpenBus) -> None:
         bus = open_bus(max_attempts=1)
         command_id = bus.send()
         with bus.run_worker(failing_with(ValueError("x"))):

@@ -47,7 +47,7 @@ class SchedulingSuite:
         assert record.status is CommandStatus.PENDING
         assert record.due_at - record.created_at == timedelta(seconds=90)
 
-    def test_a_future_command_of_high_priority_delays_nobody(self, bus: Harness) -> None:
+    def test_a_future_command_of_high_priority_delays_no_other(self, bus: Harness) -> None:
         bus.send(DOMAIN, "ship", "later", priority="high", delay=60)
         bus.send(DOMAIN, "ship", "now", priority="low")
         assert bus.take(bus.worker()).command.data == "now"

@@ -71,7 +71,7 @@ class UniquenessSuite:
         assert bus.stats().depth == 1
         assert bus.get(holder.command_id).unique_key == "order-7"
 
-    def test_a_repeated_send_is_told_by_its_id_before_its_key(self, bus: Harness) -> None:
+    def test_a_repeated_send_is_recognised_by_its_id_before_its_key(self, bus: Harness) -> None:
         command_id = bus.send(unique_key="k")
         with pytest.raises(DuplicateCommandError):
             bus.send(command_id=command_id, unique_key="k")

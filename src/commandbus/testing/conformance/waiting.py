@@ -1,4 +1,4 @@
-"""Waiting for a command's end: told as soon as it is recorded, whatever it is."""
+"""Waiting for a command's end: a wait returns as soon as it is recorded, whatever it is."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class WakeupsSuite:
             assert orders.wait_for(1)
             assert billing.wait_for(1)
 
-    def test_a_send_to_another_domain_wakes_nobody(self, bus: Harness) -> None:
+    def test_a_send_to_another_domain_wakes_no_worker(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=Recorder())) as running:
             running.wait_until_idle()
             before = claims(running)
@@ -151,7 +151,7 @@ class WakeupsSuite:
                 bus.wait(bus.send())
             shares = [worker.metrics.commands_received for worker in running]
             assert sum(shares) == 12
-            assert min(shares) >= 1, "one of them was never told"
+            assert min(shares) >= 1, "one of them was never woken"
 
     def test_a_burst_wakes_one_worker_after_another(self, bus: Harness) -> None:
         together = threading.Barrier(4)
@@ -272,7 +272,7 @@ class WakeupsSuite:
             leaves.stop()
             assert [bus.wait(i).status for i in ids] == [CommandStatus.COMPLETED] * 2
 
-    def test_the_last_net_finds_what_nobody_announced(self, bus: Harness) -> None:
+    def test_the_fallback_poll_finds_unannounced_work(self, bus: Harness) -> None:
         with bus.run_worker(registry_of(ship=Recorder()), poll_interval=0.1) as running:
             running.wait_until_idle()
             command_id = bus.send(delay=3_600)

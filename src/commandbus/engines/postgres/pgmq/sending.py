@@ -73,10 +73,10 @@ class PgmqSender(Sender):
         rows = sorted(ready + later, key=_sequence)
         commands = [command for _, command, _, _ in rows]
         yield from self._messages.carriers(_kinds(commands))
-        told = " ".join(["", *sorted({command.domain for command in commands}), ""])
+        announced = " ".join(["", *sorted({command.domain for command in commands}), ""])
         messages: list[Message] = []
         for queue, carried in self._by_carrier(rows):
-            params = (queue.sequence, len(carried), told)
+            params = (queue.sequence, len(carried), announced)
             ((drawn, _),) = yield Statement(self._messages.plain.draw_numbers, params)
             copied = [(queue.queue_id, msg_id, row) for msg_id, row in zip(drawn, carried, strict=True)]
             yield Copy(self._messages.texts.of_one("copy_messages", queue), copied, render=message_line)

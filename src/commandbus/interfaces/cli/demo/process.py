@@ -21,7 +21,7 @@ NAME = "process"
 async def _work(url: str, prefix: str) -> None:
     retries = 0
 
-    def told() -> None:
+    def count_retry() -> None:
         nonlocal retries
         retries += 1
 
@@ -29,7 +29,7 @@ async def _work(url: str, prefix: str) -> None:
         worker = Worker(
             bus,
             [prefix + domain for domain in DOMAINS],
-            build_registry(told, prefix),
+            build_registry(count_retry, prefix),
             concurrency=CONCURRENCY,
             visibility_timeout=LEASE_SECONDS,
             name=NAME,

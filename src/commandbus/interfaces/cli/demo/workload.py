@@ -34,7 +34,7 @@ from commandbus.sync import SyncHandlerContext
 DOMAINS = ("payments", "reports")
 RETRY = RetryPolicy(max_attempts=3, backoff_schedule=[0.3, 0.8], jitter=0.4)
 
-Told = Callable[[], None]
+CountRetry = Callable[[], None]
 
 
 class Fate(msgspec.Struct):
@@ -170,39 +170,39 @@ def expected_ends(planned: list[SendRequest]) -> Counter[CommandStatus]:
     return Counter(ENDS[request.data.fate.end] for request in planned)
 
 
-def build_registry(told: Told, prefix: str) -> HandlerRegistry:
-    """Handlers for all kinds: `async def` for most, a plain `def` for reports. `told` hears of each
-    attempt that is a retry."""
+def build_registry(count_retry: CountRetry, prefix: str) -> HandlerRegistry:
+    """Handlers for all kinds: `async def` for most, a plain `def` for reports. `count_retry` is called
+    for each attempt that is a retry."""
     registry = HandlerRegistry()
     for kind in KINDS:
         make = _blocking if kind.name == "BuildReport" else _awaiting
-        registry.register(prefix + kind.domain, kind.name, make(kind, told), retry=RETRY)
+        registry.register(prefix + kind.domain, kind.name, make(kind, count_retry), retry=RETRY)
     return registry
 
 
-def _awaiting(kind: Kind, told: Told) -> Callable[..., Any]:
+def _awaiting(kind: Kind, count_retry: CountRetry) -> Callable[..., Any]:
     async def handle(command: Command[Work], context: HandlerContext) -> dict[str, Any]:
         await asyncio.sleep(command.data.fate.seconds)
-        return _carry_out(kind, command.data, context, told)
+        return _carry_out(kind, command.data, context, count_retry)
 
     return handle
 
 
-def _blocking(kind: Kind, told: Told) -> Callable[..., Any]:
+def _blocking(kind: Kind, count_retry: CountRetry) -> Callable[..., Any]:
     def handle(command: Command[Work], context: SyncHandlerContext) -> dict[str, Any]:
         time.sleep(command.data.fate.seconds)
-        return _carry_out(kind, command.data, context, told)
+        return _carry_out(kind, command.data, context, count_retry)
 
     return handle
 
 
 def _carry_out(
-    kind: Kind, work: Work, context: HandlerContext | SyncHandlerContext, told: Told
+    kind: Kind, work: Work, context: HandlerContext | SyncHandlerContext, count_retry: CountRetry
 ) -> dict[str, Any]:
     """Meet the command's fate. A lost worker uses no attempt, so its runs are not counted."""
     attempt = context.attempt - context.crashes
     if attempt > 1:
-        told()
+        count_retry()
     if attempt <= work.fate.fails:
         raise TransientCommandError(*kind.transient)
     match work.fate.end:

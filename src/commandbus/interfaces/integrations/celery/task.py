@@ -359,25 +359,25 @@ class Task(Generic[P, R]):
             headers=command.headers,
             called_directly=False,
         )
-        told = (request.id, (), arguments)
+        called_with = (request.id, (), arguments)
         tokens = _request.set(request), _context.set(context)
         try:
-            value = self._judged(arguments, told)
+            value = self._judged(arguments, called_with)
             if value is _IGNORED:
                 return None
             self._follow(command, value)
         finally:
             _request.reset(tokens[0])
             _context.reset(tokens[1])
-        self.on_success(value, *told)
-        self.after_return(SUCCESS, value, *told, None)
+        self.on_success(value, *called_with)
+        self.after_return(SUCCESS, value, *called_with, None)
         ignored = self.app.conf.task_ignore_result if self.ignore_result is None else self.ignore_result
         return None if ignored else value
 
-    def _judged(self, arguments: dict[str, Any], told: tuple[Any, Any, Any]) -> Any:
+    def _judged(self, arguments: dict[str, Any], called_with: tuple[Any, Any, Any]) -> Any:
         """The result of the function; an exception says whether the bus is to retry or to park."""
         try:
-            self.before_start(*told)
+            self.before_start(*called_with)
             return self._attempt((), arguments)
         except (Snooze, CommandCanceled, RetryAfter):
             raise
@@ -389,11 +389,11 @@ class Task(Generic[P, R]):
             raise
         except Retry as retry:
             cause = retry.exc or retry
-            self.on_retry(cause, *told, None)
+            self.on_retry(cause, *called_with, None)
             raise RetryAfter(retry.seconds, type(cause).__name__, str(cause)) from retry.exc
         except Exception as error:  # the task's own; the rules of the handler judge it
-            self.on_failure(error, *told, None)
-            self.after_return(FAILURE, error, *told, None)
+            self.on_failure(error, *called_with, None)
+            self.after_return(FAILURE, error, *called_with, None)
             raise
 
     def _attempt(self, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:

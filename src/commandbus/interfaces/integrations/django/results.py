@@ -66,11 +66,11 @@ def result_of(alias: str, task: Any, record: CommandRecord, trail: Sequence[Audi
 
 def _errors(trail: Iterable[AuditEvent]) -> Iterable[Any]:
     for event in trail:
-        told = event.details.get("error")
+        noted = event.details.get("error")
         # The loss of its worker is recorded when it happens, and again when it is parked for it.
         again = event.details.get("reason") == AuditEventType.WORKER_LOST
-        if event.event_type in _FAILED and told is not None and not again:
-            failure = msgspec.convert(told, Failure)
+        if event.event_type in _FAILED and noted is not None and not again:
+            failure = msgspec.convert(noted, Failure)
             yield api.TaskError(
                 exception_class_path=failure.exception or "builtins.Exception",
                 traceback=failure.traceback or failure.message,

@@ -16,7 +16,7 @@
 
   const isUtc = () => root.dataset.times === "utc";
 
-  function told(seconds, options) {
+  function formatted(seconds, options) {
     return new Intl.DateTimeFormat("en-GB", { ...options, timeZone: isUtc() ? "UTC" : undefined }).format(seconds * 1000);
   }
 
@@ -29,7 +29,7 @@
     for (const mark of page.querySelectorAll("[data-time]")) {
       const step = mark.dataset.step;
       const form = step === "range" ? { ...DAY, ...EXACT } : step >= 86400 ? DAY : step < 60 ? EXACT : CLOCK;
-      mark.textContent = told(Number(mark.dataset.time), form);
+      mark.textContent = formatted(Number(mark.dataset.time), form);
     }
   }
 
@@ -84,7 +84,7 @@
     const begin = data.begin + index * data.width;
     const last = state.from < 0 ? index : Math.max(state.from, index);
     const first = state.from < 0 ? index : Math.min(state.from, index);
-    const heading = `${told(data.begin + first * data.width, { ...DAY, ...EXACT })} – ${told(data.begin + (last + 1) * data.width, EXACT)}${isUtc() ? " UTC" : ""}`;
+    const heading = `${formatted(data.begin + first * data.width, { ...DAY, ...EXACT })} – ${formatted(data.begin + (last + 1) * data.width, EXACT)}${isUtc() ? " UTC" : ""}`;
     const lines = data.names.map((name, at) => [data.kinds[at], name, data.values[at][index]]);
     for (const [at, text] of data.marks) if (at >= begin && at < begin + data.width) lines.push(["mark", text, ""]);
     tip.replaceChildren();

@@ -101,8 +101,8 @@
     }
     const beyond = form.querySelector(".beyond");
     if (beyond) beyond.hidden = !(all && all.checked) && !isEvery;
-    const told = form.querySelector(".chosen-count");
-    if (told) told.textContent = isEvery ? `all ${every.dataset.count} chosen` : `${chosen} chosen`;
+    const counter = form.querySelector(".chosen-count");
+    if (counter) counter.textContent = isEvery ? `all ${every.dataset.count} chosen` : `${chosen} chosen`;
     form.classList.toggle("choosing", chosen > 0 || isEvery);
     for (const button of form.querySelectorAll(".acts-bar button")) button.disabled = !chosen && !isEvery;
   }

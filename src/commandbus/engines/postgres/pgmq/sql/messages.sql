@@ -33,9 +33,9 @@ select to_regclass(format('pgmq.%I', lower('q_' || $1::text))) is not null,
     (select domain from commandbus.pgmq_queue where queue = $1::text)
 
 -- name: put_into
--- In place of the tables of what waits: one message per new command, told in this transaction.
-told as materialized (
-    select set_config('commandbus_pgmq.told', ' ' || string_agg(distinct domain, ' ') || ' ', true) as told
+-- In place of the tables of what waits: one message per new command, announced in this transaction.
+announced as materialized (
+    select set_config('commandbus_pgmq.announced', ' ' || string_agg(distinct domain, ' ') || ' ', true) as announced
     from new),
 @each draw@,
 placed as (
@@ -44,7 +44,7 @@ placed as (
 -- name: draw
 drawn_@queue@ as materialized (
     select n.*, nextval('@sequence@') as msg_id from (
-        select * from new cross join told
+        select * from new cross join announced
         where domain = '@domain@' and priority = @priority@
             and (command_type = '@reply@') = @replies@
         order by seq) n),
@@ -63,7 +63,7 @@ select seq, @queue@, msg_id from drawn_@queue@
 -- name: draw_numbers
 -- Numbers of messages that are to be copied, which this transaction tells of by itself.
 select array(select nextval($1::text::regclass) from generate_series(1, $2::bigint)),
-    set_config('commandbus_pgmq.told', $3::text, true)
+    set_config('commandbus_pgmq.announced', $3::text, true)
 
 -- name: copy_messages
 copy @table@ (msg_id, vt, message, headers) from stdin
@@ -83,8 +83,8 @@ new as materialized (
         case when :with_payload::boolean then c.headers end as shown_headers
     from waiting w cross join lateral (
         select * from commandbus.command c where c.seq = w.seq limit 1) c),
-told as materialized (
-    select set_config('commandbus_pgmq.told', ' ' || string_agg(distinct domain, ' ') || ' ', true) as told
+announced as materialized (
+    select set_config('commandbus_pgmq.announced', ' ' || string_agg(distinct domain, ' ') || ' ', true) as announced
     from new),
 @each draw_again@,
 placed as (
@@ -95,7 +95,7 @@ select count(*) from new
 -- name: draw_again
 drawn_@queue@ as materialized (
     select n.*, nextval('@sequence@') as msg_id from (
-        select * from new cross join told
+        select * from new cross join announced
         where domain = '@domain@' and priority = @priority@
             and (command_type = '@reply@') = @replies@
         order by seq) n),

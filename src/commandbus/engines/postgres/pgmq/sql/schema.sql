@@ -149,7 +149,7 @@ begin
         where tgrelid = to_regclass(format('pgmq.%I', the_table)) and tgname = 'commandbus_tell')
     then
         execute format('create trigger commandbus_tell after insert on pgmq.%I for each statement
-            when (position(%L in coalesce(current_setting(''commandbus_pgmq.told'', true), '''')) = 0)
+            when (position(%L in coalesce(current_setting(''commandbus_pgmq.announced'', true), '''')) = 0)
             execute function commandbus.pgmq_tell(%L)', the_table, ' ' || the_domain || ' ', the_domain);
     end if;
 exception when insufficient_privilege or wrong_object_type then
