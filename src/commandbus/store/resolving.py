@@ -3,11 +3,14 @@ own way. An engine says where the command stands, under its locks, and carries o
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus, Transition, after, refuse_cancel
+from commandbus.store.reading import read_failure
 from commandbus.store.records import OperatorAction
 from commandbus.store.settling import AuditRow, OutcomeRow, QueueRow, Writes
 
@@ -23,6 +26,35 @@ class Standing(msgspec.Struct, frozen=True):
     attempts: int
     crashes: int
     error: Failure | None = None
+
+
+class StandingColumns(Protocol):
+    """Where a command stands, as an engine reads it: an outcome has a status, and counts of its own."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def status(self) -> str | None: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def crashes(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def waiting_attempts(self) -> int: ...
+    @property
+    def waiting_crashes(self) -> int: ...
+
+
+def standing_of(row: StandingColumns) -> Standing:
+    if row.status is not None:
+        status, error = CommandStatus(row.status), read_failure(row.error)
+        return Standing(row.seq, status, row.attempts, row.crashes, error)
+    status = CommandStatus.PENDING if row.waits else CommandStatus.IN_PROGRESS
+    return Standing(row.seq, status, row.waiting_attempts, row.waiting_crashes)
 
 
 class Resolution(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import (
     Any,
-    Concatenate,
     Literal,
     ParamSpec,
     TypeVar,
@@ -40,7 +39,6 @@ from commandbus.errors import (
     HandlerNotFoundError,
     PayloadError,
 )
-from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.exception_rules import (
     ErrorMap,
     ErrorRule,
@@ -75,6 +73,8 @@ from commandbus.worker.typed import (
     CommandDecorator,
     FunctionCommandType,
     SyncCommandType,
+    WithContext,
+    WithSyncContext,
     command_of,
 )
 
@@ -178,21 +178,13 @@ class HandlerRegistry:
         return decorate
 
     @overload
-    def command(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
-        self, function: Callable[Concatenate[HandlerContext, P], Awaitable[R]], /
-    ) -> AsyncCommandType[P, R]: ...
+    def command(self, function: WithContext[P, Awaitable[R]], /) -> AsyncCommandType[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def command(
-        self, function: Callable[Concatenate[HandlerContext, P], R], /
-    ) -> SyncCommandType[P, R]: ...
+    def command(self, function: WithContext[P, R], /) -> SyncCommandType[P, R]: ...
     @overload
-    def command(
-        self, function: Callable[Concatenate[SyncHandlerContext, P], R], /
-    ) -> SyncCommandType[P, R]: ...
+    def command(self, function: WithSyncContext[P, R], /) -> SyncCommandType[P, R]: ...
     @overload
-    def command(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Awaitable[R]], /
-    ) -> AsyncCommandType[P, R]: ...
+    def command(self, function: Callable[P, Awaitable[R]], /) -> AsyncCommandType[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def command(self, function: Callable[P, R], /) -> SyncCommandType[P, R]: ...
     @overload

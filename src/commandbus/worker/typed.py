@@ -82,25 +82,22 @@ class SyncCommandType(FunctionCommandType[P, R], Generic[P, R]):
         return result
 
 
+WithContext = Callable[Concatenate[HandlerContext, P], R]
+WithSyncContext = Callable[Concatenate[SyncHandlerContext, P], R]
+
+
 class CommandDecorator(Protocol):
-    """`@registry.command(…)`: makes a typed command of the function below it."""
+    """`@registry.command(…)`: makes a typed command of the function below it. A coroutine function is a
+    function, too, so its overload comes first."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
-        self, function: Callable[Concatenate[HandlerContext, P], Awaitable[R]], /
-    ) -> AsyncCommandType[P, R]: ...
+    def __call__(self, function: WithContext[P, Awaitable[R]], /) -> AsyncCommandType[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[HandlerContext, P], R], /
-    ) -> SyncCommandType[P, R]: ...
+    def __call__(self, function: WithContext[P, R], /) -> SyncCommandType[P, R]: ...
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[SyncHandlerContext, P], R], /
-    ) -> SyncCommandType[P, R]: ...
+    def __call__(self, function: WithSyncContext[P, R], /) -> SyncCommandType[P, R]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Awaitable[R]], /
-    ) -> AsyncCommandType[P, R]: ...
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> AsyncCommandType[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncCommandType[P, R]: ...
 

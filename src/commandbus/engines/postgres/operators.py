@@ -54,7 +54,7 @@ class Operators(Part):
         found = yield from self._standing(domain, command_id)
         seq = found.seq
         if not found.waits:
-            refuse_edit(found.known_status)
+            refuse_edit(found.standing.status)
         taken = yield Statement(self._sql.delete_waiting, (domain, found.priority, seq))
         ((attempts, crashes, releases, present, now),) = taken
         due_at = edit.moment(present, now)
@@ -66,7 +66,7 @@ class Operators(Part):
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
         found = yield from self._standing(domain, command_id)
-        if found.known_status is not PARKED:
+        if found.standing.status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
         seq, batch_id = found.seq, found.batch_id

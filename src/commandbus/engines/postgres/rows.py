@@ -15,7 +15,7 @@ from commandbus.store.reading import (
     read_failure,
     read_status,
 )
-from commandbus.store.resolving import Standing
+from commandbus.store.resolving import Standing, standing_of
 from commandbus.store.settling import Member
 from commandbus.store.trail import Facts
 
@@ -93,17 +93,8 @@ class StandingRow(NamedTuple):
         return self.ready or self.scheduled
 
     @property
-    def known_status(self) -> CommandStatus:
-        if self.status is not None:
-            return CommandStatus(self.status)
-        return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
-
-    @property
     def standing(self) -> Standing:
-        status = self.known_status
-        if self.status is None:
-            return Standing(self.seq, status, self.waiting_attempts, self.waiting_crashes)
-        return Standing(self.seq, status, self.attempts, self.crashes, read_failure(self.error))
+        return standing_of(self)
 
 
 class Depth(NamedTuple):

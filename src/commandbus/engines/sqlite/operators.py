@@ -71,7 +71,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         found = yield from self._standing(domain, command_id)
         seq, priority, partition = found.seq, found.priority, partition_of(domain, found.requires)
         if not found.waits:
-            refuse_edit(found.known_status)
+            refuse_edit(found.standing.status)
         key = {"partition": partition, "priority": priority, "seq": seq}
         ((attempts, crashes, releases, present),) = yield Statement(SQL.waiting_row, key)
         due_at = edit.moment(present, now)
@@ -89,7 +89,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
 
     def revoke(self, domain: str, command_id: UUID, reason: str) -> Op[None]:
         found = yield from self._standing(domain, command_id)
-        if found.known_status is not PARKED:
+        if found.standing.status is not PARKED:
             yield from self.cancel(domain, command_id, reason, None)
             return
         seq = found.seq
@@ -126,7 +126,7 @@ class SqliteOperators(SqliteReads, SqliteBatches, SqliteGates):
         parked: bool = False,
     ) -> Op[bool]:
         found = yield from self._find(domain, command_id)
-        if found is None or (parked and found.known_status is not PARKED):
+        if found is None or (parked and found.standing.status is not PARKED):
             return False
         yield from self._audit([AuditRow(found.seq, kind, dict(details))], self._clock())
         return True

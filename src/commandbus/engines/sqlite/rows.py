@@ -16,7 +16,7 @@ from commandbus.domain.payload import Unreadable
 from commandbus.store.op import Rows
 from commandbus.store.reading import noted_failure, read_columns, read_failure
 from commandbus.store.records import Claimed, NewCommand
-from commandbus.store.resolving import Standing
+from commandbus.store.resolving import Standing, standing_of
 from commandbus.store.settling import Member, OutcomeRow
 
 _encode = msgspec.json.Encoder().encode
@@ -146,17 +146,8 @@ class StandingRow(NamedTuple):
     requires: str | None
 
     @property
-    def known_status(self) -> CommandStatus:
-        if self.status is not None:
-            return CommandStatus(self.status)
-        return CommandStatus.PENDING if self.waits else CommandStatus.IN_PROGRESS
-
-    @property
     def standing(self) -> Standing:
-        status = self.known_status
-        if self.status is None:
-            return Standing(self.seq, status, self.waiting_attempts, self.waiting_crashes)
-        return Standing(self.seq, status, self.attempts, self.crashes, read_failure(self.error))
+        return standing_of(self)
 
 
 class Lease(NamedTuple):

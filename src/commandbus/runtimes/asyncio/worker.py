@@ -26,19 +26,10 @@ from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
+from commandbus.worker import effects
 from commandbus.worker.base import split_by_lease
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
-from commandbus.worker.effects import (
-    Claim,
-    Effect,
-    Forget,
-    Interrupt,
-    PassOn,
-    Settle,
-    Start,
-    Withdraw,
-)
 from commandbus.worker.events import (
     Event,
     Finished,
@@ -239,25 +230,25 @@ class Worker(Background, RuntimeWorker[CommandBus]):
 
     # Effects.
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: effects.Effect) -> None:
         match effect:
-            case Start(claimed):
+            case effects.Start(claimed):
                 self._ready.extend(claimed)
                 self._wake_slots(1)
-            case Settle(batch):
+            case effects.Settle(batch):
                 self.health_status.asked("settle")
                 self._spawn(self._settle(batch))
-            case Claim():
+            case effects.Claim():
                 self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
                 self._spawn(self._claim(effect))
-            case Forget() | PassOn():
+            case effects.Forget() | effects.PassOn():
                 self._perform_here(effect)
-            case Withdraw(lease_ids):
+            case effects.Withdraw(lease_ids):
                 taken, kept = split_by_lease(self._ready, lease_ids)
                 self._ready = deque(kept)
                 self._post(Withdrawn(taken))
-            case Interrupt(lease_ids):
+            case effects.Interrupt(lease_ids):
                 self._children.interrupt(lease_ids)
                 for slot, call in self._calls.items():
                     wanted = lease_ids is None or call.claimed.lease_id in lease_ids
@@ -302,7 +293,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._effects.add(task)
         task.add_done_callback(self._effects.discard)
 
-    async def _claim(self, effect: Claim) -> None:
+    async def _claim(self, effect: effects.Claim) -> None:
         self._post(await self._claimed_by(effect, self._engine.reserved_async_session.run))
 
     async def _settle(self, batch: list[Settlement]) -> None:

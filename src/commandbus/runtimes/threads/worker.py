@@ -29,18 +29,9 @@ from commandbus.runtimes.threads.waiting import take
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.waiting import done, finish
+from commandbus.worker import effects
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
-from commandbus.worker.effects import (
-    Claim,
-    Effect,
-    Forget,
-    Interrupt,
-    PassOn,
-    Settle,
-    Start,
-    Withdraw,
-)
 from commandbus.worker.events import (
     Event,
     Finished,
@@ -220,27 +211,27 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
 
     # Effects.
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: effects.Effect) -> None:
         match effect:
-            case Start(claimed):
+            case effects.Start(claimed):
                 self._slots.start(claimed)
-            case Settle():
+            case effects.Settle():
                 self.health_status.asked("settle")
                 self._settles.put(effect)
-            case Claim():
+            case effects.Claim():
                 self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
                 self._claims.put(effect)
-            case Forget() | PassOn():
+            case effects.Forget() | effects.PassOn():
                 self._perform_here(effect)
-            case Withdraw(lease_ids):
+            case effects.Withdraw(lease_ids):
                 self._inbox.put(Withdrawn(self._slots.withdraw(lease_ids)))
-            case Interrupt(None):
+            case effects.Interrupt(None):
                 self._children.interrupt(None)
                 self._slots.interrupt()
                 # Nothing that begins from now on has more time than this.
                 self._patience, self._overdue_at = CANCEL_SECONDS, 0.0
-            case Interrupt(lease_ids):
+            case effects.Interrupt(lease_ids):
                 gone = lease_ids or frozenset()
                 self._children.interrupt(gone)
                 given_up = self._slots.abandon(
@@ -251,11 +242,11 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             case _:
                 assert_never(effect)
 
-    def _claim(self, effect: Claim) -> None:
+    def _claim(self, effect: effects.Claim) -> None:
         session = self._engine.reserved_session
         self._inbox.put(finish(self._claimed_by(effect, lambda op: done(session.run(op)))))
 
-    def _settle(self, effect: Settle) -> None:
+    def _settle(self, effect: effects.Settle) -> None:
         try:
             report = self._engine.reserved_session.run(self._engine.store.settle(effect.batch))
         except Exception as error:  # every effect answers; the core keeps the batch

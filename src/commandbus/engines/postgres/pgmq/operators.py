@@ -57,7 +57,7 @@ class PgmqOperators(Operators):
         standing = yield from self._standing(domain, command_id)
         seq, now = standing.seq, scalar((yield Read(self._sql.now)))
         if not standing.waits:
-            refuse_edit(standing.known_status)
+            refuse_edit(standing.standing.status)
         place = (yield from self._messages.places([seq])).get(seq)
         queue = None if place is None else self._messages.queues.get(place.queue_id)
         if edit.priority is None and place is not None and queue is not None:
