@@ -350,24 +350,39 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         for domain in self.domains if effect.domains is None else effect.domains:
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
 
-    async def _claimed_by(
-        self, effect: Claim, run: Callable[[Op[ClaimReply]], Awaitable[ClaimReply]]
+    async def _answer_claim(
+        self, claim: Claim, run: Callable[[Op[ClaimReply]], Awaitable[ClaimReply]]
     ) -> ClaimAnswered | ClaimFailed:
-        """Every effect answers: after a failure, the core backs off."""
+        """Claim what the core asks for. Every effect answers: after a failure, the core backs off."""
+        transactional = self._execution.own_transactions or any(
+            found.transactional and found.domain in self.domains for found in self.registry
+        )
+        request = ClaimRequest(
+            domains=self.domains,
+            limit=claim.limit,
+            worker=self.name,
+            lease_seconds=self.settings.visibility_timeout,
+            sweep=claim.sweep,
+            tags=self.settings.tags,
+            ageing=self._ageing,
+            idle=claim.idle,
+            skip_sweep=claim.skip_sweep,
+            lease_per_command=transactional,
+            followers=claim.followers,
+            chain=claim.chain,
+            suspects=claim.suspects,
+        )
         began = time.monotonic()
         try:
-            reply = await run(self._engine.store.claim(self._claim_request(effect)))
+            reply = await run(self._engine.store.claim(request))
         except Exception as error:  # whatever it is, the core decides
             return ClaimFailed(error)
-        self._keep(reply, began)
-        return ClaimAnswered(reply, effect.limit, time.monotonic() - began)
-
-    def _keep(self, reply: ClaimReply, asked: float) -> None:
-        """Renew what was claimed from now on, also what has to wait for its turn."""
         if reply.claimed:
             self._engine.hub.disarm(self._waiter)
             self._execution.arrived(reply.claimed)
-            self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, asked)
+            # Renewed from now on, also what has to wait for its turn.
+            self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, began)
+        return ClaimAnswered(reply, claim.limit, time.monotonic() - began)
 
     def _note(self, report: SettleReport) -> None:
         """After a settle: batches whose counts changed may be complete."""

@@ -33,12 +33,11 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.outage import outage_of
 from commandbus.store.process_list import this_process
-from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
+from commandbus.store.records import Claimed, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.effects import Claim
 from commandbus.worker.encoding import result_of
 from commandbus.worker.events import (
     ClaimAnswered,
@@ -417,24 +416,6 @@ class WorkerBase:
                 "receive() and complete() to process by hand."
             )
         self._engine.check_open()
-
-    def _claim_request(self, claim: Claim) -> ClaimRequest:
-        return ClaimRequest(
-            self.domains,
-            claim.limit,
-            self.name,
-            self.settings.visibility_timeout,
-            claim.sweep,
-            self.settings.tags,
-            self._ageing,
-            claim.idle,
-            claim.skip_sweep,
-            self._execution.own_transactions
-            or any(found.transactional and found.domain in self.domains for found in self.registry),
-            claim.followers,
-            claim.chain,
-            claim.suspects,
-        )
 
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         raise AssertionError("a runtime knows which context fits its callers")

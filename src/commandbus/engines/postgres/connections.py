@@ -106,29 +106,25 @@ class Checkout:
         failures = 0
         while True:
             try:
-                return await self._execute_once(statement)
-            except psycopg.Error as error:
+                self.asked_at = time.monotonic()
+                if self.connection is None:
+                    await self.take()
+                connection: Any = self.connection
+                self._watch.begin(connection, statement)
+                return await run(self.source.driver, connection, statement, self._origin)
+            except CommandBusError:
+                raise
+            except BaseException as error:  # also a cancellation: is the connection still good?
+                self._broken = _breaks(error)
+                if not isinstance(error, psycopg.Error):
+                    raise
                 failures += 1
                 if not _may_repeat(error, statement, self.connection, failures):
                     raise translate(error) from error
-                self.release()
-
-    async def _execute_once(self, statement: Statement) -> Rows:
-        try:
-            self.asked_at = time.monotonic()
-            if self.connection is None:
-                await self.take()
-            connection: Any = self.connection
-            self._watch.begin(connection, statement)
-            return await run(self.source.driver, connection, statement, self._origin)
-        except CommandBusError:
-            raise
-        except BaseException as error:  # also a cancellation: is the connection still good?
-            self._broken = _breaks(error)
-            raise
-        finally:
-            self.asked_at = None
-            self._watch.end(self.connection)
+            finally:
+                self.asked_at = None
+                self._watch.end(self.connection)
+            self.release()
 
     async def take(self) -> None:
         while True:

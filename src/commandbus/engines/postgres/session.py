@@ -13,7 +13,7 @@ from commandbus.engines.postgres.pools import Source
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
 from commandbus.engines.postgres.statements import Coalescing, Listening
-from commandbus.engines.postgres.transaction_steps import Steps, in_transactions
+from commandbus.engines.postgres.transaction_steps import in_transactions
 from commandbus.store.op import Log, Op, Rows, Wake
 from commandbus.store.waiting import finish
 
@@ -38,15 +38,8 @@ class _Session(ABC):
     async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
         line = Checkout(self._source(op), self._engine, own=self._own)
-        try:
-            result = await self._perform(in_transactions(op, wakes, read=read), line)
-        finally:
-            if line.in_use:
-                line.release()
-        self._engine.after_commit(wakes, read)
-        return result
-
-    async def _perform(self, steps: Steps[T], line: Checkout) -> T:
+        steps = in_transactions(op, wakes, read=read)
+        result: Any = None
         try:
             statement = next(steps)
             while True:
@@ -63,9 +56,13 @@ class _Session(ABC):
                 else:
                     statement = steps.send(rows)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            result = done.value
         finally:
             steps.close()
+            if line.in_use:
+                line.release()
+        self._engine.after_commit(wakes, read)
+        return result  # type: ignore[no-any-return]
 
     async def _run_alone(self, statement: Coalescing) -> Rows:
         line = Checkout(self._shared(), self._engine)

@@ -294,7 +294,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         task.add_done_callback(self._effects.discard)
 
     async def _claim(self, effect: effects.Claim) -> None:
-        self._post(await self._claimed_by(effect, self._engine.reserved_async_session.run))
+        self._post(await self._answer_claim(effect, self._engine.reserved_async_session.run))
 
     async def _settle(self, batch: list[Settlement]) -> None:
         try:
