@@ -33,6 +33,9 @@ HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MULTILINE)
 
 
+FOLLOWED = ROOT / "docs" / "follow-a-command.md"
+
+
 @dataclass(frozen=True)
 class Block:
     place: str
@@ -141,6 +144,22 @@ def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
     found = DIAGRAM.search(page)
     assert found, "Keep the markers around the lifecycle diagram in docs/architecture.md."
     assert found["drawn"] == diagram(), "Paste what `python -m commandbus.domain.lifecycle` prints."
+
+
+def test_the_way_of_a_command_names_files_and_what_is_in_them() -> None:
+    missing: list[str] = []
+    page = FOLLOWED.read_text(encoding="utf-8")
+    for where, what in re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.MULTILINE):
+        files = [FOLLOWED]
+        for named in re.findall(r"`([^`]+)`", where):
+            whole = ROOT / "src" / "commandbus" / named
+            files.append(whole if whole.is_file() else files[-1].parent / named)
+        missing += [f"{file} in {where}" for file in files if not file.is_file()]
+        text = "".join(file.read_text(encoding="utf-8") for file in files[1:] if file.is_file())
+        for name in re.findall(r"`(?:\w+\.)*(\w+)(?<!\.py)(?:\(\w+\))?`", what):
+            if not re.search(rf"\b{name}\b", text):
+                missing.append(f"{name} in {where}")
+    assert not missing, report("Name the files and functions as they are called now.", missing)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
