@@ -3,9 +3,10 @@ a busy machine delays."""
 
 from __future__ import annotations
 
+from tests.chaos.bad_histories import change
 from tests.chaos.case import Trace
 from tests.chaos.checker import check
-from tests.chaos.test_checker import Good, T, change, claimed, fault, handled
+from tests.chaos.good_history import Good, T, claimed, fault, handled
 from tests.chaos.timeliness import NOT_BEGUN
 
 

@@ -16,8 +16,8 @@ from commandbus.testing.postgres import PostgresServer, create_database
 
 TABLES = (
     "audit, batch_count, command, document, domain, lease, outcome, progress, queue, scheduled,"
-    " sleeper, tally, unique_key, process, process_step, recorded_step, limit_rule, held, slot, touch,"
-    " bucket, place, mutex"
+    " sleeper, tally, unique_key, process, process_step, recorded_step, limit_rule, held, permit,"
+    " touch, bucket, partition, mutex"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),

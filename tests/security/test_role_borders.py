@@ -22,9 +22,9 @@ NAMES = {role: f"border_{role}" for role in (*ROLES, "stranger")}
 ACTIONS = ("select", "insert", "update", "delete", "truncate", "references", "trigger")
 CHANGED_BY_WORKERS = {
     "queue", "scheduled", "lease", "unique_key", "progress", "sleeper", "session", "tally", "document",
-    "batch_count", "process", "process_step", "recorded_step", "held", "slot", "touch", "bucket",
+    "batch_count", "process", "process_step", "recorded_step", "held", "permit", "touch", "bucket",
 }  # fmt: skip
-ADDED_BY_WORKERS = {"command", "outcome", "audit", "domain", "place"}
+ADDED_BY_WORKERS = {"command", "outcome", "audit", "domain", "partition"}
 READ_BY_WORKERS = {"limit_rule", "migration"}
 KEPT_FROM_ADMINS = {"migration", "ledger_mark"}
 VIEWERS_FUNCTIONS = {"now_us", "partition_of", "as_jsonb", "ended_sessions"}

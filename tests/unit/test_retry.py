@@ -43,11 +43,6 @@ def test_an_attempt_before_the_first_waits_like_the_first() -> None:
     assert RetryPolicy(backoff_schedule=[3, 9]).get_backoff(0) == 3
 
 
-def test_attempts_are_bounded() -> None:
-    policy = RetryPolicy(max_attempts=2)
-    assert [policy.should_retry(attempt) for attempt in (1, 2, 3)] == [True, False, False]
-
-
 @given(st.floats(0, 1), st.floats(0, 1_000), st.integers(1, 5))
 def test_jitter_only_shortens_a_wait_by_its_share(jitter: float, wait: float, attempt: int) -> None:
     delay = RetryPolicy(backoff_schedule=[wait], jitter=jitter).delay(attempt)

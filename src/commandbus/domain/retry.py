@@ -115,10 +115,6 @@ class RetryPolicy:
     def window_seconds(self) -> float | None:
         return None if self.window is None else as_seconds(self.window, "window")
 
-    def should_retry(self, attempt: int) -> bool:
-        """Whether another attempt follows this one, counted from 1."""
-        return attempt < self.max_attempts
-
 
 def check_max_attempts(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 32_767:
