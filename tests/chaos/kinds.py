@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -104,24 +105,10 @@ def end(command: Any, context: Any) -> None:
             os._exit(9)
 
 
-def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
-    def began(command: Any, context: Any) -> dict[str, Any]:
-        token = {"id": str(command.command_id), "token": context.fence, "attempt": context.attempt}
-        journal.write("handled", runtime=config["runtime"], **token)
-        return token
-
-    async def handle_async(command: Any, context: Any) -> None:
-        token = began(command, context)
-        await asyncio.sleep(command.data["seconds"])
-        end(command, context)
-        journal.write("finished", **token)
-
-    def handle_sync(command: Any, context: Any) -> None:
-        token = began(command, context)
-        time.sleep(command.data["seconds"])
-        end(command, context)
-        journal.write("finished", **token)
-
+def transfers(
+    config: Config, journal: Journal, began: Callable[[Any, Any], dict[str, Any]]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Handlers in a transaction, `async def` and `def`: each writes a row and sends a command in it."""
     first_seen: list[Any] = []
 
     def compare(command: Any, row: Any) -> None:
@@ -136,18 +123,6 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
         if not config["touches_sessions"]:
             return None
         return TOUCHES[int(str(command.command_id)[:4], 16) % len(TOUCHES)]
-
-    async def stepped_async(command: Any, context: Any) -> None:
-        token = began(command, context)
-        await context.step("charge", lambda: journal.write("step", **token))
-        journal.write("step_recorded", **token)
-        end(command, context)
-
-    def stepped_sync(command: Any, context: Any) -> None:
-        token = began(command, context)
-        context.step("charge", lambda: journal.write("step", **token))
-        journal.write("step_recorded", **token)
-        end(command, context)
 
     def follow(command: Any) -> dict[str, Any]:
         """Write down that the transaction of a transfer may send this."""
@@ -177,7 +152,41 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
         time.sleep(command.data["seconds"])
         end(command, context)
 
+    return transfer_async, transfer_sync
+
+
+def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
+    def began(command: Any, context: Any) -> dict[str, Any]:
+        token = {"id": str(command.command_id), "token": context.fence, "attempt": context.attempt}
+        journal.write("handled", runtime=config["runtime"], **token)
+        return token
+
+    async def handle_async(command: Any, context: Any) -> None:
+        token = began(command, context)
+        await asyncio.sleep(command.data["seconds"])
+        end(command, context)
+        journal.write("finished", **token)
+
+    def handle_sync(command: Any, context: Any) -> None:
+        token = began(command, context)
+        time.sleep(command.data["seconds"])
+        end(command, context)
+        journal.write("finished", **token)
+
+    async def stepped_async(command: Any, context: Any) -> None:
+        token = began(command, context)
+        await context.step("charge", lambda: journal.write("step", **token))
+        journal.write("step_recorded", **token)
+        end(command, context)
+
+    def stepped_sync(command: Any, context: Any) -> None:
+        token = began(command, context)
+        context.step("charge", lambda: journal.write("step", **token))
+        journal.write("step_recorded", **token)
+        end(command, context)
+
     registry = HandlerRegistry()
+    transfer_async, transfer_sync = transfers(config, journal, began)
     native, foreign, transfer, stepped = handle_async, handle_sync, transfer_async, stepped_async
     if config["runtime"] == "threads":
         native, foreign, transfer, stepped = (  # type: ignore[assignment]

@@ -69,10 +69,38 @@ def add_noting(registry: HandlerRegistry, domain: str, effects: Journal, runtime
     registry.register(domain, "flaky", native, retry=soon)
 
 
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "base_exception": lambda: Base("below Exception"),
+    "base_exception_async": lambda: Base("below Exception"),
+    "system_exit": lambda: SystemExit(3),
+    "system_exit_async": lambda: SystemExit(3),
+    "keyboard_interrupt_async": KeyboardInterrupt,
+    "generator_exit_async": GeneratorExit,
+    "unprintable": Unprintable,
+    "cancelled": asyncio.CancelledError,
+}
+"""What handlers raise, by command type."""
+BLOCKING = ("base_exception", "system_exit", "unprintable")
+
+
+def raising(name: str, began: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def blocking(command: Any, context: Any) -> None:
+        began(command, context)
+        error = RAISED[name]()
+        raise error
+
+    async def awaiting(command: Any, context: Any) -> None:
+        blocking(command, context)
+
+    return blocking if name in BLOCKING else awaiting
+
+
 def add_poison(
     registry: HandlerRegistry, domain: str, began: Callable[[Any, Any], Any] = lambda *_: None
 ) -> None:
-    """`began` is told of every run."""
+    """`began` is called with every run."""
+    for name in RAISED:
+        registry.register(domain, name, raising(name, began), retry=ONCE_MORE)
 
     @registry.handler(domain, "exit")
     def exit_at_once(command: Any, context: Any) -> None:
@@ -83,46 +111,6 @@ def add_poison(
     def segfault(command: Any, context: Any) -> None:
         began(command, context)
         ctypes.string_at(0)
-
-    @registry.handler(domain, "base_exception", retry=ONCE_MORE)
-    def base_exception(command: Any, context: Any) -> None:
-        began(command, context)
-        raise Base("below Exception")
-
-    @registry.handler(domain, "base_exception_async", retry=ONCE_MORE)
-    async def base_exception_async(command: Any, context: Any) -> None:
-        began(command, context)
-        raise Base("below Exception")
-
-    @registry.handler(domain, "system_exit", retry=ONCE_MORE)
-    def system_exit(command: Any, context: Any) -> None:
-        began(command, context)
-        raise SystemExit(3)
-
-    @registry.handler(domain, "system_exit_async", retry=ONCE_MORE)
-    async def system_exit_async(command: Any, context: Any) -> None:
-        began(command, context)
-        raise SystemExit(3)
-
-    @registry.handler(domain, "keyboard_interrupt_async", retry=ONCE_MORE)
-    async def keyboard_interrupt_async(command: Any, context: Any) -> None:
-        began(command, context)
-        raise KeyboardInterrupt
-
-    @registry.handler(domain, "generator_exit_async", retry=ONCE_MORE)
-    async def generator_exit_async(command: Any, context: Any) -> None:
-        began(command, context)
-        raise GeneratorExit
-
-    @registry.handler(domain, "unprintable", retry=ONCE_MORE)
-    def unprintable(command: Any, context: Any) -> None:
-        began(command, context)
-        raise Unprintable
-
-    @registry.handler(domain, "cancelled", retry=ONCE_MORE)
-    async def cancelled(command: Any, context: Any) -> None:
-        began(command, context)
-        raise asyncio.CancelledError
 
     @registry.handler(domain, "cancels_itself", retry=ONCE_MORE)
     async def cancels_itself(command: Any, context: Any) -> None:

@@ -77,10 +77,10 @@ def is_column(node: ast.Subscript) -> bool:
     return isinstance(base, ast.Name) and base.id in ("row", "r")
 
 
-def test_no_source_file_is_long() -> None:
+def test_no_file_is_long() -> None:
     long = [
         f"{relative(path)}: {length} lines"
-        for path in files_below(SOURCE)
+        for path in [*files_below(SOURCE), *files_below(ROOT / "tests")]
         if (length := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
     ]
     assert not long, report("Split the file: it has two subjects.", long)
@@ -89,7 +89,7 @@ def test_no_source_file_is_long() -> None:
 def test_no_function_is_long() -> None:
     long = [
         f"{relative(path)}:{function.lineno} {function.name}: {length} lines"
-        for path in files_below(SOURCE)
+        for path in [*files_below(SOURCE), *files_below(ROOT / "tests")]
         for function in functions(syntax(path))
         if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
     ]
