@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
 from dataclasses import replace
@@ -118,7 +119,7 @@ class Acting:
         return view
 
 
-class BusBase(Acting):
+class BusBase(ABC, Acting):
     """A bus that is not open yet.
 
     `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder.
@@ -157,8 +158,9 @@ class BusBase(Acting):
         return Guard(self.breakers, rule)
 
     @property
+    @abstractmethod
     def session(self) -> Any:
-        raise AssertionError("a runtime knows its session")
+        """What runs the ops of this bus."""
 
     @property
     def url(self) -> str:

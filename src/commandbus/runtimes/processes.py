@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, TypeVar
@@ -143,7 +144,7 @@ def stop_seconds(timeout: Duration | None) -> float | None:
     return None if timeout is None else as_seconds(timeout, "timeout")
 
 
-class RouterBase(Generic[Bus]):
+class RouterBase(ABC, Generic[Bus]):
     """Drives processes on with the replies to their commands; any number of routers may run.
 
     `processes` are the declarations it serves, each with its steps; a batch of replies is one
@@ -202,9 +203,9 @@ class RouterBase(Generic[Bus]):
         if early:
             self._ask_to_stop()
 
+    @abstractmethod
     def _set_up(self) -> None:
         """Make what a runtime needs to reach its loops."""
-        raise AssertionError("a runtime knows what it needs")
 
     def _loop(self, number: int) -> RouterLoop:
         hub, waiters = self._bus.hub, self._waiters
@@ -252,9 +253,9 @@ class RouterBase(Generic[Bus]):
         """It has ended in order: the fleet need not wait for its next report."""
         return forget_worker(self._bus.scope, self.name)
 
+    @abstractmethod
     def _tell(self, number: int) -> None:
         """Let a loop look again; from any thread."""
-        raise AssertionError("a runtime knows how to reach its loops")
 
     def _timers_changed(self) -> None:
         for number, loop in enumerate(self._loops):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -45,7 +46,6 @@ from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.effects import Claim, Forget, PassOn
 from commandbus.worker.events import ClaimAnswered, ClaimFailed, LeasesGone, StopRequested, Woken
-from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
 from commandbus.worker.keeper import LeaseKeeper
@@ -101,9 +101,9 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         self._router = RouterThread(bus, self.registry)
         self._set_up()
 
+    @abstractmethod
     def _set_up(self) -> None:
         """What a runtime keeps beside this."""
-        raise AssertionError("a runtime knows what it needs")
 
     @property
     def sent(self) -> SentFigures:
@@ -336,11 +336,9 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         if requests and self._running:
             self._children.cancel(requests)
 
-    def _wanted_canceled(self, call: Call) -> bool:
-        return call.claimed.seq in self._execution.requests
-
+    @abstractmethod
     def _stop_calls(self, seqs: frozenset[int]) -> None:
-        raise AssertionError("a runtime knows how to stop its handlers")
+        """Cancel the handlers of these commands, where a runtime can."""
 
     def _perform_here(self, effect: Forget | PassOn) -> None:
         """The effects that need no waiting."""

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -80,8 +81,8 @@ class ReceivedCommand(msgspec.Struct, frozen=True):
     claimed: Claimed
 
 
-class WorkerBase:
-    """Configuration, counters and manual processing of a worker. Not used on its own."""
+class WorkerBase(ABC):
+    """Configuration, counters and manual processing of a worker; a runtime adds what waits."""
 
     def __init__(
         self,
@@ -166,14 +167,17 @@ class WorkerBase:
             )
         return None if ageing is None else int(ageing * SECOND)
 
+    @abstractmethod
     def _bus_over(self, session: Any, is_async: bool, in_transaction: bool) -> Any:
-        raise AssertionError("a runtime knows its buses")
+        """The bus that a handler gets."""
 
+    @abstractmethod
     def _note(self, report: SettleReport) -> None:
-        raise AssertionError("a runtime knows what follows a settle")
+        """What follows a settle."""
 
+    @abstractmethod
     def _take_timer_turn(self, due_at: float, now: float) -> bool:
-        raise AssertionError("a runtime knows the other workers of its process")
+        """Whether this worker of its process claims for a timer that has expired."""
 
     def wrap_handlers(self, wrap: Callable[[Handler], Handler]) -> None:
         """Call every handler through a wrapper from now on; the last one given is outermost."""
@@ -295,9 +299,9 @@ class WorkerBase:
         return self._engine.url.partition(":")[0]
 
     @property
+    @abstractmethod
     def sent(self) -> SentFigures:
         """What its bus has sent."""
-        raise AssertionError("a runtime knows its bus")
 
     @property
     def connections(self) -> ConnectionUse | None:
@@ -368,11 +372,13 @@ class WorkerBase:
     def _ask_store(self) -> None:
         self._engine.reserved_session.run(self._engine.store.check())
 
+    @abstractmethod
     def _ask(self, answer: Callable[[], None]) -> None:
-        raise AssertionError("a runtime knows how to reach its own loop")
+        """Call this in the worker's loop; from any thread."""
 
+    @abstractmethod
     def _post_from_anywhere(self, event: Event) -> None:
-        raise AssertionError("a runtime knows how to reach its own loop")
+        """Hand an event to the core; from any thread."""
 
     def _remember_stop(self) -> bool:
         """Whether there is nothing to stop. A stop that comes before the first run is remembered,
@@ -416,9 +422,6 @@ class WorkerBase:
                 "receive() and complete() to process by hand."
             )
         self._engine.check_open()
-
-    def _received(self, claimed: Claimed) -> ReceivedCommand:
-        raise AssertionError("a runtime knows which context fits its callers")
 
     @autocommit
     def _complete(self, received: ReceivedCommand, result: Any = None) -> Op[None]:

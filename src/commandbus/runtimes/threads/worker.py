@@ -285,7 +285,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         except _AsyncTimeout:
             return self._execution.timed_out(call, _since(began))
         except FutureCanceled as error:
-            if self._wanted_canceled(call):
+            if call.claimed.seq in self._execution.requests:
                 return self._execution.canceled(call.claimed, _since(began))
             if slot.interrupted:
                 return self._execution.interrupted(call, _since(began))
