@@ -7,6 +7,7 @@ its name; nothing here can be imported where the bus is used. `hunt` runs them o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -20,13 +21,12 @@ from commandbus.engines.sqlite import store as sqlite
 from commandbus.engines.sqlite.store import SqliteStore
 from commandbus.errors import DuplicateCommandError
 from commandbus.operations import batches
-from commandbus.runtimes.asyncio.worker import Worker
-from commandbus.runtimes.threads.worker import SyncWorker
 from commandbus.store.op import Statement
 from commandbus.store.records import Inserted
 from commandbus.worker import transactional
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.execution import Execution
+from commandbus.worker.execution import Call, Execution
+from commandbus.worker.handlers import Handler
 from tests.chaos.seeded import around, bug, chance, replace
 
 
@@ -334,18 +334,26 @@ def some_commands_are_completed_without_a_run() -> None:
 
 @bug("P5")
 def some_handlers_are_run_twice() -> None:
-    def twice(original: Any, worker: Any, call: Any) -> Any:
-        if chance.random() < 0.1:
-            original(worker, call)
-        return original(worker, call)
+    def begin(original: Any, execution: Any, claimed: Any) -> Any:
+        begun = original(execution, claimed)
+        if not isinstance(begun, Call) or chance.random() >= 0.1:
+            return begun
+        handler = dataclasses.replace(begun.handler, function=_twice(begun.handler))
+        return msgspec.structs.replace(begun, handler=handler)
 
-    async def twice_async(original: Any, worker: Any, call: Any, slot: Any) -> Any:
-        if chance.random() < 0.1:
-            await original(worker, call, slot)
-        return await original(worker, call, slot)
+    around(Execution, "begin", begin)
 
-    around(SyncWorker, "_execute", twice)
-    around(Worker, "_execute", twice_async)
+
+def _twice(handler: Handler) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        handler.function(*args)
+        return handler.function(*args)
+
+    async def run_async(*args: Any) -> Any:
+        await handler.function(*args)
+        return await handler.function(*args)
+
+    return run_async if handler.is_async else run
 
 
 # PostgreSQL.

@@ -38,12 +38,17 @@ MOVES: dict[str, tuple[set[str], str]] = {
     "OPERATOR_COMPLETE": ({PARKED}, "COMPLETED"),
 }
 """From which states an event may happen, and what it leads to."""
+REQUEST = "CANCEL_REQUESTED"
+"""Changes no state. Its row is written during a run, the row of the run when it has ended: the order
+of rows says nothing about the two."""
 
 
 def replay(trail: tuple[Trace, ...]) -> tuple[State, list[str]]:
     """What a trail leads to, and what in it cannot be."""
     state, problems = State(), []
     for event in trail:
+        if event.kind == REQUEST:
+            continue
         before, after = MOVES.get(event.kind, (set[str](), state.status))
         parked_for_crashes = event.kind == "MOVED_TO_TSQ" and state.lost
         if state.status not in before and not parked_for_crashes:

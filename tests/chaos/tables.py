@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from commandbus.errors import CommandBusError
 from commandbus.sync import SyncCommandBus
 from tests.chaos.case import Batch, Final, Store, Trace
 from tests.chaos.kinds import ANSWERS, BATCH_DONE, DOMAINS, TICK, attempts_max_of
+from tests.chaos.replay import REQUEST
 
 Rows = list[tuple[Any, ...]]
 WAITING = ("queue", "scheduled", "held")
@@ -224,13 +225,13 @@ def _listed(bus: SyncCommandBus, domain: str) -> Iterator[CommandRecord]:
 def _asked(bus: SyncCommandBus, final: Final) -> Iterator[str]:
     answers: dict[str, Callable[[], Any]] = {
         "get_command": lambda: _seen(bus.get_command(final.id, domain=final.domain)),
-        "get_audit_trail": lambda: tuple(
+        "get_audit_trail": lambda: _in_order(
             event.event_type.value for event in bus.get_audit_trail(final.id, domain=final.domain)
         ),
     }
     stored = {
         "get_command": (final.status, final.attempts, final.crashes, final.reason),
-        "get_audit_trail": tuple(trace.kind for trace in final.trail),
+        "get_audit_trail": _in_order(trace.kind for trace in final.trail),
     }
     for name, ask in answers.items():
         try:
@@ -239,6 +240,11 @@ def _asked(bus: SyncCommandBus, final: Final) -> Iterator[str]:
             told = repr(error)
         if told != stored[name] and final.status not in ("PENDING", "IN_PROGRESS"):
             yield f"{name} of {final.id} tells {told}, the tables have {stored[name]}"
+
+
+def _in_order(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Requests to cancel last: in the tables they stand before the run that they were made in."""
+    return tuple(sorted(kinds, key=lambda kind: kind == REQUEST))
 
 
 def _seen(record: CommandRecord | None) -> tuple[Any, ...] | None:
