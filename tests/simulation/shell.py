@@ -117,7 +117,7 @@ class VirtualWorker:
             self._perform(effect)
         self._fill_slots()
         in_shell = len(self.ready) + len(self.running) + self._ended_in_inbox()
-        if core.held != in_shell + core.chains.waiting:
+        if core.held != in_shell + core.chains.waiting + core.last_chances.waiting:
             raise Violation(f"{self.name} counts {core.held} held commands, its slots {in_shell}")
         self.owed.update((s.seq, s.lease_id) for s in core.unsettled)
         if core.done(world.seconds):
@@ -265,7 +265,10 @@ class VirtualWorker:
         return deadline is not None and deadline <= self.world.seconds
 
     def asleep(self) -> bool:
-        """Whether it has a free slot, and waits for something else than its next try to claim."""
+        """Whether it has a free slot, and waits for something else than its next try to claim. A worker
+        keeps its slots free for one on its last chance, for a moment."""
+        if self.core.last_chances.apart:
+            return False
         startable = self.core.held - self.core.chains.waiting
         if startable >= self.core.concurrency or self.core.stopping or self.heard_late:
             return False

@@ -30,6 +30,7 @@ from commandbus.worker.events import (
     Tick,
     Withdrawn,
 )
+from commandbus.worker.last_chances import ALONE_SECONDS, HOLD_SECONDS
 from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
 from commandbus.worker.suspects import WARY_SECONDS
 from tests.support.core_invariants import check_core
@@ -144,11 +145,69 @@ def test_a_worker_that_claims_ahead_takes_no_more_suspects_than_it_has_slots() -
     assert (it.claims[-1].limit, it.limit) == (104, SuspectLimit(4))
 
 
-def test_all_that_was_claimed_starts_at_once_and_none_goes_back() -> None:
+def test_all_that_has_another_chance_starts_at_once_and_none_goes_back() -> None:
     it = Watched(concurrency=2)
-    it.find(claimed(1, ONCE), claimed(2, LAST), now=0.1)
+    it.find(claimed(1, 0), claimed(2, ONCE), now=0.1)
     assert it.started == [1, 2]
     assert it.back == []
+
+
+def test_one_on_its_last_chance_begins_when_all_others_have_ended_and_runs_alone() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, 0), claimed(2, LAST), claimed(3, 0), now=0.1)
+    claims = len(it.claims)
+    it.finish(1, 0.11)
+    assert it.started == [1, 3]
+    it.finish(3, 0.12)
+    assert it.started == [1, 3, 2]
+    it.settled(0.13)
+    assert len(it.claims) == claims, "nothing is claimed beside it"
+    it.finish(2, 0.14)
+    assert len(it.claims) == claims + 1
+
+
+def test_one_on_its_last_chance_does_not_wait_for_slow_ones_for_long() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, 0), claimed(2, LAST), now=0.1)
+    assert it.core.deadline() == pytest.approx(0.1 + HOLD_SECONDS)
+    claims = len(it.claims)
+    it.tell(Tick(), 0.1 + HOLD_SECONDS)
+    assert it.started == [1, 2]
+    assert len(it.claims) == claims + 1
+
+
+def test_others_begin_beside_a_slow_one_on_its_last_chance() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), now=0.1)
+    claims = len(it.claims)
+    assert it.core.deadline() == pytest.approx(0.1 + ALONE_SECONDS)
+    it.tell(Tick(), 0.1 + ALONE_SECONDS)
+    assert len(it.claims) == claims + 1
+
+
+def test_those_on_their_last_chance_run_one_after_the_other() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, LAST), claimed(2, LAST), now=0.1)
+    assert it.started == [1]
+    it.finish(1, 0.11)
+    assert it.started == [1, 2]
+
+
+def test_one_on_its_last_chance_that_waits_loses_its_lease() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, 0), claimed(2, LAST), now=0.1)
+    it.tell(LeasesGone([1]), 0.2)
+    it.tell(Finished([], dropped=1), 0.3)
+    assert it.started == [1]
+    assert it.core.held == 0
+
+
+def test_a_stopping_worker_gives_back_the_one_on_its_last_chance_that_waits() -> None:
+    it = Watched(concurrency=4)
+    it.find(claimed(1, 0), claimed(2, LAST), now=0.1)
+    it.tell(StopRequested(5.0), 0.2)
+    assert it.back == [2]
+    assert it.core.held == 1
 
 
 def test_nothing_is_claimed_ahead_while_suspects_are_held() -> None:
@@ -165,8 +224,9 @@ def test_nothing_is_claimed_ahead_while_suspects_are_held() -> None:
 def test_a_worker_that_holds_one_on_its_last_chance_says_so() -> None:
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
+    it.tell(Tick(), 0.1 + ALONE_SECONDS)
     assert it.limit == SuspectLimit(3, alone=False, last_chance=True)
-    it.find(claimed(2, 0), now=0.2)
+    it.find(claimed(2, 0), now=0.5)
     assert it.limit.last_chance
 
 
@@ -193,7 +253,6 @@ def test_a_suspect_whose_lease_is_lost_counts_no_more() -> None:
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
     it.tell(LeasesGone([1]), 0.2)
-    it.find(now=0.3)
     assert it.limit == SuspectLimit(4)
 
 
@@ -201,9 +260,10 @@ def test_an_idle_worker_claims_again_when_the_outcome_of_its_suspect_is_durable(
     """Others may have had to stay in the queue, and no further wake-up comes for them."""
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
-    it.find(now=0.2)
+    it.tell(Tick(), 0.1 + ALONE_SECONDS)
+    it.find(now=0.36)
     before = len(it.claims)
-    it.finish(1, 0.3)
+    it.finish(1, 0.37)
     assert len(it.claims) == before
     it.settled(0.4)
     assert len(it.claims) == before + 1
@@ -222,8 +282,9 @@ def test_a_worker_claims_again_when_its_suspect_has_ended_during_a_claim() -> No
 def test_beside_a_slow_suspect_an_idle_worker_looks_again_when_others_have_waited_enough() -> None:
     it = Watched(concurrency=4)
     it.find(claimed(1, LAST), now=0.1)
-    it.find(now=0.2)
-    assert it.core.deadline() == pytest.approx(0.2 + APART_SECONDS)
+    it.tell(Tick(), 0.1 + ALONE_SECONDS)
+    it.find(now=0.4)
+    assert it.core.deadline() == pytest.approx(0.4 + APART_SECONDS)
 
 
 def test_other_workers_hear_of_suspects_that_may_have_been_left() -> None:
@@ -273,5 +334,6 @@ def test_what_waited_while_no_worker_was_there_still_stays_apart() -> None:
     waited = 10 * LAST_APART
     assert admitted(it.limit, (LAST, waited), (LAST, waited), (ONCE, waited)) == [0]
     it.find(claimed(2, LAST), now=LAST_APART_SECONDS)
-    it.finish(2, LAST_APART_SECONDS)
+    it.finish(1, LAST_APART_SECONDS)
+    it.tell(Tick(), LAST_APART_SECONDS + ALONE_SECONDS)
     assert it.limit == SuspectLimit(3, alone=False, last_chance=True)

@@ -53,6 +53,7 @@ from commandbus.worker.events import (
 )
 from commandbus.worker.held_leases import HeldLeases
 from commandbus.worker.keeper import LEASE_GONE
+from commandbus.worker.last_chances import LastChances
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.prefetch import URGENT, prefetch, prefetch_divisor
 from commandbus.worker.releases import OVERTAKEN, STALLED, STOPPING, release
@@ -85,9 +86,10 @@ class WorkerCore:
         self._withdrawing = 0
         """Withdrawals that were asked for and not heard of yet."""
         self.suspects = Suspects()
+        self.last_chances = LastChances()
         self.chains = Chains()
         """A shell whose slots share the core's thread may go on along a chain without asking."""
-        self._taken, self._claiming = 0, False
+        self._taken, self._claiming, self._one_by_one = 0, False, False
         self._claim_wanted = True
         """There may be commands to claim: the last claim found some, or a wake-up came since."""
         self.backlog = False
@@ -101,15 +103,13 @@ class WorkerCore:
         self._woken_meanwhile, self._due_meanwhile = False, inf
         self._look_at, self._look_source = -inf, "start"
         self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
-        self._settled_at = -inf  # when the last settle began
+        self._progress_at = self._settled_at = -inf  # when a run ended last, and a settle began last
         self._swept = False  # the last claim put things in order, too
         self._skip_sweep = False
         """Ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
-        self._one_by_one = False
         self._pace = pace.HandlerTime()
-        self._progress_at = -inf
         self._held_up = False
         """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
         self.ending = Ending()
@@ -148,6 +148,8 @@ class WorkerCore:
             moments.append(self._next_settle())
         if self._ahead() and not self.stopping:
             moments.append(self._progress_at + self._hoard_seconds)
+        if self.last_chances.apart:
+            moments.append(self.last_chances.deadline())
         return min(moments, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -199,7 +201,11 @@ class WorkerCore:
     def _stop(self, at: float, effects: list[Effect]) -> None:
         if self.ending.request(at):
             effects.append(Withdraw())
-            self._give_back(self.chains.give_up(), STOPPING)
+            self._give_back(self._give_up(), STOPPING)
+
+    def _give_up(self, gone: frozenset[int] | None = None) -> list[Claimed]:
+        """What waits here for others, under these leases or any, is not going to begin."""
+        return self.chains.give_up(gone) + self.last_chances.give_up(gone)
 
     def _end_if_closed(self, error: Exception, now: float, effects: list[Effect]) -> None:
         """A bus that was closed under its worker ends it at once."""
@@ -214,7 +220,9 @@ class WorkerCore:
             effects.append(Interrupt())
             if not self.ending.requested:  # it ends by itself, and could have done all that it took
                 effects.append(Withdraw())
-                self._give_back(self.chains.give_up(), STOPPING)
+                self._give_back(self._give_up(), STOPPING)
+        if self.last_chances.apart and (begun := self.last_chances.begin(now, self._startable)):
+            effects.append(Start(begun))
         if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
             self._pace.seconds = pace.HOARD_SECONDS
@@ -225,8 +233,7 @@ class WorkerCore:
         if self.unsettled and not self.settling and now >= self._next_settle():
             self._settled_at = now
             count = 1 if self._one_by_one else len(self.unsettled)
-            self.settling = self.unsettled[:count]
-            self.unsettled = self.unsettled[count:]
+            self.settling, self.unsettled = self.unsettled[:count], self.unsettled[count:]
             effects.append(Settle(self.settling))
         if not self._claim_wanted and now >= self._look_at and self._is_my_turn(now):
             self._claim_wanted = True
@@ -239,10 +246,8 @@ class WorkerCore:
         room = self._room()
         if room > 0 and self._may_claim(now):
             self._claiming = True
-            self._woken_meanwhile = False
-            self._due_meanwhile = inf
-            sweep, skip_sweep = now >= self._sweep_at, self._skip_sweep
-            self._skip_sweep = False
+            self._woken_meanwhile, self._due_meanwhile = False, inf
+            sweep, skip_sweep, self._skip_sweep = now >= self._sweep_at, self._skip_sweep, False
             if sweep and not skip_sweep:
                 self._sweep_at = now + pace.SWEEP_INTERVAL
             suspects = self.suspects.limit(self.concurrency, now)
@@ -292,6 +297,8 @@ class WorkerCore:
 
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
+        if self.last_chances.apart:
+            return 0
         most = self.concurrency + self._prefetch() // self._prefetch_divisor
         room = self._at_most(most - self._startable)
         return room if self._startable < self.concurrency or room * 2 >= most else 0
@@ -315,22 +322,18 @@ class WorkerCore:
         return prefetch(self._settings, self.concurrency, self._pace.known(), self._urgent)
 
     def _claimed(self, event: ClaimAnswered, now: float, effects: list[Effect]) -> None:
-        reply, metrics = event.reply, self.metrics
-        self._claiming = False
-        self._claim_failures = 0
-        metrics.claimed(event.took)
-        metrics.rescued += reply.rescued
+        reply = event.reply
+        self._claiming, self._claim_failures = False, 0
+        self.metrics.claimed(event.took, len(reply.claimed), reply.rescued)
         self.backlog = len(reply.claimed) - followers(reply.claimed) >= event.limit
         self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
         if reply.claimed:
             self._prefetch_divisor = prefetch_divisor(reply.claimed)
         else:
-            metrics.empty_receives += 1
             self._sweep_at = now
             self._claim_wanted = self._woken_meanwhile
             self._hears = reply.hears
-            self._look_at = now + self._fallback
-            self._look_source = "fallback"
+            self._look_at, self._look_source = now + self._fallback, "fallback"
             if reply.next_due_in is not None:
                 self._look(now + reply.next_due_in + self._settings.timer_grace, "timer")
             self._look(self._due_meanwhile, "timer")
@@ -345,18 +348,18 @@ class WorkerCore:
         self.until_idle.found()
         if reply.next_due_in is not None:
             self._sweep_at = min(self._sweep_at, now + max(pace.SWEEP_INTERVAL_MIN, reply.next_due_in))
-        metrics.batches_processed += 1
-        metrics.commands_received += len(reply.claimed)
         self._leases.add(reply.claimed)
         if self.stopping:
             self.unsettled += [release(claimed, STOPPING) for claimed in reply.claimed]
             return
         if not self.held:
             self._progress_at = now
-        self.suspects.arrived(reply.claimed)
         self.held += len(reply.claimed)
         self._taken += len(reply.claimed)
-        effects.append(Start(self.chains.lead(reply.claimed)))
+        ready = self.chains.lead(reply.claimed)
+        if self.suspects.arrived(reply.claimed):
+            ready = self.last_chances.hold(ready, now)
+        effects.append(Start(ready))
         recycle_after = self._settings.recycle_after
         if recycle_after is not None and self._taken >= recycle_after:
             self.ending.at = now + self._settings.shutdown_timeout
@@ -403,21 +406,21 @@ class WorkerCore:
         count = len(event.settlements)
         self.held -= count + event.dropped
         self._make_room(event.settlements, durable=False)
+        if self.last_chances.apart:
+            self.last_chances.ended(event.settlements)
         open_ones = [settlement for settlement in event.settlements if not settlement.recorded]
         self.unsettled += open_ones
         if len(open_ones) < count:
             # Written by the handlers' own transactions: nothing is left to do but to forget them.
-            recorded = [settlement for settlement in event.settlements if settlement.recorded]
-            self.metrics.commands_settled += len(recorded)
-            self._forget(recorded, effects)
+            self.metrics.commands_settled += count - len(open_ones)
+            self._forget([one for one in event.settlements if one.recorded], effects)
         following = self.chains.ended(event.settlements)
         if following:
             effects.append(Start(following))
         self._give_back(self.chains.held_up(), OVERTAKEN)
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
-            self.metrics.processed += count
-            self.metrics.process_seconds += seconds
+            self.metrics.ran(count, seconds)
             self._pace.add(seconds, count)
 
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
@@ -432,7 +435,7 @@ class WorkerCore:
             return
         self.metrics.leases_lost += self._leases.lose(gone)
         self.suspects.gone(gone)
-        self.held -= len(self.chains.give_up(gone))
+        self.held -= len(self._give_up(gone))
         effects += [Withdraw(gone), Interrupt(gone)]
         self._take_back(now)
 
@@ -443,14 +446,13 @@ class WorkerCore:
         self._sweep_at = now
 
     def _settled(self, event: Settled, now: float, effects: list[Effect]) -> None:
-        lost = len(event.report.lost)
-        refused = set(event.report.lost)
+        lost, refused = len(event.report.lost), set(event.report.lost)
         if lost:
             self._take_back(now)
             # Others of the group may run elsewhere by now.
             stale = frozenset(s.lease_id for s in self.settling if s.seq in refused)
             effects.append(Withdraw(stale))
-            self._give_back(self.chains.give_up(stale), LEASE_GONE)
+            self._give_back(self._give_up(stale), LEASE_GONE)
         # Those of leases that are known to be gone were counted then.
         self.metrics.leases_lost += sum(
             s.seq in refused and s.lease_id in self._leases for s in self.settling

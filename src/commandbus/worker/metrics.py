@@ -64,10 +64,21 @@ class WorkerMetrics(msgspec.Struct):
         """Count a wake-up by what caused it."""
         self.wakeups[source] = self.wakeups.get(source, 0) + 1
 
-    def claimed(self, seconds: float) -> None:
-        """A claim was answered, whatever it found."""
+    def claimed(self, seconds: float, found: int, rescued: int) -> None:
+        """A claim was answered: so many commands were found, so many taken back from dead workers."""
         self.fetch_seconds += seconds
         self.claim_counts[bisect_left(CLAIM_BOUNDS, seconds)] += 1
+        self.rescued += rescued
+        self.commands_received += found
+        if found:
+            self.batches_processed += 1
+        else:
+            self.empty_receives += 1
+
+    def ran(self, count: int, seconds: float) -> None:
+        """So many handlers have ended, which took so long together."""
+        self.processed += count
+        self.process_seconds += seconds
 
     def child_killed(self, cause: str) -> None:
         """Count a child process that was killed."""

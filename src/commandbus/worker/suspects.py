@@ -53,10 +53,15 @@ class Suspects:
         apart = APART if age >= APART_SECONDS else NEVER
         return SuspectLimit(room, not self._aboard, last_chance, apart, last_apart=NEVER)
 
-    def arrived(self, claimed: Iterable[Claimed]) -> None:
+    def arrived(self, claimed: Iterable[Claimed]) -> bool:
+        """Whether one of them is on its last chance."""
+        found = False
         for one in claimed:
             if one.crashes:
-                self._aboard[one.seq] = (one.lease_id, one.crashes >= LAST_CHANCE)
+                is_last = one.crashes >= LAST_CHANCE
+                self._aboard[one.seq] = (one.lease_id, is_last)
+                found = found or is_last
+        return found
 
     def ended(self, settlements: Iterable[Settlement], *, durable: bool) -> bool:
         """Their handlers have ended, or their outcomes are recorded; whether there is more room now."""
