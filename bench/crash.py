@@ -43,6 +43,8 @@ BACKLOG = 2_000
 WORKING_SECONDS = 0.3, 1.0
 """So long a process has been working when it is killed."""
 BAR_SECONDS = 1.0
+SLOW_SHARE = 0.9
+"""Of kills that take longer than this part of the bar, what was said about them is printed."""
 ELSEWHERE_BAR_SECONDS = 3.0
 WITHOUT_RECORDER = {"COMMANDBUS_RECORDER": "off"}
 PATIENCE_SECONDS = 60.0
@@ -82,11 +84,15 @@ class Fleet:
         )
         self.serving: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Names of workers that have begun and were not killed."""
+        self.said: list[tuple[float, str]] = []
+        """What it and its processes have written, and when."""
+        self.slow_seconds = SLOW_SHARE * (ELSEWHERE_BAR_SECONDS if elsewhere else BAR_SECONDS)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
+            self.said.append((time.monotonic(), line.strip()))
             if " serves " in line:
                 self.serving.put(next(word for word in line.split() if word.startswith("w-")))
 
@@ -134,8 +140,15 @@ def kill_one(fleet: Fleet, leases: CountLeases, chance: random.Random) -> float:
     worker = fleet.serving.get(timeout=PATIENCE_SECONDS)
     time.sleep(chance.uniform(*WORKING_SECONDS))
     wait_for(lambda: leases(worker) > 0, f"{worker} has claimed something")
-    os.kill(int(worker.split("-")[-2]), signal.SIGKILL)
-    return wait_for(lambda: leases(worker) == 0, f"the commands of {worker} are given back", 40.0)
+    pid, killed = worker.split("-")[-2], time.monotonic()
+    os.kill(int(pid), signal.SIGKILL)
+    took = wait_for(lambda: leases(worker) == 0, f"the commands of {worker} are given back", 40.0)
+    if took > fleet.slow_seconds:
+        print(f"  {worker}: {took:.3f} s", flush=True)
+        for at, line in list(fleet.said):
+            if at > killed and pid in line:
+                print(f"    {at - killed:.3f} {line}", flush=True)
+    return took
 
 
 def is_parked(bus: SyncCommandBus, command_id: UUID) -> bool:

@@ -410,7 +410,7 @@ def a_death_counts_more_crashes_than_commands_ran(it: Good) -> None:
 
 @bad("P23")
 def the_end_of_a_lease_counts_a_crash_for_all_that_a_killed_worker_held(it: Good) -> None:
-    it.events.append(fault("kill worker", T + 0.2, 77))
+    it.events.append(fault("kill worker", T - 0.4, 77))
     lost = lost_of("w-host-77-0", "The worker stopped renewing its lease (crash 1 of 3).")
     for name in list(it.finals)[:5]:
         change(it.finals, name, trail=(*it.finals[name].trail, lost, lost))

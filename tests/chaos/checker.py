@@ -42,6 +42,9 @@ NEEDED = {
 """Reasons to give a command back of which each has a fault or a stop behind it."""
 RECORDED = "Its worker process"
 """In the error of a crash that a flight recorder told of."""
+DYING_SECONDS = 0.5
+"""A lease of a killed process may end before the kernel has ended the process: then it lives, as far as
+others can see, and its recorder says nothing."""
 DEATHS_MIN = 3
 SHARED_MAX = 3.0
 """Stays with more patience than this share the machine with the tests of a whole run."""
@@ -164,7 +167,7 @@ def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
                 continue
             worker = str(trace.details.get("worker"))
             died = next((at for pid, at in killed.items() if f"-{pid}-" in worker), inf)
-            if RECORDED in str(trace.details.get("error")) or trace.at > died:
+            if RECORDED in str(trace.details.get("error")) or trace.at > died + DYING_SECONDS:
                 counted[worker].append(final)
     for worker, finals in counted.items():
         if len(finals) > case.terms.concurrency:

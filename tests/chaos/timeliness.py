@@ -41,8 +41,8 @@ LASTS = {
 }  # fmt: skip
 """How long faults of the store last at most, with what follows from them; others a second."""
 DEATHS = {"kill worker", "killed by a command"}
-NOT_BEGUN = "its worker died before it began"
-NOT_RECORDED = "its worker died before its outcome was recorded"
+NOT_BEGUN = "its worker was lost before it began"
+NOT_RECORDED = "its worker was lost before its outcome was recorded"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,8 +20,10 @@ from commandbus.domain.outcome import Succeeded
 from commandbus.domain.process_identity import ProcessIdentity
 from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.settings import WorkerSettings
+from commandbus.store.deaths import WorkerDeath
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
+from commandbus.testing.waiting import eventually
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
@@ -107,15 +110,36 @@ def dead_in(folder: Path) -> list[str]:
     return [one.recording.header.worker for one in found]
 
 
+def paused_in(folder: Path, worker: str) -> WorkerDeath | None:
+    """What is known of a worker whose process is stopped."""
+    loss = Recordings(folder).loss_of(worker)
+    return loss if loss is not None and loss.paused else None
+
+
 class TestWriting:
-    def test_a_command_is_running_then_finished_then_forgotten(self, folder: Path) -> None:
+    def test_a_command_is_running_then_finished(self, folder: Path) -> None:
         with recorder_in(folder) as recorder:
             recorder.began(claimed(1))
             assert read_recording(recorder.path.read_bytes()).running == {(7, 1): inf}
             recorder.ended(claimed(1))
             seen = read_recording(recorder.path.read_bytes())
             assert (seen.running, seen.finished) == ({}, {(7, 1)})
+
+    def test_a_finished_command_is_known_until_its_place_is_the_oldest(self, folder: Path) -> None:
+        with recorder_in(folder, capacity=3) as recorder:
+            for seq in range(1, 5):
+                recorder.began(claimed(seq))
+                recorder.ended(claimed(seq))
+            seen = read_recording(recorder.path.read_bytes())
+            assert (seen.running, seen.finished) == ({}, {(7, 2), (7, 3), (7, 4)})
+
+    def test_a_handler_that_was_left_behind_counts_until_its_outcome_is_recorded(
+        self, folder: Path
+    ) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1))
             recorder.settled([settlement(1)])
+            recorder.ended(claimed(1))
             seen = read_recording(recorder.path.read_bytes())
             assert (seen.running, seen.finished, seen.complete) == ({}, frozenset(), True)
 
@@ -135,11 +159,15 @@ class TestWriting:
             recorder.settled([settlement(2)])
             assert read_recording(recorder.path.read_bytes()).complete
 
-    def test_lost_leases_free_their_entries(self, folder: Path) -> None:
+    def test_what_runs_under_a_lost_lease_is_known_until_it_ends(self, folder: Path) -> None:
         with recorder_in(folder, capacity=1) as recorder:
             recorder.began(claimed(1))
+            recorder.limited(claimed(1), 5.0)
             recorder.began(claimed(2))
             recorder.leases_gone([7])
+            seen = read_recording(recorder.path.read_bytes())
+            assert (seen.running, seen.complete) == ({(7, 1): inf}, True)
+            recorder.ended(claimed(1))
             recorder.began(claimed(3, lease_id=8))
             seen = read_recording(recorder.path.read_bytes())
             assert (set(seen.running), seen.complete) == ({(8, 3)}, True)
@@ -195,6 +223,25 @@ class TestWriting:
             WorkerSettings(recorder=value)
 
 
+class TestLoss:
+    """The lease of a worker that lives has ended."""
+
+    def test_what_it_had_not_begun_is_known(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1))
+            recorder.began(claimed(2))
+            recorder.ended(claimed(2))
+            worker = recorder.path.name.removesuffix(".recorder")
+            assert Recordings(folder).death_of(worker) is None
+            loss = Recordings(folder).loss_of(worker)
+        assert loss is not None
+        assert (loss.running, loss.finished, loss.paused) == ({(7, 1), (7, 2)}, frozenset(), False)
+
+    def test_nothing_is_known_of_another_worker(self, folder: Path) -> None:
+        with recorder_in(folder):
+            assert Recordings(folder).loss_of("w-elsewhere") is None
+
+
 class TestDeath:
     def test_a_killed_process_leaves_what_it_ran(self, base: Path) -> None:
         code = (
@@ -214,6 +261,11 @@ class TestDeath:
             assert process.stdin is not None
             assert process.stdout.readline() == b"ready\n"
             assert Recordings(folder).dead() == []  # it lives
+            if this_process().started:
+                process.send_signal(signal.SIGSTOP)
+                loss = eventually(lambda: paused_in(folder, "w-killed"))
+                assert (loss.running, loss.finished) == ({(7, 1)}, {(7, 2)})
+                process.send_signal(signal.SIGCONT)
             process.stdin.close()
             process.wait()
         (dead,) = Recordings(folder).dead()
@@ -291,7 +343,7 @@ class TestDeath:
                 next(recovery.work(_Scope()), None)  # type: ignore[arg-type]
                 recovery.confirm()
             now[0] += 0.25
-        assert looks == [0.0, 0.5, 2.5, 10.5, 40.5]
+        assert looks == [0.0, 0.25, 0.75, 2.75, 10.75, 40.75]
         assert not recovery.look()
 
     def test_a_worker_that_ends_leaves_to_others_what_it_has_not_given_back(self, folder: Path) -> None:

@@ -6,19 +6,24 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from commandbus.errors import StoreUnavailable
 from commandbus.operations.deaths import recover
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.services.crash_recovery import log_recovery
+from commandbus.store.deaths import DeathReport, WorkerDeath
 from commandbus.worker.recorder import OFF, folder_for
 from commandbus.worker.recordings import Recordings
 
 logger = logging.getLogger("commandbus.supervisor")
 
-__all__ = ["Recordings", "cause_of", "memory_kills", "recordings_of", "recover_dead"]
+__all__ = ["Recordings", "SharedBus", "cause_of", "memory_kills", "recordings_of", "recover_dead"]
 CGROUPS = Path("/sys/fs/cgroup")
+TRIES = 3
+"""A connection that was kept may be broken: the server was restarted meanwhile."""
 
 
 def cause_of(pid: int, code: int, killed_for_memory: bool = False) -> str:
@@ -72,8 +77,36 @@ def recordings_of(url: str, recorder: str | None) -> Recordings | None:
     return Recordings(folder_for(recorder, engine.identity))
 
 
+class SharedBus:
+    """A bus that is open while any thread uses it: in a series of deaths each recovery finds a
+    connection. To connect takes longest of all on a machine whose workers are busy."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._users = 0
+        self._bus: SyncCommandBus | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[SyncCommandBus]:
+        """Raises StoreUnavailable."""
+        with self._lock:
+            if self._bus is None:
+                self._bus = SyncCommandBus(self._url).open()
+            bus = self._bus
+            self._users += 1
+        try:
+            yield bus
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._bus = None
+                    bus.close()
+
+
 def recover_dead(
-    url: str,
+    shared: SharedBus,
     recordings: Recordings,
     supervisor: int,
     causes: Mapping[int, str],
@@ -82,19 +115,30 @@ def recover_dead(
     """Give back what dead processes held: `causes` are those that are known, by process. Looks for
     claims that were committed later, until the supervisor stops."""
     found = recordings.dead(of=supervisor, ended=causes)
+    if not found:
+        return
     try:
-        wait: float | None = 0.0
-        while found and wait is not None:
-            last = stopping.wait(wait)
-            with SyncCommandBus(url) as bus:
+        with shared.used() as bus:
+            wait: float | None = 0.0
+            while wait is not None:
+                last = stopping.wait(wait)
                 for dead in found:
                     death = dead.recording.death(causes.get(dead.recording.header.process.pid))
-                    log_recovery(dead, bus.session.run(recover(bus.scope, death)))
+                    log_recovery(dead, _recovered(bus, death))
                     dead.looks += 1
-            wait = None if last else found[0].look_in
+                wait = None if last else found[0].look_in
     finally:
         for dead in found:
             if dead.looks:
                 dead.remove()
             else:
                 dead.leave()
+
+
+def _recovered(bus: SyncCommandBus, death: WorkerDeath) -> DeathReport:
+    for _ in range(TRIES - 1):
+        try:
+            return bus.session.run(recover(bus.scope, death))
+        except StoreUnavailable as error:
+            logger.debug("commands of worker %s are not given back yet: %s", death.worker, error)
+    return bus.session.run(recover(bus.scope, death))

@@ -53,6 +53,10 @@ class ServiceRunner:
     def _nudge(self, service: Service) -> None:
         if isinstance(service, Nudged):
             service.nudged()
+        self.hasten(service)
+
+    def hasten(self, service: Service) -> None:
+        """Run it now; from any thread."""
         with self._changed:
             self._due[service] = 0.0
             self._changed.notify()

@@ -37,6 +37,7 @@ from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
+from commandbus.store.deaths import Witness, unknown_death
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
@@ -98,6 +99,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
         self._recovery: CrashRecovery | None = None
+        self._witness: Witness = unknown_death
         self._router = RouterThread(bus, self.registry)
         self._set_up()
 
@@ -234,6 +236,15 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         )
         self._execution.keeper = self._keeper
         recording = self._record()
+        self._reclaimer = Reclaimer(
+            self.name,
+            self.domains,
+            self.settings.visibility_timeout,
+            load=lambda: (self.metrics.commands_received, self._core.held),
+            is_recorded=self._is_recorded,
+            witness=self._witness,
+            rescued=self._on_recovered,
+        )
         self._keeper.start()
         services = standard_services(
             self._presence(self.runtime),
@@ -241,14 +252,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._closer,
             Cancellations(self.domains, self._on_cancel_requests),
             self._restarts,
-            Reclaimer(
-                self.name,
-                self.domains,
-                self.settings.visibility_timeout,
-                load=lambda: (self.metrics.commands_received, self._core.held),
-                is_recorded=self._is_recorded,
-                rescued=self._on_recovered,
-            ),
+            self._reclaimer,
             Historian(lambda: (self.metrics.commands_received, self.metrics.commands_settled)),
             self.settings.visibility_timeout,
             self._bus.settings,
@@ -275,7 +279,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         if execution.recorder is None:
             return []
         recordings = Recordings(execution.recorder.path.parent)
-        engine.store.consult(recordings.death_of)
+        self._witness = recordings.death_of
+        engine.store.consult(recordings.loss_of)
         self._core.suspects.after_death = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)
         return [self._recovery]
@@ -380,6 +385,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._execution.arrived(reply.claimed)
             # Renewed from now on, also what has to wait for its turn.
             self._keeper.keep({claimed.lease_id for claimed in reply.claimed}, began)
+            if self._engine.store.session and self._reclaimer.took(began):
+                self._services.hasten(self._reclaimer)
         return ClaimAnswered(reply, claim.limit, time.monotonic() - began)
 
     def _note(self, report: SettleReport) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from commandbus.operations.deaths import recover
 from commandbus.operations.scope import Scope
-from commandbus.store.deaths import DeathReport, WorkerDeath
+from commandbus.store.deaths import DeathReport, Witness, WorkerDeath, unknown_death
 from commandbus.store.op import Op, Wake
 from commandbus.store.sessions import LEASES, QUIET_SECONDS
 
@@ -50,6 +50,7 @@ class Reclaimer:
         *,
         load: Callable[[], tuple[int, int]] = lambda: (0, 0),
         is_recorded: Callable[[str], bool] = lambda worker: False,
+        witness: Witness = unknown_death,
         rescued: Callable[[int], object] = lambda count: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,11 +61,13 @@ class Reclaimer:
         """How many commands the worker has taken, and how many it holds."""
         self._is_recorded = is_recorded
         """Whether a flight recorder of that worker lies where this process looks."""
+        self._witness = witness
+        """What that recorder says."""
         self._rescued = rescued
         self._monotonic = monotonic
         self._hints, self._calm = 0, 0
         self._look_at = self._announce_at = float("-inf")
-        self._taken = 0
+        self._taken, self._has_taken = 0, False
         self._lost: dict[str, float] = {}
         """Since when the session of a worker is known to have ended."""
         self._report: tuple[str, DeathReport] | None = None
@@ -75,19 +78,28 @@ class Reclaimer:
         self._calm = 0
         self._look_at = float("-inf")
 
+    def took(self, now: float) -> bool:
+        """The worker has taken commands; whether that has to be announced now. Its process may die at
+        once, and others look for a dead process only if they know of leases."""
+        if now < self._announce_at:
+            return False
+        self._has_taken = True
+        return True
+
     def look(self) -> bool:
         now = self._monotonic()
         return now >= self._look_at or self._is_to_announce(now)
 
     def _is_to_announce(self, now: float) -> bool:
         taken, held = self._load()
-        return now >= self._announce_at and (held > 0 or taken != self._taken)
+        return now >= self._announce_at and (held > 0 or taken != self._taken or self._has_taken)
 
     def work(self, scope: Scope) -> Op[float]:
         self._report = None
         now, hints = self._monotonic(), self._hints
         if scope.store.session and self._is_to_announce(now):
-            self._taken, self._announce_at = self._load()[0], now + ANNOUNCE_SECONDS
+            self._taken, self._has_taken = self._load()[0], False
+            self._announce_at = now + ANNOUNCE_SECONDS
             yield from scope.store.announce(LEASES)
         if now < self._look_at:
             return LOOK_SECONDS
@@ -95,7 +107,8 @@ class Reclaimer:
         dead = self._dead(found.lost, now)
         if dead is not None:
             cause = f"The connection of its worker {dead} to the server was closed"
-            report = yield from recover(scope, WorkerDeath(dead, cause, complete=False))
+            death = self._witness(dead) or WorkerDeath(dead, cause, complete=False)
+            report = yield from recover(scope, death)
             self._report = dead, report
             return 0.0
         if found.ends_in is not None and found.ends_in <= 0:
@@ -128,5 +141,8 @@ class Reclaimer:
         self._report = None
         self._rescued(report.crashed + report.released)
         logger.warning(
-            "the connection of worker %s was closed: %d commands count a crash", worker, report.crashed
+            "the connection of worker %s was closed: %d commands count a crash, %d are released",
+            worker,
+            report.crashed,
+            report.released,
         )

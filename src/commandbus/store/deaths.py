@@ -9,8 +9,9 @@ store need not wait for the leases to end, nor count a crash for each command:
 
 The leases are the fence: they end in the same transaction, so a worker that lives after all is refused.
 
-A lease may end before the recorder was acted on, as short ones do. A rescue of expired leases therefore
-asks a witness about the worker, and counts by the same rules if the recorder can be read.
+A lease may end before the recorder was acted on, as short ones do; that of a worker that lives ends
+when its process is stopped, or cannot renew it. A rescue of expired leases therefore asks a witness
+about the worker, and counts by the same rules if the recorder can be read.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from commandbus.domain.outcome import Crashed, Outcome, Released, decide_stopped
 from commandbus.store.records import Settlement
 from commandbus.store.settling import Member, Writes, plan, plan_lost
 
-NOT_BEGUN = "its worker died before it began"
-NOT_RECORDED = "its worker died before its outcome was recorded"
+NOT_BEGUN = "its worker was lost before it began"
+NOT_RECORDED = "its worker was lost before its outcome was recorded"
+NOT_RENEWED = "The worker stopped renewing its lease"
 KEPT_SECONDS = 60.0
 """Leases of a dead worker that have ended, and were not taken back, are valid again for so long: until
 the end of the transaction that empties them."""
@@ -37,7 +39,7 @@ HeldCommand = tuple[int, Member, UUID | None]
 
 
 class WorkerDeath(msgspec.Struct, frozen=True):
-    """What is known of a worker that is dead."""
+    """What is known of a worker that is dead, or that let its leases end."""
 
     worker: str
     cause: str
@@ -46,10 +48,12 @@ class WorkerDeath(msgspec.Struct, frozen=True):
     finished: frozenset[Run] = frozenset()
     complete: bool = True
     """Whether all that had begun is named here; if not, everything counts a crash."""
+    paused: bool = False
+    """Its process lives, and is stopped by a signal: not by what it runs, which counts no crash."""
 
 
 Witness = Callable[[str], WorkerDeath | None]
-"""What is known of the death of a worker, by its name; None if it may live, or nothing is known."""
+"""What is known of a worker that is lost, by its name; None if nothing is known."""
 
 
 def unknown_death(worker: str) -> WorkerDeath | None:
@@ -79,9 +83,9 @@ def settlements_after(death: WorkerDeath, held: Iterable[HeldCommand]) -> list[S
 
 
 def _outcome(death: WorkerDeath, run: Run, releases: int) -> Outcome:
-    if run in death.running or not death.complete:
+    if not death.complete or (run in death.running and not death.paused):
         return Crashed(death.cause)
-    if run in death.finished:
+    if run in death.finished or run in death.running:
         return decide_stopped(releases, NOT_RECORDED)
     return Released(NOT_BEGUN)
 

@@ -96,7 +96,7 @@ class CommandStore(Protocol):
 
     def consult(self, witness: Witness) -> None:
         """From now on, claims of this process ask the witness about the worker of each lease that has
-        ended. What had not begun when that worker died counts no crash."""
+        ended. What that worker had not begun counts no crash."""
         ...
 
     def report_progress(self, seq: int, lease_id: int, percent: float, message: str) -> Op[bool]:

@@ -22,6 +22,14 @@ def is_seen_alive(process: ProcessIdentity) -> bool | None:
     return started == process.started and state not in "ZX"
 
 
+def is_seen_stopped(process: ProcessIdentity) -> bool:
+    """Whether this very process is in the list of processes, stopped by a signal or a debugger."""
+    if not process.is_listed_with(this_process()):
+        return False
+    state, started = state_of(process.pid)
+    return started == process.started and state in "Tt"
+
+
 def this_process() -> ProcessIdentity:
     return _identity(os.getpid())
 

@@ -210,10 +210,7 @@ class WorkerBase(ABC):
 
     def _observe(self, event: Event) -> None:
         """Update health from an event, and report ended commands to the observer."""
-        recorder = self._execution.recorder
         if isinstance(event, Finished):
-            if recorder is not None:
-                recorder.settled(one for one in event.settlements if one.recorded)
             if self.observer is not None:
                 try:
                     self.observer(event.settlements)
@@ -226,8 +223,8 @@ class WorkerBase(ABC):
         what = "claim" if isinstance(event, ClaimAnswered | ClaimFailed) else "settle"
         health.answered(what)
         if isinstance(event, ClaimAnswered | Settled):
-            if recorder is not None and isinstance(event, Settled):
-                recorder.settled(self._core.settling)
+            if isinstance(event, Settled) and self._execution.recorder is not None:
+                self._execution.recorder.settled(self._core.settling)
             health.record_success(what)
             self._outage.answered()
             if isinstance(event, ClaimAnswered) and event.reply.stuck is not None:

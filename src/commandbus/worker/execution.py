@@ -190,12 +190,16 @@ class Execution:
 
     def begin(self, claimed: Claimed) -> Call | Settlement:
         """The call to make; or, when no call is possible, already its end."""
-        if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
-            # Another worker may hold it by now; the store decides whether this is recorded.
-            return self._settlement(claimed, Released(LEASE_GONE))
         recorder = self.recorder
         if recorder is not None:
-            recorder.began(claimed)  # before the payload is decoded, which may run code of an app
+            # Before the lease is looked at, see `Recordings.loss_of`, and before the payload is
+            # decoded, which may run code of an app.
+            recorder.began(claimed)
+        if self.keeper is not None and not self.keeper.holds(claimed.lease_id):
+            # Another worker may hold it by now; the store decides whether this is recorded.
+            if recorder is not None:
+                recorder.ended(claimed)
+            return self._settlement(claimed, Released(LEASE_GONE))
         try:
             begun = self._begin(claimed)
         except Exception as error:  # nothing that a payload brings along may end a slot

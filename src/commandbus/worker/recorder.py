@@ -5,8 +5,10 @@ system call; when the process is killed, the kernel keeps what was written. Othe
 machine read the file (see `recordings`) and give back what the dead worker held.
 
 Each entry is a command under a lease: running from before its payload is decoded, finished when its
-handler has returned, free when the store has its outcome. The state is written last and checked with
-a checksum, so that an entry which was being written when the process died counts as not begun.
+handler has returned. The place of a finished one is used again, the oldest first, so it stays there
+until long after the store has its outcome: then no reader asks for it, because the command is not under
+that lease any more. The state is written last and checked with a checksum, so that an entry which was
+being written when the process died counts as not begun.
 
 The owner holds a lock on the file, which the kernel releases when the process dies, however it dies.
 The file lies in a folder that only its user can enter, one folder per store.
@@ -23,6 +25,7 @@ import struct
 import tempfile
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
@@ -54,6 +57,7 @@ ENTRY = struct.Struct("<qqqdB")
 ENTRY_BYTES = 40
 STATE = 32
 FREE, RUNNING, FINISHED = 0, 1, 2
+_pack = ENTRY.pack_into
 CAPACITY = 2_000
 _DEADLINE = struct.Struct("<d")
 _DEADLINE_AT = 24
@@ -110,21 +114,22 @@ class FlightRecorder:
         self.path = folder / f"{header.worker}{SUFFIX}"
         self._fd = _create(self.path, header)
         self._map = mmap.mmap(self._fd, file_size(header.capacity))
-        last = HEADER_BYTES + (header.capacity - 1) * ENTRY_BYTES
-        self._free = list(range(last, HEADER_BYTES - 1, -ENTRY_BYTES))
+        self._free = deque(range(HEADER_BYTES, file_size(header.capacity), ENTRY_BYTES))
         self._places: dict[tuple[int, int], int] = {}
+        """Of the commands that run."""
         self._unrecorded: set[tuple[int, int]] = set()
+        recorders_here()[self.path] = self
 
     def began(self, claimed: Claimed) -> None:
         """Its run begins: from now on it may be what kills this process."""
         seq, lease_id = claimed.seq, claimed.lease_id
         try:
-            place = self._free.pop()
+            place = self._free.popleft()
         except IndexError:
             self._unrecorded.add((seq, lease_id))
             self._map[UNRECORDED] = 1
             return
-        ENTRY.pack_into(self._map, place, seq, lease_id, seq ^ lease_id, inf, RUNNING)
+        _pack(self._map, place, seq, lease_id, seq ^ lease_id, inf, RUNNING)
         self._places[seq, lease_id] = place
 
     def limited(self, claimed: Claimed, seconds: float) -> None:
@@ -135,38 +140,41 @@ class FlightRecorder:
 
     def ended(self, claimed: Claimed) -> None:
         """Its handler has ended, and its outcome is not recorded yet."""
-        place = self._places.get((claimed.seq, claimed.lease_id))
+        place = self._places.pop((claimed.seq, claimed.lease_id), None)
         if place is not None:
             self._map[place + STATE] = FINISHED
+            self._free.append(place)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
-        """The store has their outcomes."""
-        places, free, written = self._places, self._free, self._map
-        for settlement in settlements:
-            key = (settlement.seq, settlement.lease_id)
-            place = places.pop(key, None)
-            if place is None:
-                self._forget_unrecorded(key)
-            else:
-                written[place + STATE] = FREE
-                free.append(place)
+        """The store has their outcomes: a handler that still runs, because the worker did not wait for
+        its end, counts no more."""
+        if self._places or self._unrecorded:
+            for settlement in settlements:
+                self._forget((settlement.seq, settlement.lease_id))
 
     def leases_gone(self, lease_ids: Sequence[int]) -> None:
-        """Whatever was held under these leases is not this worker's any more."""
+        """Whatever was held under these leases is not this worker's any more. What runs is on record
+        until it ends, since the store may not have taken it back yet; its timeout is over."""
         gone = set(lease_ids)
-        for key in [key for key in [*self._places, *self._unrecorded] if key[1] in gone]:
-            place = self._places.pop(key, None)
-            if place is None:
-                self._forget_unrecorded(key)
-            else:
-                self._map[place + STATE] = FREE
-                self._free.append(place)
+        for key, place in list(self._places.items()):
+            if key[1] in gone:
+                _DEADLINE.pack_into(self._map, place + _DEADLINE_AT, inf)
+        for key in [key for key in self._unrecorded if key[1] in gone]:
+            self._forget(key)
 
-    def _forget_unrecorded(self, key: tuple[int, int]) -> None:
-        if self._unrecorded:
+    def _forget(self, key: tuple[int, int]) -> None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._map[place + STATE] = FREE
+            self._free.append(place)
+        elif self._unrecorded:
             self._unrecorded.discard(key)
             if not self._unrecorded:
                 self._map[UNRECORDED] = 0
+
+    def content(self) -> bytes:
+        """The file, as another process would read it now."""
+        return self._map[:]
 
     def is_beside(self, worker: str) -> bool:
         """Whether the recorder of that worker lies where this one does."""
@@ -176,6 +184,7 @@ class FlightRecorder:
         """The worker has ended in order. Threads that were left behind may write to the map for as
         long as they like: no reader is left."""
         if self.path in owned_here():
+            recorders_here().pop(self.path, None)
             owned_here().discard(self.path)
             _remove(self.path)
             os.close(self._fd)
@@ -194,6 +203,14 @@ def owned_here() -> set[Path]:
 
 
 _owned: dict[int, set[Path]] = {}
+
+
+def recorders_here() -> dict[Path, FlightRecorder]:
+    """Those of this process that have not been closed."""
+    return _recorders.setdefault(os.getpid(), {})
+
+
+_recorders: dict[int, dict[Path, FlightRecorder]] = {}
 
 
 def _create(path: Path, header: Header) -> int:

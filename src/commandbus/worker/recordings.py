@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from commandbus.store.deaths import Run, WorkerDeath
-from commandbus.store.process_list import is_seen_alive, this_process
+from commandbus.store.deaths import NOT_RENEWED, Run, WorkerDeath
+from commandbus.store.process_list import is_seen_alive, is_seen_stopped, this_process
 from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.recorder import (
     ENTRY,
@@ -38,6 +38,7 @@ from commandbus.worker.recorder import (
     file_size,
     lock,
     owned_here,
+    recorders_here,
 )
 
 logger = logging.getLogger("commandbus.worker")
@@ -50,7 +51,7 @@ SUPERVISOR_SECONDS = 2.0
 """How long the supervisor of a dead process has to act, which knows how the process ended."""
 
 
-LOOKS_SECONDS = 0.5, 2.0, 8.0, 30.0
+LOOKS_SECONDS = 0.1, 0.3, 2.0, 8.0, 30.0
 """After which times the leases of a dead worker are looked for again: a claim that the server was
 carrying out when the process died may be committed later, at most when its statement timeout ends."""
 
@@ -196,21 +197,44 @@ class Recordings:
     def death_of(self, worker: str) -> WorkerDeath | None:
         """What the recorder of a worker says, if its process is dead. Reads the file only: another
         process may be acting on it."""
+        recording, is_dead = self._read(worker)
+        return recording.death() if recording is not None and is_dead else None
+
+    def loss_of(self, worker: str) -> WorkerDeath | None:
+        """What the recorder of a worker says whose lease has ended, also if its process lives. Such a
+        process begins nothing under that lease: it writes down a begin before it looks at the lease. If
+        it is not stopped, what it finished counts a crash, too: its outcome may be what cannot be
+        recorded."""
+        recording, is_dead = self._read(worker)
+        if recording is None or is_dead:
+            return None if recording is None else recording.death()
+        process = recording.header.process
+        if not process.is_near(this_process()):
+            return None
+        begun, replace = recording.death(NOT_RENEWED), msgspec.structs.replace
+        if is_seen_stopped(process):
+            return replace(begun, paused=True)
+        return replace(begun, running=begun.running | begun.finished, finished=frozenset())
+
+    def _read(self, worker: str) -> tuple[Recording | None, bool]:
+        """And whether its process is dead."""
         path = self._folder / f"{worker}{SUFFIX}"
         if (held := held_here().get(path)) is not None:
-            return held.recording.death()
+            return held.recording, True
+        if (own := recorders_here().get(path)) is not None:
+            return read_recording(own.content()), False
         if path not in self._paths():
-            return None
+            return None, False
         try:
             fd = _open(path)
             try:
                 recording = read_recording(_content(fd))
-                return recording.death() if _is_dead(fd, recording.header) else None
+                return recording, _is_dead(fd, recording.header)
             finally:
                 os.close(fd)
         except (OSError, DamagedRecorderError) as error:
             logger.debug("the flight recorder %s says nothing: %s", path, error)
-            return None
+            return None, False
 
     def overdue(self, pid: int, now: float) -> float:
         """By how many seconds a command of a living process is over its time; 0 for none."""

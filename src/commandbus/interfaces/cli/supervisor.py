@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from commandbus.interfaces.cli import output
+from commandbus.interfaces.cli.alarm import Alarm
 from commandbus.interfaces.cli.child_probes import ChildProbes
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import DRAINED, SUPERVISOR
@@ -19,6 +20,7 @@ from commandbus.interfaces.cli.supervision import Supervision, sign_seconds
 from commandbus.runtimes.probes import notify_systemd
 from commandbus.runtimes.recovery import (
     Recordings,
+    SharedBus,
     cause_of,
     memory_kills,
     recordings_of,
@@ -79,15 +81,17 @@ class Supervisor:
         self._recordings: list[Recordings | None] | None = None
         """Looked up when they are needed first: it takes the driver of the store to name them."""
         self._recoveries: list[threading.Thread] = []
+        self._bus = SharedBus(url)
         self._stopping = threading.Event()
         self._probes = ChildProbes(supervision, processes)
         self._children: list[_Child] = []
+        self._alarm = Alarm()
         self._signals = 0
 
     def run(self) -> int:
         """Until a signal has stopped them all, or nothing is left to do for any of them; returns the
         worst exit code."""
-        with self._probes.served():
+        with self._probes.served(), self._alarm:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._pass_on)
             if self._count > 1:
@@ -117,7 +121,7 @@ class Supervisor:
                 return worst or self._farewell()
             if worst and not self._signals:
                 self._pass_on(signal.SIGTERM, None)
-            time.sleep(LOOK_SECONDS)
+            self._alarm.wait(LOOK_SECONDS)
 
     def _farewell(self) -> int:
         """How those ended that were stopped. One that had not begun yet is ended by the signal itself,
@@ -205,7 +209,7 @@ class Supervisor:
         try:
             recordings = recordings_of(self._url, self._recorder)
             if recordings is not None:
-                recover_dead(self._url, recordings, os.getpid(), causes, self._stopping)
+                recover_dead(self._bus, recordings, os.getpid(), causes, self._stopping)
         except Exception as error:  # this process goes on, whatever is wrong with the store
             output.warn(f"commands of a dead process are not given back yet: {error}")
 
