@@ -154,6 +154,8 @@ class Terms:
     in_sequence: bool = True
     """Whether commands of one priority are claimed in order of sequence: PGMQ has the order of its
     own message numbers, which sends that run at once get in another order."""
+    one_writer: bool = False
+    """Whether a worker that is frozen within a transaction keeps all others from writing."""
 
 
 class Case:

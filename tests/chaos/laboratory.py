@@ -140,9 +140,11 @@ class Laboratory:
             if plan.bug in READERS:
                 switch_on(plan.bug)
             effects = plan.place.effects()
+            place = plan.place
             terms = Terms(
-                plan.lease, GRACE, plan.concurrency, plan.load, plan.redelivery, plan.place.in_sequence
-            )
+                plan.lease, GRACE, plan.concurrency, plan.load, plan.redelivery, place.in_sequence,
+                place.one_writer,
+            )  # fmt: skip
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
         seconds = time.monotonic() - began

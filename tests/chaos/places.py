@@ -39,6 +39,8 @@ class Place:
     """Whether handlers change settings of their session: not behind a pooler, which shares it."""
     in_sequence = True
     """See `Terms.in_sequence`."""
+    one_writer = False
+    """See `Terms.one_writer`."""
     has_gates = True
     """Whether groups and limits exist: PGMQ has none."""
     outage_seconds = (6.0, 12.0)
@@ -147,6 +149,7 @@ class Place:
 
 class SQLitePlace(Place):
     name = "sqlite"
+    one_writer = True
 
     def __init__(self, folder: Path, *, rough: bool) -> None:
         super().__init__()

@@ -36,8 +36,8 @@ SHARE_LATE = 0.01
 WORKER_FAULTS = {"kill worker", "freeze worker", "stop worker", "killed by a command"}
 LASTS = {
     "outage": 75.0, "disk full": 5.0, "freeze line": 5.0, "freeze one": 5.0, "slow line": 2.0,
-    "hold snapshot": 4.0, "connection storm": 3.0, "kill pooler": 3.0, "fail over": 5.0,
-    "restart server": 3.0, "kill server": 3.0,
+    "hold snapshot": 4.0, "freeze worker": 3.0, "connection storm": 3.0, "kill pooler": 3.0,
+    "fail over": 5.0, "restart server": 3.0, "kill server": 3.0,
 }  # fmt: skip
 """How long faults of the store last at most, with what follows from them; others a second."""
 DEATHS = {"kill worker", "killed by a command"}
@@ -78,6 +78,11 @@ class Fleet:
             for fault in case.faults
             if fault["fault"] not in WORKER_FAULTS and fault["fault"] != "kill sender"
         ]
+        self._freezes = [
+            (fault["at"], fault["at"] + LASTS["freeze worker"])
+            for fault in case.faults
+            if fault["fault"] == "freeze worker" and terms.one_writer
+        ]
         self._lives: dict[int, tuple[float, float]] = {}
         self._load: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for event in case.events:
@@ -90,6 +95,11 @@ class Fleet:
 
     def store_was_harmed(self, since: float, until: float) -> bool:
         return any(began <= until and ended >= since for began, ended in self._store_faults)
+
+    def store_was_away(self, since: float, until: float) -> bool:
+        """It was harmed, or a frozen worker may have kept all others from writing."""
+        frozen = any(began <= until and ended >= since for began, ended in self._freezes)
+        return frozen or self.store_was_harmed(since, until)
 
     def was_harmed(self, pid: int, since: float, until: float) -> bool:
         return any(since <= at <= until for at in self._faults.get(pid, ()))
@@ -229,7 +239,7 @@ def stops_are_prompt(case: Case) -> Iterator[Violation]:
         (seconds, pid, at)
         for seconds, pid, at in took
         if seconds - grace
-        > (AWAY_SECONDS if fleet.store_was_harmed(at, at + seconds) else STOP_SECONDS + case.terms.load)
+        > case.terms.load + (AWAY_SECONDS if fleet.store_was_away(at, at + seconds) else STOP_SECONDS)
     ]
     if len(late) > len(took) * SHARE_LATE:
         seconds, pid, at = late[-1]
