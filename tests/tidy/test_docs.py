@@ -1,4 +1,4 @@
-"""The documentation is true: its Python runs, and the commands it shows exist.
+"""The documentation is true: its Python runs on what the page says to install, and its commands exist.
 
 A block that cannot run has its reason right above it, `<!-- not run: needs a server -->`;
 a block marked `<!-- continued -->` goes on where the one before it ended.
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from commandbus.domain.lifecycle import diagram
+from tests.tidy.environments import interpreter_with, stated
 from tests.tidy.project import ROOT, project_files, relative, report
 
 BLOCK_SECONDS = 60
@@ -29,6 +30,7 @@ DIAGRAM = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 LINK = re.compile(r"\]\((?P<target>[^)\s#:]*)(?:#(?P<section>[^)\s]*))?\)")
+SECTION = re.compile(r"^## ", re.MULTILINE)
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MULTILINE)
 
@@ -42,6 +44,8 @@ class Block:
     language: str
     mark: str
     code: str
+    requires: frozenset[str] = frozenset()
+    """What the top of the page and the section of the block say to install."""
 
     @property
     def skip_reason(self) -> str | None:
@@ -51,6 +55,8 @@ class Block:
 def blocks_of(page: str, text: str) -> list[Block]:
     found: list[Block] = []
     former = ""
+    outside = FENCE.sub(lambda fence: re.sub(r"^#", " ", fence[0], flags=re.MULTILINE), text)
+    starts = [0, *(match.start() for match in SECTION.finditer(outside)), len(text)]
     for match in FENCE.finditer(text):
         language, mark, code = match["language"], match["mark"] or "", match["code"]
         line = text.count("\n", 0, match.start("language")) + 1
@@ -59,7 +65,10 @@ def blocks_of(page: str, text: str) -> list[Block]:
             padded = "\n" * (line - former.count("\n")) + code
             former = former + padded if mark == "continued" else "\n" * line + code
             code = former
-        found.append(Block(f"{page}:{line}", language, mark, code))
+        begin = max(start for start in starts if start <= match.start())
+        end = min(start for start in starts if start > match.start())
+        requires = stated(text[: starts[1]]) | stated(text[begin:end])
+        found.append(Block(f"{page}:{line}", language, mark, code, requires))
     return found
 
 
@@ -97,13 +106,20 @@ def shell_cases() -> list[object]:
     ]
 
 
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("environments")
+
+
 @pytest.mark.parametrize("block", python_cases())
-def test_the_code_of_the_documentation_runs(block: Block, tmp_path: Path) -> None:
+def test_the_code_of_the_documentation_runs_on_what_the_page_says_to_install(
+    block: Block, tmp_path: Path, environments: Path
+) -> None:
     script = tmp_path / "example.py"
     script.write_text(block.code, encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("COMMANDBUS_")}
     run = subprocess.run(
-        [sys.executable, script.name],
+        [interpreter_with(block.requires, environments), script.name],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -111,7 +127,8 @@ def test_the_code_of_the_documentation_runs(block: Block, tmp_path: Path) -> Non
         timeout=BLOCK_SECONDS,
         check=False,
     )
-    assert run.returncode == 0, f"{block.place} does not run:\n{run.stderr}"
+    wanted = ", ".join(sorted(block.requires)) or "nothing more"
+    assert run.returncode == 0, f"{block.place} does not run with {wanted} installed:\n{run.stderr}"
 
 
 @cache
