@@ -1,7 +1,7 @@
 """Virtual environments with what a page says to install, and nothing else.
 
-Nothing is downloaded: an environment has links to the distributions that are installed here, of which it has
-those that the page names, with everything that they require.
+Nothing is downloaded: an environment has links to those of the installed distributions that the page
+names, with everything that they require.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def stated(text: str) -> frozenset[str]:
 
 
 def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
-    """The distributions of these requirements and of all that they require, by name. What is not installed
-    here is left out: its import fails in the environment as well."""
+    """The distributions of these requirements and of all that they require, by name. What is not
+    installed here is left out: its import fails in the environment as well."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(one), "") for one in requirements]

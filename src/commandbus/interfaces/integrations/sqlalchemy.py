@@ -6,10 +6,9 @@ process that dies between the commit and the send has not sent.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.util import await_only
 
@@ -18,6 +17,9 @@ from commandbus.errors import ConfigurationError
 from commandbus.interfaces.integrations.later import prepared
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.threads.bus import SyncCommandBus
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession  # needs greenlet, which plain sessions do not
 
 R = TypeVar("R")
 _KEY = "commandbus"
@@ -55,13 +57,15 @@ def send_after_commit(
     Raises at once what is wrong with the arguments. What the send itself raises, such as
     StoreUnavailable, comes out of `commit()`, although the transaction is committed then.
     """
-    if isinstance(session, AsyncSession) != isinstance(bus, CommandBus):
+    inner: Session | None = getattr(session, "sync_session", None)  # that of an AsyncSession
+    if (inner is not None) != isinstance(bus, CommandBus):
         raise ConfigurationError(
             f"{type(session).__name__} does not fit {type(bus).__name__}; give a CommandBus with an "
             "AsyncSession, and a SyncCommandBus with a Session."
         )
     request, result = prepared(bus.scope, as_request(domain, command_type, data, options))
-    inner = session.sync_session if isinstance(session, AsyncSession) else session
+    if inner is None:
+        inner = cast("Session", session)
     if _KEY not in inner.info:
         event.listen(inner, "after_commit", _committed)
         event.listen(inner, "after_soft_rollback", _rolled_back)
