@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +22,14 @@ from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
 from commandbus.operations.declaring import DeclareReport
-from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+from commandbus.processes import Process, step
+from commandbus.sync import (
+    SyncCommandBus,
+    SyncProcessManager,
+    SyncProcessReplyRouter,
+    SyncTroubleshootingQueue,
+    SyncWorker,
+)
 from commandbus.testing.postgres import create_database
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import server
@@ -185,6 +193,21 @@ def test_operator_actions_are_for_admins_and_declarations_for_workers(as_role: d
         assert admin.cancel(sent) == "CANCELED"
         admin.delete_schedule("hourly")
         admin.clear_limit("declared", command_type="ship")
+
+
+class Late(Process[dict[str, Any]]):
+    @step(timeout=0.1)
+    def ship(self, state: dict[str, Any]) -> SendRequest:
+        return SendRequest(DOMAIN, "ship")
+
+
+def test_a_router_with_the_role_worker_asks_a_late_step_to_stop(as_role: dict[str, str]) -> None:
+    with SyncCommandBus(as_role["worker"]) as bus:
+        SyncProcessManager(bus, Late).start({})
+        (received,) = SyncWorker(bus, DOMAIN).receive(1)
+        command_id = received.command.command_id
+        with SyncProcessReplyRouter(bus, Late, timer_interval=0.1):
+            eventually(lambda: bus.get_audit_trail(command_id)[-1].event_type == "CANCEL_REQUESTED")
 
 
 def test_an_abandoned_lease_is_taken_back_by_a_worker_role(as_role: dict[str, str]) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.outcome import Outcome, Rejected, RetryLater, Succeeded
+from commandbus.domain.outcome import Canceled, Outcome, Rejected, RetryLater, Succeeded
 from commandbus.errors import PermanentCommandError, StoreUnavailable
+from commandbus.operations.canceling import open_requests, with_requests
 from commandbus.operations.flows import drive
 from commandbus.operations.processes import TIMERS
 from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings
@@ -217,11 +218,16 @@ class VirtualWorker(Actor):
 
     def _claim(self) -> None:
         world = self.world
+        if world.rng.random() < 0.3:  # its services look for requests to cancel, now and then
+            asked = world.run(open_requests(world.scope, (DOMAIN,)))
+            world.log(self.name, "looks for requests:", list(asked))
         request = ClaimRequest((DOMAIN,), 3 - len(self.held), self.name, WORKER_LEASE)
         reply = world.run(world.store.claim(request))
+        reply = world.run(with_requests(world.store, reply), read=True)
         world.log(self.name, "claims", [c.command_type for c in reply.claimed])
         for claimed in reply.claimed:
-            world.oracle.begun(claimed)
+            if claimed.cancel is None:
+                world.oracle.begun(claimed)
         if world.faults and world.rng.random() < 0.02:
             self.crash()
             return
@@ -232,6 +238,8 @@ class VirtualWorker(Actor):
             self.idle_until = world.now + max(1_000, int(wait * SECOND))
 
     def _outcome(self, claimed: Claimed) -> Outcome:
+        if claimed.cancel is not None:
+            return Canceled(claimed.cancel.reason)
         draw = self.world.rng.random()
         if draw < 0.08 and not claimed.command_type.startswith(("un", "batch")):
             return Rejected(Failure(FailureKind.BUSINESS_RULE, "NO", "refused"))

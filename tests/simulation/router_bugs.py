@@ -124,6 +124,14 @@ def a_process_is_counted_again_by_each_late_reply(patch: pytest.MonkeyPatch) -> 
     patch.setattr(routing, "follow", follow)
 
 
+@bug
+def a_running_step_that_was_not_in_time_is_not_asked_to_stop(patch: pytest.MonkeyPatch) -> None:
+    def call_off(scope: Any, domain: str, command_id: Any, reason: str) -> Any:
+        yield from ()
+
+    patch.setattr(process_writes, "call_off", call_off)
+
+
 # The decisions.
 
 

@@ -74,10 +74,12 @@ class RouterOracle:
         known = seen.ids.setdefault(name, claimed.command_id)
         if known != claimed.command_id:
             raise Violation(f"step {name} of {key} was sent twice")
-        if name in seen.begun:
-            return
         row = self.row(key)
         plan, undoing = PLANS[row.process_type], [n for n in seen.begun if n.startswith("un")]
+        if plan.undo.get(name) in undoing:
+            raise Violation(f"{name} of {key} begins after its own {plan.undo[name]}")
+        if name in seen.begun:
+            return
         if name.startswith("un"):
             open_ones = [other for other in undoing if other not in seen.done]
             if open_ones:

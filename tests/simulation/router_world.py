@@ -305,7 +305,10 @@ class RouterWorld:
         parked = self.oracle.parked()
         for record in parked:
             self.log("operator retries", record.command_type)
-            self.run(troubleshooting.operator_retry(self.scope, record.command_id))
+            try:
+                self.run(troubleshooting.operator_retry(self.scope, record.command_id))
+            except InvalidOperationError:  # its process has given it up
+                self.run(troubleshooting.operator_cancel(self.scope, record.command_id))
         return bool(parked)
 
     def log(self, *words: Any) -> None:

@@ -3,11 +3,15 @@
 The request is a document beside the command, so it survives crashes: it reaches the worker that runs
 the command by a notification, or with the next renewal of its lease; and when the command comes back
 to wait, the first worker that looks ends it. It is dropped when the command has ended, however it did.
+
+A process asks, too, when a step of it was not in time. It undoes that step, so the command must not
+begin again: a worker that claims such a command looks for the request before it begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -23,13 +27,16 @@ from commandbus.operations.commands import find_one
 from commandbus.operations.ledger import CANCEL, link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
-from commandbus.store.op import Op
-from commandbus.store.records import CancelRequest, OperatorAction
+from commandbus.store.op import Op, autocommit
+from commandbus.store.port import Store
+from commandbus.store.records import CancelRequest, Claimed, ClaimReply, OperatorAction
 
 KIND = "cancellation"
 TOPIC = "commandbus.cancellations"
 TRIES_MAX = 5
 """How often a state is read that changes while it is acted upon."""
+OF_A_STEP = '"process_type"'
+"""In the headers of every command that a process sends."""
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -97,8 +104,23 @@ def end_parked(scope: Scope, record: CommandRecord, action: OperatorAction) -> O
 
 
 def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bool) -> Op[None]:
-    asked = _Body(record.domain, record.command_id, CancelRequest(reason, scope.by, terminate))
-    key, body = _key(record.domain, record.command_id), msgspec.json.encode(asked).decode()
+    request = CancelRequest(reason, scope.by, terminate)
+    if (yield from _leave_request(scope, record.domain, record.command_id, request)):
+        yield from record_action(scope, CANCEL, _key(record.domain, record.command_id), reason)
+
+
+def call_off(scope: Scope, domain: str, command_id: UUID, reason: str) -> Op[None]:
+    """Ask a running command to stop, for the process that sent it and undoes it. This is no operator
+    action, so the request names no actor, and the database role `worker` may leave it."""
+    records = yield from scope.store.find(command_id, domain)
+    if records and records[0].status not in FINAL:
+        yield from _leave_request(scope, domain, command_id, CancelRequest(reason))
+
+
+def _leave_request(scope: Scope, domain: str, command_id: UUID, request: CancelRequest) -> Op[bool]:
+    """Whether the request is new, and in the trail."""
+    key, terminate = _key(domain, command_id), request.terminate
+    body = msgspec.json.encode(_Body(domain, command_id, request)).decode()
     # Of several requests the first one counts, but one to terminate comes after any other.
     is_new = yield from scope.store.put_document(Document(KIND, key, 0, "asked", None, body))
     if not is_new and terminate:
@@ -109,17 +131,43 @@ def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bo
             )
     yield from scope.store.announce(TOPIC)
     if is_new:
-        details = {"by": scope.by, "reason": reason} | ({"terminate": True} if terminate else {})
-        yield from scope.store.note(
-            record.domain, record.command_id, AuditEventType.CANCEL_REQUESTED, details
-        )
-        yield from record_action(scope, CANCEL, key, reason)
+        details: dict[str, Any] = {"by": request.actor or "its process", "reason": request.reason}
+        details |= {"terminate": True} if terminate else {}
+        yield from scope.store.note(domain, command_id, AuditEventType.CANCEL_REQUESTED, details)
+    return is_new
+
+
+def in_doubt(claimed: Sequence[Claimed]) -> bool:
+    """Whether a request to cancel one of these commands may have come before their claim, and may not
+    be known here: one whose worker died, or the step of a process."""
+    return any(map(_may_be_asked, claimed))
+
+
+def _may_be_asked(one: Claimed) -> bool:
+    return one.crashes > 0 or (one.headers is not None and OF_A_STEP in one.headers)
+
+
+@autocommit
+def with_requests(store: Store, reply: ClaimReply) -> Op[ClaimReply]:
+    """The reply to a claim, in which commands that were asked to stop before say so."""
+    keys = {_key(one.domain, one.command_id): one.seq for one in reply.claimed if _may_be_asked(one)}
+    if not keys:
+        return reply
+    found = yield from store.get_documents(KIND, list(keys))
+    asked = dict(readable(found, lambda d: (keys[d.key], _read(d).request)))
+    if not asked:
+        return reply
+    claimed = [
+        msgspec.structs.replace(one, cancel=asked[one.seq]) if one.seq in asked else one
+        for one in reply.claimed
+    ]
+    return msgspec.structs.replace(reply, claimed=claimed)
 
 
 def requested(scope: Scope, record: CommandRecord) -> Op[CancelRequest | None]:
     """What a running command was asked, that has not taken effect yet."""
     document = yield from scope.store.get_document(KIND, _key(record.domain, record.command_id))
-    found = [] if document is None else readable([document], lambda d: _decoder.decode(d.body))
+    found = [] if document is None else readable([document], _read)
     return found[0].request if found else None
 
 
@@ -130,32 +178,53 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
     requests: list[tuple[str, _Body]] = []
     after: str | None = None
     while page := (yield from scope.store.list_documents(KIND, after=after)):
-        requests += readable(page, lambda d: (d.key, _decoder.decode(d.body)))
+        requests += readable(page, lambda d: (d.key, _read(d)))
         after = page[-1].key
     for key, asked in requests:
         if asked.domain not in domains:
             continue
         records = yield from scope.store.find(asked.command_id, asked.domain)
-        if records and records[0].status is CommandStatus.IN_PROGRESS:
+        status = records[0].status if records else None
+        if status is CommandStatus.IN_PROGRESS:
             running[records[0].sequence] = asked.request
             continue
-        if records and records[0].status is CommandStatus.PENDING:
+        if status is CommandStatus.PENDING or (status is PARKED and asked.request.actor is None):
             try:
-                yield from scope.store.cancel(
-                    asked.domain, asked.command_id, asked.request.reason, asked.request.actor
-                )
+                yield from _carry_out(scope, asked)
             except InvalidOperationError:  # a worker began with it just now
                 running[records[0].sequence] = asked.request
                 continue
-            yield from commands.reply_to_sender(scope, asked.domain, asked.command_id)
         yield from scope.store.delete_document(KIND, key)
     return running
 
 
+def _carry_out(scope: Scope, asked: _Body) -> Op[None]:
+    domain, command_id, request = asked.domain, asked.command_id, asked.request
+    if request.actor is None:
+        yield from scope.store.revoke(domain, command_id, request.reason)
+    else:
+        yield from scope.store.cancel(domain, command_id, request.reason, request.actor)
+    yield from commands.reply_to_sender(scope, domain, command_id)
+
+
 def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
-    """An operator lets it be tried again, which counts more than an earlier request to cancel it."""
-    if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
-        yield from scope.store.announce(TOPIC)
+    """An operator lets it be tried again, which counts more than an earlier request to cancel it.
+    Raises InvalidOperationError when its process has given it up, and undoes it."""
+    key = _key(domain, command_id)
+    document = yield from scope.store.get_document(KIND, key)
+    if document is None:
+        return
+    if any(body.request.actor is None for body in readable([document], _read)):
+        raise InvalidOperationError(
+            f"Command {command_id} cannot be retried: the process that sent it did not get its result "
+            "in time, has given it up and undoes it. Cancel it, and start the process again."
+        )
+    yield from scope.store.delete_document(KIND, key)
+    yield from scope.store.announce(TOPIC)
+
+
+def _read(document: Document) -> _Body:
+    return _decoder.decode(document.body)
 
 
 def _key(domain: str, command_id: UUID) -> str:

@@ -25,9 +25,11 @@ from commandbus.domain.process.values import (
     ProcessStatus,
     Progress,
     StepRun,
+    StepStatus,
 )
 from commandbus.domain.process.work import DecisionError
 from commandbus.errors import CommandBusError, CommandNotFoundError, InvalidOperationError
+from commandbus.operations.canceling import call_off
 from commandbus.operations.commands import encode_request, reply_to_sender
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -251,9 +253,14 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
 
 
 def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
-    """Call off a command, if that is still possible: it waits, or it is parked."""
+    """Call off a command that waits or is parked. One that runs is asked to stop if it is not awaited
+    any more: it is undone, and must not begin again when its worker dies or its attempt fails."""
     try:
         yield from scope.store.revoke(run.target, run.id, reason)
-    except (CommandNotFoundError, InvalidOperationError):
+    except CommandNotFoundError:
+        return
+    except InvalidOperationError:
+        if run.status is StepStatus.TIMED_OUT:
+            yield from call_off(scope, run.target, run.id, reason)
         return
     yield from reply_to_sender(scope, run.target, run.id)

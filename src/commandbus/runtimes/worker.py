@@ -18,6 +18,7 @@ from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.shown import shows_options
 from commandbus.errors import ConfigurationError
 from commandbus.operations.canceling import TOPIC as CANCELLATIONS
+from commandbus.operations.canceling import in_doubt, with_requests
 from commandbus.operations.presence import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
 from commandbus.runtimes.asyncio.bus import BusWithin, HandlerBus
@@ -38,7 +39,6 @@ from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
 from commandbus.store.deaths import Witness, unknown_death
-from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.sessions import WORKERS
@@ -177,6 +177,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             reply = yield from self._claim_waiting(request, patience)
         else:
             reply = yield Send(self._engine.store.claim(request))
+        if in_doubt(reply.claimed):
+            reply = yield with_requests(self._engine.store, reply)
         return [self._received(claimed) for claimed in reply.claimed]
 
     def _claim_waiting(self, request: ClaimRequest, patience: float) -> Flow[ClaimReply]:
@@ -354,7 +356,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
 
     async def _answer_claim(
-        self, claim: Claim, run: Callable[[Op[ClaimReply]], Awaitable[ClaimReply]]
+        self, claim: Claim, run: Callable[..., Awaitable[ClaimReply]]
     ) -> ClaimAnswered | ClaimFailed:
         """Claim what the core asks for. Every effect answers: after a failure, the core backs off."""
         transactional = self._execution.own_transactions or any(
@@ -378,6 +380,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         began = time.monotonic()
         try:
             reply = await run(self._engine.store.claim(request))
+            if in_doubt(reply.claimed):
+                reply = await run(with_requests(self._engine.store, reply), read=True)
         except Exception as error:  # whatever it is, the core decides
             return ClaimFailed(error)
         if reply.claimed:

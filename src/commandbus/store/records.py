@@ -142,6 +142,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     chain: int = 0
     """Members of a group that were claimed together name the first of them, itself included; they
     are to be run one after another, in the order of the reply. 0 stands for one by itself."""
+    cancel: CancelRequest | None = None
+    """A request to cancel it that stood before this claim: its handler is not to begin."""
 
     @property
     def follows(self) -> bool:

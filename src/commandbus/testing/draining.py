@@ -18,6 +18,7 @@ from uuid import UUID
 from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord
 from commandbus.operations.batches import close_batches
+from commandbus.operations.canceling import with_requests
 from commandbus.operations.commands import get_command
 from commandbus.operations.routing import fire_timers, route
 from commandbus.operations.scope import Scope
@@ -34,7 +35,7 @@ from commandbus.services.declarer import Declarer
 from commandbus.services.process_router import queues_of
 from commandbus.services.scheduler import Scheduler
 from commandbus.store.op import Op
-from commandbus.store.records import Claimed, ClaimRequest, Settlement
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement
 from commandbus.testing.crashing import Crash
 from commandbus.worker.completing import confirm
 from commandbus.worker.execution import Call
@@ -115,6 +116,7 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
             if (yield from _route(scope, worker)):
                 continue
             break
+        claimed = (yield with_requests(store, ClaimReply(claimed))).claimed
         (one,) = claimed
         seen[one.command_id] = one.domain
         runs += 1

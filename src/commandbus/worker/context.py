@@ -157,12 +157,12 @@ class _Context:
     @property
     def canceled(self) -> bool:
         """Whether a cancellation was requested: end soon, with `raise_if_canceled()`."""
-        return self._claimed.seq in self._services.requests
+        return self._claimed.cancel is not None or self._claimed.seq in self._services.requests
 
     def raise_if_canceled(self) -> None:
         """Raise CommandCanceled when a cancellation was requested. Left uncaught it ends the
         command as CANCELED, with the reason that was given."""
-        request = self._services.requests.get(self._claimed.seq)
+        request = self._claimed.cancel or self._services.requests.get(self._claimed.seq)
         if request is not None:
             raise CommandCanceled(request.reason)
 

@@ -240,7 +240,7 @@ class Execution:
                 "parked" if parked else "given back",
             )
             return self._settlement(claimed, outcome)
-        if self.requests and claimed.seq in self.requests:
+        if claimed.cancel is not None or (self.requests and claimed.seq in self.requests):
             return self.canceled(claimed)
         timeout = handler.timeout
         if handler.total_timeout is not None:
@@ -425,7 +425,7 @@ class Execution:
 
     def canceled(self, claimed: Claimed, ran: int = 0) -> Settlement:
         """A cancel was requested, and the command was not begun or its handler has ended for it."""
-        request = self.requests.get(claimed.seq, CancelRequest("canceled"))
+        request = self._request(claimed) or CancelRequest("canceled")
         return self._settlement(claimed, Canceled(request.reason, request.actor), ran)
 
     def judge(self, claimed: Claimed, error: BaseException) -> Outcome:
@@ -485,12 +485,16 @@ class Execution:
         return self._policy.max_attempts if self._policy is not None else self._max_attempts
 
     def _settlement(self, claimed: Claimed, outcome: Outcome, ran: int = 0) -> Settlement:
-        if self.requests and isinstance(outcome, RetryLater | Released):
-            # It failed or was released, and a cancel was requested.
-            request = self.requests.get(claimed.seq)
-            if request is not None:
+        if not isinstance(outcome, Succeeded) and (request := self._request(claimed)) is not None:
+            # It failed or was released. What a process has given up is not parked either: a retry
+            # would do again what is being undone.
+            again = RetryLater | Released | Parked if request.actor is None else RetryLater | Released
+            if isinstance(outcome, again):
                 outcome = Canceled(request.reason, request.actor)
         return settlement_of(claimed, outcome, ran)
+
+    def _request(self, claimed: Claimed) -> CancelRequest | None:
+        return claimed.cancel or self.requests.get(claimed.seq)
 
 
 def _overdue(handler: Handler) -> PermanentCommandError:

@@ -244,7 +244,9 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
 
     def _claim(self, effect: effects.Claim) -> None:
         session = self._engine.reserved_session
-        self._inbox.put(finish(self._answer_claim(effect, lambda op: done(session.run(op)))))
+        self._inbox.put(
+            finish(self._answer_claim(effect, lambda op, **how: done(session.run(op, **how))))
+        )
 
     def _settle(self, effect: effects.Settle) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +25,7 @@ from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import DOMAIN, Approved, BookTrip, Sagas, Timed, Trip
 from commandbus.testing.waiting import eventually
+from commandbus.worker.handlers import HandlerRegistry
 
 NO = BusinessRuleException("NO_ROOM", "everything is taken")
 BROKEN = PermanentCommandError("BROKEN", "it is broken")
@@ -201,6 +204,62 @@ class ProcessTimeSuite:
         assert "REPLY_IGNORED hotel" in sagas.happened(process_id)
         sagas.done("undo_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
+
+    @pytest.mark.parametrize("back", ["crash", "retry", "release"])
+    def test_a_step_that_is_being_undone_does_not_begin_again(self, bus: Harness, back: str) -> None:
+        sagas, hotel, undo = Sagas(bus, Timed), Recorder(), Recorder()
+        sagas.start()
+        taken = bus.take(sagas.worker, visibility_timeout=20)
+        sagas.pass_time(11)
+        if back == "retry":
+            bus.call(sagas.worker.fail, taken, "busy")
+        elif back == "release":
+            bus.call(sagas.worker.release, taken)
+        bus.advance(30)
+        # A worker knows it with the claim, before any of its services has looked.
+        received = bus.receive(sagas.worker, 2)
+        asked = {one.command.command_type: one.context.canceled for one in received}
+        assert asked == {"hotel": True, "undo_hotel": False}
+        for one in received:
+            bus.call(sagas.worker.release, one)
+        with bus.run_worker(registry_of(DOMAIN, hotel=hotel, undo_hotel=undo), DOMAIN):
+            undo.wait_for(1)
+            record = bus.wait(taken.command.command_id)
+        assert (record.status, hotel.commands) == ("CANCELED", [])
+        assert record.reason == "hotel was not finished after 10 s."
+
+    def test_the_handler_of_a_step_that_takes_too_long_is_asked_to_stop(self, bus: Harness) -> None:
+        sagas, began, registry = Sagas(bus, Timed), threading.Event(), HandlerRegistry()
+
+        @registry.handler(DOMAIN, "hotel")
+        async def hotel(command: Any, context: Any) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        process_id = sagas.start()
+        with bus.run_worker(registry, DOMAIN):
+            assert began.wait(10)
+            sagas.pass_time(11)
+            (command,) = bus.query(command_type="hotel")
+            assert bus.wait(command.command_id).status == "CANCELED"
+        (asked,) = [e for e in bus.trail(command.command_id) if e.event_type == "CANCEL_REQUESTED"]
+        assert asked.details["by"] == "its process"
+        sagas.route()
+        assert "REPLY_IGNORED hotel" in sagas.happened(process_id)
+        assert bus.run(bus.store.list_documents("ledger")) == []
+
+    def test_a_step_that_is_being_undone_cannot_be_retried(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        sagas.start()
+        taken = bus.take(sagas.worker, visibility_timeout=100)
+        sagas.pass_time(11)
+        bus.call(sagas.worker.fail, taken, BROKEN)
+        command_id, undo = taken.command.command_id, Recorder()
+        with pytest.raises(InvalidOperationError, match="undoes it"):
+            bus.call(bus.troubleshooting.operator_retry, command_id)
+        assert bus.get(command_id, DOMAIN).status == "IN_TROUBLESHOOTING_QUEUE"
+        with bus.run_worker(registry_of(DOMAIN, undo_hotel=undo), DOMAIN):
+            eventually(lambda: bus.get(command_id, DOMAIN).status == "CANCELED")
 
     def test_a_step_that_was_not_begun_is_called_off(self, bus: Harness) -> None:
         sagas = Sagas(bus, Timed)
