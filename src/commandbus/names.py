@@ -5,13 +5,10 @@ from commandbus.domain.breaker import CircuitBreaker as CircuitBreaker
 from commandbus.domain.command import Command as Command
 from commandbus.domain.command import CommandRecord as CommandRecord
 from commandbus.domain.command import SendRequest as SendRequest
-from commandbus.domain.command import SendResult as SendResult
-from commandbus.domain.contract import CommandType as CommandType
 from commandbus.domain.contract import command_type as command_type
 from commandbus.domain.lifecycle import CommandStatus as CommandStatus
 from commandbus.domain.lifecycle import ReplyOutcome as ReplyOutcome
 from commandbus.domain.limits import Limit as Limit
-from commandbus.domain.page import Page as Page
 from commandbus.domain.retry import RetryPolicy as RetryPolicy
 from commandbus.domain.schedule import Misfire as Misfire
 from commandbus.domain.schedule import Schedule as Schedule

@@ -5,9 +5,12 @@ from commandbus.domain.audit import AuditEventType as AuditEventType
 from commandbus.domain.batch import BatchRecord as BatchRecord
 from commandbus.domain.breaker import BreakerSnapshot as BreakerSnapshot
 from commandbus.domain.breaker import BreakerState as BreakerState
+from commandbus.domain.command import SendResult as SendResult
+from commandbus.domain.contract import CommandType as CommandType
 from commandbus.domain.failure import Failure as Failure
 from commandbus.domain.failure import FailureKind as FailureKind
 from commandbus.domain.lifecycle import Cancellation as Cancellation
+from commandbus.domain.page import Page as Page
 from commandbus.domain.payload import Unreadable as Unreadable
 from commandbus.domain.presence import Reason as Reason
 from commandbus.domain.presence import Why as Why

@@ -17,7 +17,6 @@ from commandbus import (
     Command,
     CommandBus,
     CommandRecord,
-    CommandType,
     HandlerContext,
     HandlerRegistry,
     ProcessManager,
@@ -25,13 +24,12 @@ from commandbus import (
     RetryPolicy,
     Schedule,
     SendRequest,
-    SendResult,
     Worker,
     command_type,
 )
 from commandbus.interfaces.integrations.celery import AsyncResult, Celery, Task
 from commandbus.processes import Process, StartProcessResult
-from commandbus.records import CancelBatchResult, CreateBatchResult, Reply
+from commandbus.records import CancelBatchResult, CommandType, CreateBatchResult, Reply, SendResult
 from commandbus.runtimes.asyncio.bus import HandlerBus
 from commandbus.runtimes.threads.bus import SyncHandlerBus
 from commandbus.sync import SyncCommandBus, SyncHandlerContext, SyncWorker

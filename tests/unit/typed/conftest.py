@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from commandbus import (
-    CommandType,
-    HandlerRegistry,
-)
+from commandbus import HandlerRegistry
+from commandbus.records import CommandType
 
 
 @pytest.fixture

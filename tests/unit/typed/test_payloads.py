@@ -12,15 +12,12 @@ import msgspec
 import pydantic
 import pytest
 
-from commandbus import (
-    CommandType,
-    HandlerRegistry,
-    command_type,
-)
+from commandbus import HandlerRegistry, command_type
 from commandbus.errors import (
     ConfigurationError,
     PayloadError,
 )
+from commandbus.records import CommandType
 from tests.unit.typed.models import (
     Box,
     Extended,

@@ -8,14 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from commandbus import (
-    CommandType,
-    HandlerRegistry,
-    SendRequest,
-)
+from commandbus import HandlerRegistry, SendRequest
 from commandbus.errors import (
     PayloadError,
 )
+from commandbus.records import CommandType
 from tests.unit.typed.models import Refund
 
 

@@ -13,7 +13,6 @@ import pytest
 from commandbus import (
     PROVIDED,
     CommandBus,
-    CommandType,
     HandlerContext,
     HandlerRegistry,
     PermanentCommandError,
@@ -27,6 +26,7 @@ from commandbus.errors import (
     ConfigurationError,
     PayloadError,
 )
+from commandbus.records import CommandType
 from commandbus.sync import SyncCommandBus, SyncHandlerContext, SyncWorker
 from commandbus.testing import handler_context, sync_handler_context
 from tests.unit.typed.models import Refund
