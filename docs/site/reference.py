@@ -316,6 +316,31 @@ What `/metrics` of a worker's probes and of the dashboard shows, for Prometheus.
 
 # HTTP
 
+MEANINGS = {
+    "actor": "Only actions of this operator.",
+    "after": "The cursor of the page before, its `next`; without it, the first page.",
+    "batch_id": "The id of the batch.",
+    "command_id": "The id of the command.",
+    "command_type": "The command type, which chooses the handler.",
+    "data": "The payload.",
+    "delay": "Due so many seconds from now.",
+    "domain": "The domain of the command.",
+    "event": "Only events of this type.",
+    "limit": "How many at most.",
+    "max_attempts": "Attempts, instead of those of the handler.",
+    "name": "The name of the schedule.",
+    "priority": "`high`, `normal`, `low` or a number; the lower one goes first.",
+    "process_id": "The id of the process.",
+    "process_type": "Only processes of this type.",
+    "reply_to": "The domain that gets the reply.",
+    "span": "The range of the figures, such as `10m`, `1h` or `1d`.",
+    "status": "Only this status.",
+    "tags": "Words to find the command by.",
+    "target": "The name of the breaker.",
+    "unique_key": "At most one live command of the domain has this key.",
+}
+"""What parameters mean that many endpoints have, where the OpenAPI document does not say it."""
+
 
 def endpoints_page() -> str:
     api = document()
@@ -335,12 +360,20 @@ Every endpoint below `{PREFIX}`, from the OpenAPI document that the dashboard se
 
 def _fields(operation: dict[str, Any], api: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for parameter in operation.get("parameters", ()):
-        yield f"`{parameter['name']}`", parameter["in"], parameter.get("description", "")
+        name = parameter["name"]
+        yield f"`{name}`", parameter["in"], _meaning(name, parameter | parameter.get("schema", {}))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     schema = _resolved(body.get("schema", {}), api)
     for name, field in schema.get("properties", {}).items():
         where = "body, required" if name in schema.get("required", ()) else "body"
-        yield f"`{name}`", where, field.get("description", "")
+        yield f"`{name}`", where, _meaning(name, field)
+
+
+def _meaning(name: str, schema: dict[str, Any]) -> str:
+    """The description of a field, also where it is that of one of several types."""
+    choices = (schema, *schema.get("anyOf", ()))
+    told = next((choice["description"] for choice in choices if "description" in choice), "")
+    return told or MEANINGS.get(name, "")
 
 
 def _resolved(schema: dict[str, Any], api: dict[str, Any]) -> dict[str, Any]:

@@ -43,8 +43,9 @@ class BusSettings:
     max_attempts: int = 3
     """Attempts of a command when neither it, its handler nor its worker says otherwise."""
     default_priority: str | int = "normal"
+    """The priority of a send without one, where no hook chooses it: a label or a number."""
     priorities: Mapping[str, int] = field(default_factory=lambda: dict(LABELS))
-    """Labels and their numbers; lower runs first."""
+    """Labels and their numbers, by default high 0, normal 5 and low 10; lower runs first."""
     priority_hook: Callable[[SendRequest], str | int | None] | None = None
     """Called at each send that names no priority; what it returns, unless None, is the priority."""
     affinity: Mapping[str, Mapping[str, Sequence[str]]] | None = None
@@ -55,6 +56,7 @@ class BusSettings:
     warn_depth: int | None = None
     """Log a warning when a domain's waiting commands rise above this; needs max_pending."""
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    """The size of a payload in bytes, above which a send is refused with PayloadError."""
     tracing: str | None = None
     """OpenTelemetry: "link" links the span of a handler to that of the send, "child" puts it below."""
     retention: Mapping[str, Duration] | None = None
@@ -122,11 +124,13 @@ class WorkerSettings:
     prefetch_budget: float = 0.05
     """With prefetch=None: how long a claimed command may wait for a slot."""
     prefetch_max: int = 500
+    """With prefetch=None: how many commands are claimed ahead of free slots at most."""
     poll_interval: float = 60.0
     """The fallback interval: an idle worker claims after this time without a wake-up."""
     visibility_timeout: float = 30.0
     """Length of a lease. It is renewed at a third of it while the handler runs."""
     retry_policy: RetryPolicy | None = None
+    """For handlers without a policy of their own; None means 3 attempts, after 10 s and 60 s."""
     thread_timeout: float | None = None
     """When a thread is given up that runs a handler without a timeout of its own; None means five
     seconds after the length of a lease. A declared handler timeout counts instead, however long."""
@@ -147,6 +151,7 @@ class WorkerSettings:
     tags: tuple[str, ...] = ()
     """What this worker has; only such a worker takes commands that require it."""
     min_concurrency: int | None = None
+    """With max_concurrency: the concurrency follows the load between the two."""
     max_concurrency: int | None = None
     """With both, `concurrency` is only the beginning: it follows the measured load between them."""
     recorder: str | None = field(default_factory=lambda: os.environ.get("COMMANDBUS_RECORDER") or None)

@@ -118,6 +118,14 @@ def test_commands_of_the_command_line_have_an_entry(command: str) -> None:
     assert f"### commandbus {command}\n" in pages()["reference/command-line.md"]
 
 
+@pytest.mark.parametrize("page", ["settings", "metrics", "http-api"])
+def test_every_row_of_the_reference_has_a_meaning(page: str) -> None:
+    rows = [line for line in pages()[f"reference/{page}.md"].splitlines() if line.startswith("| `")]
+    silent = sorted({row for row in rows if re.search(r"\|\s*\|$", row)})
+    assert len(rows) > 20
+    assert not silent, silent
+
+
 def test_metrics_and_endpoints_have_an_entry() -> None:
     assert "`commandbus_commands_sent_total` | counter" in pages()["reference/metrics.md"]
     assert "## POST /commands\n" in pages()["reference/http-api.md"]
