@@ -333,7 +333,7 @@ MEANINGS = {
     "process_id": "The id of the process.",
     "process_type": "Only processes of this type.",
     "reply_to": "The domain that gets the reply.",
-    "span": "The range of the figures, such as `10m`, `1h` or `1d`.",
+    "span": "The range of the figures, `10m`, `1h`, `24h` or `7d`.",
     "status": "Only this status.",
     "tags": "Words to find the command by.",
     "target": "The name of the breaker.",
