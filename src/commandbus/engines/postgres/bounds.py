@@ -45,7 +45,8 @@ def only(priority: int) -> Values:
 
 
 class Bounds:
-    """The bounds of all domains in this process. A race between threads costs one walk, not a row."""
+    """The bounds of all partitions in this process: domains, and what in them requires tags. A race
+    between threads costs one walk, not a row."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[int, int]] = {}
@@ -62,69 +63,71 @@ class Bounds:
         self.rescued_to: frozenset[str] = frozenset()
         """Domains to which a rescue returned commands a moment ago."""
 
-    def ranges(self, domain: str, now: float) -> Values | None:
+    def ranges(self, partition: str, now: float) -> Values | None:
         """Where to look, or None for everywhere."""
-        known = self.after(domain, now)
+        known = self.after(partition, now)
         return _columns(_rest(known)) if known else None
 
-    def ranges_after(self, domain: str, now: float, aged: Sequence[tuple[int, int]]) -> Values:
+    def ranges_after(self, partition: str, now: float, aged: Sequence[tuple[int, int]]) -> Values:
         """Where to look, and before that at what has waited so long that its turn has come: of each of
         these priorities, up to a sequence. No row is in two of the ranges."""
-        known = dict(self.after(domain, now) or {})
+        known = dict(self.after(partition, now) or {})
         first = [((p, known.get(p, _FIRST)), (p, seq)) for p, seq in aged if known.get(p, 0) < seq]
         return _columns(first + _rest(known | {p: seq for (p, _), (_, seq) in first}))
 
-    def after(self, domain: str, now: float) -> dict[int, int] | None:
+    def after(self, partition: str, now: float) -> dict[int, int] | None:
         """The bounds themselves, by priority, or None where there are none to go by."""
-        known = self._known.get(domain)
-        return known if known and now < self._fresh_until.get(domain, 0.0) else None
+        known = self._known.get(partition)
+        return known if known and now < self._fresh_until.get(partition, 0.0) else None
 
-    def looked(self, domain: str, now: float, seconds: float, *, everywhere: bool) -> None:
+    def looked(self, partition: str, now: float, seconds: float, *, everywhere: bool) -> None:
         """A claim took so long, without bounds or with them."""
         if not everywhere:
-            self._usual[domain] = 0.9 * self._usual.get(domain, seconds) + 0.1 * seconds
+            self._usual[partition] = 0.9 * self._usual.get(partition, seconds) + 0.1 * seconds
             return
-        most = 4 * self._walk.get(domain, 0.0) + WALK_NOISE_SECONDS
-        self._walk[domain] = walk = min(most, max(0.0, seconds - self._usual.get(domain, 0.0)))
-        self._known[domain] = {}
-        self._walk_from[domain] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
-        self._fresh_until[domain] = max(self._walk_from[domain], now + FORGET_SECONDS)
+        most = 4 * self._walk.get(partition, 0.0) + WALK_NOISE_SECONDS
+        self._walk[partition] = walk = min(most, max(0.0, seconds - self._usual.get(partition, 0.0)))
+        self._known[partition] = {}
+        self._walk_from[partition] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
+        self._fresh_until[partition] = max(self._walk_from[partition], now + FORGET_SECONDS)
 
-    def took(self, domain: str, keys: Iterable[tuple[int, int]]) -> None:
+    def took(self, partition: str, keys: Iterable[tuple[int, int]]) -> None:
         """These keys, in their order, were taken."""
-        known = dict(self._known.get(domain, ()))
+        known = dict(self._known.get(partition, ()))
         for priority, seq in keys:
             known[priority] = seq + 1
-        self._known[domain] = known if len(known) <= PRIORITIES_MAX else {}
+        self._known[partition] = known if len(known) <= PRIORITIES_MAX else {}
 
-    def lower(self, domain: str, priority: int, seq: int) -> None:
+    def lower(self, partition: str, priority: int, seq: int) -> None:
         """This key came back, and perhaps others of the priority after it."""
         for bounds in (self._known, self._ended):
-            known = bounds.get(domain)
+            known = bounds.get(partition)
             if known and known.get(priority, 0) > seq:
-                bounds[domain] = known | {priority: seq}
+                bounds[partition] = known | {priority: seq}
 
-    def emptied(self, domain: str) -> None:
+    def emptied(self, partition: str) -> None:
         """Nothing was found: the next look is everywhere."""
-        if known := self._known.pop(domain, None):
-            self._ended[domain] = known
+        if known := self._known.pop(partition, None):
+            self._ended[partition] = known
 
-    def resume(self, domain: str, now: float) -> None:
+    def resume(self, partition: str, now: float) -> None:
         """There is new work: begin where the work ended."""
-        if known := self._ended.pop(domain, None):
-            self._known[domain] = known
-            self._fresh_until[domain] = max(self._fresh_until.get(domain, 0.0), now + FORGET_SECONDS)
+        if known := self._ended.pop(partition, None):
+            self._known[partition] = known
+            self._fresh_until[partition] = max(
+                self._fresh_until.get(partition, 0.0), now + FORGET_SECONDS
+            )
 
-    def returned(self, domain: str) -> None:
+    def returned(self, partition: str) -> None:
         """Work may have come back with old keys: look everywhere as soon as that is due."""
-        self._ended.pop(domain, None)
-        if domain in self._fresh_until:
-            self._fresh_until[domain] = self._walk_from.get(domain, 0.0)
+        self._ended.pop(partition, None)
+        if partition in self._fresh_until:
+            self._fresh_until[partition] = self._walk_from.get(partition, 0.0)
 
-    def forget(self, domain: str) -> None:
+    def forget(self, partition: str) -> None:
         """Something came back, with an old key: look everywhere next."""
-        self._known.pop(domain, None)
-        self._ended.pop(domain, None)
+        self._known.pop(partition, None)
+        self._ended.pop(partition, None)
 
     def rescued(self, domains: Iterable[str], now: float) -> None:
         """This process has returned commands whose workers died."""

@@ -107,7 +107,7 @@ class Settler(Part):
             else:
                 self._context.leases.forget([lease_id])
         if prepared.writes.requeues:
-            yield from self._announce(
+            yield from self._wake_for(
                 (leases[proofs[row.seq]].domain, row)
                 for row in prepared.writes.requeues
                 if proofs[row.seq] in valid
@@ -188,7 +188,7 @@ class Settler(Part):
         prepared = Prepared(writes=writes, proofs=proofs, known=known, worker=worker, domain=domain)
         query, values = yield from self._statement(prepared)
         yield Statement(query.sql, query.params(values))
-        yield from self._announce((domain, row) for row in writes.requeues)
+        yield from self._wake_for((domain, row) for row in writes.requeues)
 
     def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
         """The statement that settles, with its parameters; an op, since PGMQ looks for messages."""
@@ -202,7 +202,7 @@ class Settler(Part):
         yield from ()
         return members
 
-    def _announce(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
+    def _wake_for(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
         """Wake workers of this process for what came back, and let its claims look where it came back
         to."""
         soonest: dict[str, int] = {}
