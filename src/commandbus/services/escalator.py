@@ -23,16 +23,16 @@ class Escalator:
     def __init__(self, seconds: float, send_to: str | None) -> None:
         self._seconds = seconds
         self._send_to = send_to
-        self._told: list[Overdue] = []
+        self._escalated: list[Overdue] = []
 
     def work(self, scope: Scope) -> Op[float]:
         pause = max(SHORTEST, min(LONGEST, self._seconds / 10))
-        self._told = []
-        self._told, wait = yield from escalate(scope, self._seconds, self._send_to, pause)
+        self._escalated = []
+        self._escalated, wait = yield from escalate(scope, self._seconds, self._send_to, pause)
         return wait
 
     def confirm(self) -> None:
-        for command in self._told:
+        for command in self._escalated:
             logger.warning(
                 "command %s (%s/%s) is parked since %s and still parked",
                 command.command_id,

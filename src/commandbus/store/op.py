@@ -77,7 +77,7 @@ class Undone(StoreUnavailable):
 
 
 AFTER_COMMIT = (Wake, Log)
-"""What sessions collect, and pass to `WakeHub.tell` after the commit."""
+"""What sessions collect, and pass to `WakeHub.after_commit`."""
 
 Step = Statement | Wake | Log
 Op = Generator[Step, Rows, T]

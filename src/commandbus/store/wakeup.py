@@ -99,16 +99,18 @@ class WakeHub:
             self._timer_turns[kind] = waiter, now
             return True
 
-    def tell(self, committed: Iterable[Wake | Log]) -> list[Wake]:
-        """What ops of this process asked for, after their commit. Returns the wake-ups for which
-        nothing waits in this process."""
+    def after_commit(self, wakes: Iterable[Wake | Log], *, read: bool = False) -> list[Wake]:
+        """An op of this process was committed: wake those for whom it has work, and let waits for
+        outcomes look, unless it was a read. Returns the wake-ups for which nothing waits here."""
         unheard = []
-        for each in committed:
+        for each in wakes:
             if isinstance(each, Wake):
                 if not self.wake(each.domain, each.due_in, "notify", everyone=each.everyone):
                     unheard.append(each)
             else:
                 logging.getLogger(each.logger).info("%s", each.line)
+        if not read:
+            self.committed()
         return unheard
 
     def wake(

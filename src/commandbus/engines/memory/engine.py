@@ -49,9 +49,7 @@ class MemorySession:
         wakes: list[Wake | Log] = []
         with self._lock:
             result = drive(op, _refuse, wakes) if read else self._change(op, wakes)
-        self._hub.tell(wakes)
-        if not read:
-            self._hub.committed()
+        self._hub.after_commit(wakes, read=read)
         return result
 
     def _change(self, op: Op[T], wakes: list[Wake | Log]) -> T:

@@ -32,7 +32,7 @@ from commandbus.engines.postgres.store import PostgresStore
 from commandbus.engines.postgres.transactions import AwaitingTransaction, BlockingTransaction
 from commandbus.engines.postgres.watch import AnswerTimeout
 from commandbus.errors import ConfigurationError, InvalidOperationError, NotOpen
-from commandbus.store.op import Log, Op, Wake
+from commandbus.store.op import Op
 from commandbus.store.session import ConnectionUse, Demand
 from commandbus.store.wakeup import WakeHub
 
@@ -305,9 +305,3 @@ class PostgresEngine:
 
     def within_async(self, connection: Any) -> AsyncCallerSession:
         return async_caller_session(connection)
-
-    def after_commit(self, wakes: list[Wake | Log], read: bool) -> None:
-        """Something was committed here: wake who waits in this process."""
-        self.hub.tell(wakes)
-        if not read:
-            self.hub.committed()

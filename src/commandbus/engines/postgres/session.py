@@ -61,7 +61,7 @@ class _Session(ABC):
             steps.close()
             if line.in_use:
                 line.release()
-        self._engine.after_commit(wakes, read)
+        self._engine.hub.after_commit(wakes, read=read)
         return result  # type: ignore[no-any-return]
 
     async def _run_alone(self, statement: Coalescing) -> Rows:

@@ -115,7 +115,7 @@ class _Transaction:
     async def _commit(self) -> None:
         self._committing = True
         self._end(await self._line.execute(_COMMIT))
-        self._engine.after_commit([], read=False)
+        self._engine.hub.after_commit([])
 
     async def _rollback(self) -> None:
         if not self._open:

@@ -62,7 +62,12 @@ class SqliteEngine(Serverless):
                 self._doorbell = Doorbell(self.path)
                 check = file.OpenFile(self.path, self._clock).check
                 self._writer = WriteLane(
-                    "commandbus-write", self._connect, self._synchronous, self._lock, check, self._told
+                    "commandbus-write",
+                    self._connect,
+                    self._synchronous,
+                    self._lock,
+                    check,
+                    self._after_commit,
                 )
                 self._reader = ReadLane("commandbus-read", self._connect_readonly)
                 self._watcher = Watcher(
@@ -120,9 +125,8 @@ class SqliteEngine(Serverless):
         if self._doorbell is not None:
             self._doorbell.expect(_wakes(wakes))
 
-    def _told(self, wakes: list[Wake | Log]) -> None:
-        unheard = self.hub.tell(wakes)
-        self.hub.committed()
+    def _after_commit(self, wakes: list[Wake | Log]) -> None:
+        unheard = self.hub.after_commit(wakes)
         if self._doorbell is not None:
             self._doorbell.ring(_wakes(wakes), unheard)
 
