@@ -142,13 +142,13 @@ def test_a_strange_pool_timeout_is_refused(value: str) -> None:
 
 def test_a_used_up_pool_is_distinguished_from_a_server_that_is_away(url: str) -> None:
     with SyncCommandBus(url + "&pool_size=1&pool_timeout=0.2") as bus:
-        pool = bus.engine.blocking_pool()
+        pool = bus.engine.sources_of_threads().pool
         transaction = bus.engine.begin(SyncWorker(bus, "orders", concurrency=1)._demand)
         with pytest.raises(PoolExhausted, match=r"All 1 connections.*0\.2 s"):
             bus.stats("orders")
         transaction.rollback()
         assert bus.stats("orders").depth == 0
-        assert pool is bus.engine.blocking_pool()
+        assert pool is bus.engine.sources_of_threads().pool
     with pytest.raises(StoreUnavailable) as away, SyncCommandBus("postgresql://127.0.0.1:1/x"):
         pass
     assert not isinstance(away.value, PoolExhausted)

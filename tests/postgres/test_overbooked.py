@@ -37,7 +37,7 @@ def own() -> Any:
 
 def asked(bus: SyncCommandBus, query: str) -> int:
     """A number that the server gives, on the connection that the bus has."""
-    pool = bus.engine.blocking_pool()  # type: ignore[attr-defined]
+    pool = bus.engine.sources_of_threads().pool  # type: ignore[attr-defined]
     connection = finish(pool.getconn())
     try:
         return int(connection.execute(query).fetchone()[0])

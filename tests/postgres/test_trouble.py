@@ -206,7 +206,7 @@ def test_nothing_leaks_into_pooled_connections(url: str) -> None:
     with SyncCommandBus(url + "&pool_size=4") as bus:
         bus.send("orders", "ship")
         SyncWorker(bus, "orders").receive(1)
-        pool = bus.engine.blocking_pool()
+        pool = bus.engine.sources_of_threads().pool
         with closing(finish(pool.getconn())) as connection:
             shown = [
                 connection.execute(f"show {name}").fetchone()[0]

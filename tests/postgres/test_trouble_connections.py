@@ -279,7 +279,7 @@ def test_an_exhausted_pool_refuses_in_words_and_recovers(
 ) -> None:
     with SyncCommandBus(url + "&pool_size=2") as bus:
         bus.send(DOMAIN, "ship")
-        pool = bus.engine.blocking_pool()
+        pool = bus.engine.sources_of_threads().pool
         held = [Checkout(pool, bus.engine), Checkout(pool, bus.engine)]
         for line in held:
             finish(line.take())

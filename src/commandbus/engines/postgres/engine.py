@@ -20,11 +20,7 @@ from commandbus.engines.postgres.connections import Checkout, OpenCheckouts
 from commandbus.engines.postgres.event_loops import check_loop
 from commandbus.engines.postgres.listener import Listener
 from commandbus.engines.postgres.pools import (
-    AsyncPool,
-    Following,
-    Pool,
     Sources,
-    UnboundedPool,
 )
 from commandbus.engines.postgres.session import AsyncPostgresSession, PostgresSession
 from commandbus.engines.postgres.shortage import Shortage
@@ -62,13 +58,11 @@ class PostgresEngine:
         self.hub = WakeHub()
         self.store = self.store_class(self.location, self.hub, self.process)
         self.traffic, self.watch = OpenCheckouts(), AnswerTimeout()
-        self.session = PostgresSession(self, self.blocking_pool, self._senders_of)
-        self.async_session = AsyncPostgresSession(self, self.awaiting_pool, self._async_senders_of)
-        self.reserved_session = PostgresSession(self, self._reserve_of, self._reserve_of, own=True)
-        self.reserved_async_session = AsyncPostgresSession(
-            self, self._async_reserve_of, self._async_reserve_of, own=True
-        )
-        self.service_session = PostgresSession(self, self._following_of, self._following_of, own=True)
+        self.session = PostgresSession(self, "pool")
+        self.async_session = AsyncPostgresSession(self, "pool")
+        self.reserved_session = PostgresSession(self, "reserve")
+        self.reserved_async_session = AsyncPostgresSession(self, "reserve")
+        self.service_session = PostgresSession(self, "following")
         self._migrate = migrate
         self._lock = threading.Lock()
         self._pid = 0
@@ -183,7 +177,7 @@ class PostgresEngine:
                 sources.pool.grow(self._size)
 
     def check_open(self) -> None:
-        self._for_threads(None)
+        self.sources_of_threads()
 
     def cut(self, seconds: float) -> int:
         return self.traffic.cut(seconds)
@@ -227,11 +221,11 @@ class PostgresEngine:
         )
 
     def begin(self, demand: Demand) -> BlockingTransaction:
-        line = Checkout(self.blocking_pool(), self, worker=demand.worker)
+        line = Checkout(self.sources_of_threads().pool, self, worker=demand.worker)
         return BlockingTransaction.begin(line, self, demand.statement_timeout)
 
     async def begin_async(self, demand: Demand) -> AwaitingTransaction:
-        line = Checkout(self.awaiting_pool(), self, worker=demand.worker)
+        line = Checkout(self.sources_of_loop().pool, self, worker=demand.worker)
         return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
 
     # Where sessions get their connections.
@@ -241,42 +235,15 @@ class PostgresEngine:
         """Whether the bus was opened for asyncio."""
         return self._awaits or self._threads is None
 
-    def blocking_pool(self, op: Op[Any] | None = None) -> Pool:
-        """The pool for threads; refuses, and closes `op`, when the bus is not open here."""
-        pool: Pool = self._for_threads(op).pool
-        return pool
-
-    def awaiting_pool(self, op: Op[Any] | None = None) -> AsyncPool:
-        """The pool of the running event loop."""
-        pool: AsyncPool = self._for_loop(op).pool
-        return pool
-
-    def _reserve_of(self, op: Op[Any] | None = None) -> UnboundedPool:
-        reserve: UnboundedPool = self._for_threads(op).reserve
-        return reserve
-
-    def _following_of(self, op: Op[Any] | None = None) -> Following:
-        return Following(self._for_threads(op).reserve)
-
-    def _async_reserve_of(self, op: Op[Any] | None = None) -> UnboundedPool:
-        reserve: UnboundedPool = self._for_loop(op).reserve
-        return reserve
-
-    def _senders_of(self) -> UnboundedPool:
-        senders: UnboundedPool = self._for_threads(None).senders
-        return senders
-
-    def _async_senders_of(self) -> UnboundedPool:
-        senders: UnboundedPool = self._for_loop(None).senders
-        return senders
-
-    def _for_threads(self, op: Op[Any] | None) -> Sources:
+    def sources_of_threads(self, op: Op[Any] | None = None) -> Sources:
+        """Refuses, and closes `op`, when the bus is not open here."""
         sources = self._threads
         if sources is None or self._pid != os.getpid():
             raise self._not_open(op)
         return sources
 
-    def _for_loop(self, op: Op[Any] | None) -> Sources:
+    def sources_of_loop(self, op: Op[Any] | None = None) -> Sources:
+        """Those of the running event loop."""
         loop = asyncio.get_running_loop()
         sources = self._loops.get(loop)
         if sources is not None and self._pid == os.getpid():

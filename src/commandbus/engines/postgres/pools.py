@@ -443,6 +443,10 @@ class Sources(msgspec.Struct, frozen=True, eq=False):
     senders: Any
 
     @property
+    def following(self) -> Following:
+        return Following(self.reserve)
+
+    @property
     def all(self) -> tuple[Any, Any, Any]:
         return self.pool, self.reserve, self.senders
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from commandbus.engines.postgres.connections import Checkout
-from commandbus.engines.postgres.pools import Source
+from commandbus.engines.postgres.pools import Sources
 from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.sleepers import LISTEN_SECONDS
 from commandbus.engines.postgres.statements import Coalescing, Listening
@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+Kind = Literal["pool", "reserve", "following"]
+"""Which of the `Sources` a session uses; the pool is for senders and handlers."""
+
+
 class _Session(ABC):
-    def __init__(
-        self,
-        engine: PostgresEngine,
-        source: Callable[[Op[Any] | None], Source],
-        shared: Callable[[], Source],
-        *,
-        own: bool = False,
-    ) -> None:
-        self._engine, self._own = engine, own
-        self._source, self._shared = source, shared
+    def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
+        self._engine, self._kind, self._own = engine, kind, kind != "pool"
 
     async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
-        line = Checkout(self._source(op), self._engine, own=self._own)
+        line = Checkout(getattr(self._sources(op), self._kind), self._engine, own=self._own)
         steps = in_transactions(op, wakes, read=read)
         result: Any = None
         try:
@@ -65,11 +61,17 @@ class _Session(ABC):
         return result  # type: ignore[no-any-return]
 
     async def _run_alone(self, statement: Coalescing) -> Rows:
-        line = Checkout(self._shared(), self._engine)
+        sources = self._sources(None)
+        shared = getattr(sources, self._kind) if self._own else sources.senders
+        line = Checkout(shared, self._engine)
         try:
             return await line.execute(statement)
         finally:
             line.release()
+
+    @abstractmethod
+    def _sources(self, op: Op[Any] | None) -> Sources:
+        """Where this runtime's connections come from. Closes `op` when the bus is not open."""
 
     @abstractmethod
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, object]:
@@ -83,12 +85,15 @@ class _Session(ABC):
 class PostgresSession(_Session):
     """For threads."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
+        super().__init__(engine, kind)
         self._lane = SharedLane(lambda statement: finish(self._run_alone(statement)))
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         return finish(self._run(op, read))
+
+    def _sources(self, op: Op[Any] | None) -> Sources:
+        return self._engine.sources_of_threads(op)
 
     async def _listen(self, listening: threading.Event) -> None:
         listening.wait(LISTEN_SECONDS)
@@ -100,8 +105,8 @@ class PostgresSession(_Session):
 class AsyncPostgresSession(_Session):
     """For asyncio."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
+        super().__init__(engine, kind)
         self._lanes: dict[asyncio.AbstractEventLoop, AsyncSharedLane] = {}
 
     def run(self, op: Op[T], *, read: bool = False) -> Coroutine[Any, Any, T]:
@@ -109,6 +114,9 @@ class AsyncPostgresSession(_Session):
             return self._run(op, read)
         # The bus was opened for threads, and this is an `async def` handler of one of its workers.
         return asyncio.to_thread(self._engine.session.run, op, read=read)
+
+    def _sources(self, op: Op[Any] | None) -> Sources:
+        return self._engine.sources_of_loop(op)
 
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, bool]:
         return asyncio.to_thread(listening.wait, LISTEN_SECONDS)
