@@ -115,7 +115,8 @@ class Checkout:
             except CommandBusError:
                 raise
             except BaseException as error:  # also a cancellation: is the connection still good?
-                self._broken = _breaks(error)
+                # It is unusable when it is lost, or when its state is unknown.
+                self._broken = not isinstance(error, psycopg.Error) or is_fatal(error)
                 if not isinstance(error, psycopg.Error):
                     raise
                 failures += 1
@@ -212,11 +213,6 @@ def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
-
-
-def _breaks(error: BaseException) -> bool:
-    """Whether the connection is unusable: it is lost, or its state is unknown."""
-    return is_fatal(error) if isinstance(error, psycopg.Error) else True
 
 
 def _may_repeat(error: psycopg.Error, statement: Statement, connection: Any, failures: int) -> bool:

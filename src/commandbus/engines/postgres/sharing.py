@@ -53,23 +53,23 @@ class SharedLane:
 
     def run(self, statement: Coalescing) -> Rows:
         with self._lock:
-            seat = PendingSend(statement) if self._moving else None
-            if seat is not None:
-                self._waiting.append(seat)
+            pending = PendingSend(statement) if self._moving else None
+            if pending is not None:
+                self._waiting.append(pending)
             self._moving = True
-        if seat is None:  # alone: what the rest does for many, in fewer steps
+        if pending is None:  # alone: what the rest does for many, in fewer steps
             try:
                 return self._execute(statement)
             finally:
                 self._hand_over()
         try:
-            seat.turn.acquire()
-            if seat.leads:
+            pending.turn.acquire()
+            if pending.leads:
                 self._lead()
         except BaseException:
-            self._give_up(seat)
+            self._give_up(pending)
             raise
-        return seat.result()
+        return pending.result()
 
     def _lead(self) -> None:
         with self._lock:
@@ -79,23 +79,23 @@ class SharedLane:
         finally:
             # The next leader first: the server has work again while the others wake up.
             self._hand_over()
-            for seat in group:
-                seat.turn.release()
+            for pending in group:
+                pending.turn.release()
 
     def _hand_over(self) -> None:
         with self._lock:
             self._moving = bool(self._waiting)
-            for seat in self._waiting[:1]:
-                seat.leads = True
-                seat.turn.release()
+            for pending in self._waiting[:1]:
+                pending.leads = True
+                pending.turn.release()
 
-    def _give_up(self, seat: PendingSend) -> None:
+    def _give_up(self, pending: PendingSend) -> None:
         """Interrupted while it waited: it waits no more, and leads no group."""
         with self._lock:
-            waited = seat in self._waiting
+            waited = pending in self._waiting
             if waited:
-                self._waiting.remove(seat)
-        if waited and seat.leads:
+                self._waiting.remove(pending)
+        if waited and pending.leads:
             self._hand_over()
 
     def _carry(self, group: list[PendingSend]) -> None:
@@ -104,18 +104,18 @@ class SharedLane:
         except BaseException as error:  # whatever it is, every waiting send must get it
             if not isinstance(error, Exception):
                 # Only the leading send is interrupted; the others get an ordinary failure.
-                for seat in group[1:]:
-                    seat.error = StoreUnavailable(INTERRUPTED)
+                for pending in group[1:]:
+                    pending.error = StoreUnavailable(INTERRUPTED)
                 raise
             if len(group) == 1 or not _one_of_them(error):
-                for seat in group:
-                    seat.error = error
+                for pending in group:
+                    pending.error = error
                 return
-            for seat in group:
+            for pending in group:
                 try:
-                    seat.answer = self._execute(seat.statement)
+                    pending.answer = self._execute(pending.statement)
                 except Exception as refused:  # its sender's, whatever it is
-                    seat.error = refused
+                    pending.error = refused
 
 
 class AsyncSharedLane:
@@ -141,14 +141,14 @@ class AsyncSharedLane:
                 self._moving = bool(self._waiting)
                 if self._waiting:
                     self._task = asyncio.ensure_future(self._move())
-        seat = PendingSend(statement)
+        pending = PendingSend(statement)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((seat, done))
+        self._waiting.append((pending, done))
         if not self._moving:
             self._moving = True
             self._task = asyncio.ensure_future(self._move())
         await done
-        return seat.result()
+        return pending.result()
 
     async def _move(self) -> None:
         try:
@@ -156,14 +156,14 @@ class AsyncSharedLane:
                 if len(self._waiting) < self._crowd:
                     await asyncio.sleep(0)  # those who were carried last are about to come back
                 arrivals, self._waiting = self._waiting, []
-                futures = {id(seat): done for seat, done in arrivals}
-                rest = [seat for seat, _ in arrivals]
+                futures = {id(pending): done for pending, done in arrivals}
+                rest = [pending for pending, _ in arrivals]
                 while rest:
                     group, rest = _split(rest)
                     await self._carry(group)
-                    for seat in group:
-                        if not futures[id(seat)].done():
-                            futures[id(seat)].set_result(None)
+                    for pending in group:
+                        if not futures[id(pending)].done():
+                            futures[id(pending)].set_result(None)
                 self._crowd = max(len(arrivals), self._crowd - 1)
         finally:
             self._moving = False
@@ -173,21 +173,21 @@ class AsyncSharedLane:
             _divide(group, await self._execute(_merged(group)))
         except Exception as error:  # its senders' concern; the lane goes on
             if len(group) == 1 or not _one_of_them(error):
-                for seat in group:
-                    seat.error = error
+                for pending in group:
+                    pending.error = error
                 return
-            for seat in group:
+            for pending in group:
                 try:
-                    seat.answer = await self._execute(seat.statement)
+                    pending.answer = await self._execute(pending.statement)
                 except Exception as refused:  # its sender's, whatever it is
-                    seat.error = refused
+                    pending.error = refused
 
 
 def _split(waiting: list[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
     """The first group that fits into one statement, and the rest."""
     first, rows, count = waiting[0].statement, 0, 0
-    for seat in waiting:
-        statement = seat.statement
+    for pending in waiting:
+        statement = pending.statement
         rows += len(statement.params)
         alike = statement.sql == first.sql and statement.pack == first.pack
         if count and (not alike or rows > ROWS_MAX):
@@ -200,15 +200,15 @@ def _merged(group: Sequence[PendingSend]) -> Coalescing:
     first = group[0].statement
     if len(group) == 1:
         return first
-    rows: list[Any] = [row for seat in group for row in seat.statement.params]
+    rows: list[Any] = [row for pending in group for row in pending.statement.params]
     return msgspec.structs.replace(first, params=rows)
 
 
 def _divide(group: Sequence[PendingSend], answer: Rows) -> None:
     begin = 0
-    for seat in group:
-        end = begin + len(seat.statement.params)
-        seat.answer = answer[begin:end]
+    for pending in group:
+        end = begin + len(pending.statement.params)
+        pending.answer = answer[begin:end]
         begin = end
 
 

@@ -58,7 +58,7 @@ async def ask(
     """Execute a statement whose answer is whole numbers."""
     pgconn = connection.pgconn
     if sql not in connection.names:
-        name = _new_name()
+        name = b"commandbus_%d" % next(_numbers)
         pgconn.send_prepare(name, sql.encode())
         _checked(connection, await driver.answer(connection))
         connection.names[sql] = name
@@ -88,10 +88,6 @@ def texts(result: PGresult) -> list[tuple[str | None, ...]]:
         tuple(None if (v := value(row, c)) is None else v.decode() for c in columns)
         for row in range(result.ntuples)
     ]
-
-
-def _new_name() -> bytes:
-    return b"commandbus_%d" % next(_numbers)
 
 
 def _as_texts(params: Sequence[Any], origin: str) -> list[bytes | None]:
