@@ -202,7 +202,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
     def _received(self, claimed: Claimed) -> ReceivedCommand:
         if self._execution.recorder is not None:  # it runs as well, and this is its command, too
             self._execution.recorder.began(claimed)
-        limit = self._execution.limit(claimed)
+        handler = self.registry.get(claimed.domain, claimed.command_type)
+        limit = self._execution.limit(claimed, handler)
         session, is_async = self._bus.session, self.context_type is HandlerContext
         bus = self._bus_over(session, is_async, False)
         within = self._engine.within_async if is_async else self._engine.within

@@ -437,7 +437,10 @@ class WorkerBase(ABC):
             error = TransientCommandError("FAILED", error)
         if not is_transient and not isinstance(error, PermanentCommandError):
             error = PermanentCommandError(type(error).__name__, str(error))
-        yield from self._settle_by_hand(received, self._execution.judge(received.claimed, error))
+        command = received.command
+        handler = self.registry.get(command.domain, command.command_type)
+        outcome = self._execution.judge(received.claimed, handler, error)
+        yield from self._settle_by_hand(received, outcome)
 
     @autocommit
     def _release(self, received: ReceivedCommand, delay: Duration = 0.0) -> Op[None]:

@@ -246,7 +246,7 @@ class Execution:
         if handler.total_timeout is not None:
             left = handler.total_timeout - claimed.age / SECOND
             if left <= 0:
-                return self._settlement(claimed, self._judge(claimed, handler, _overdue(handler)))
+                return self._settlement(claimed, self.judge(claimed, handler, _overdue(handler)))
             timeout = left if timeout is None else min(timeout, left)
         isolated = handler.isolated is not None and self._children is not None
         surrounded = handler.transactional or self._middleware or isolated
@@ -262,7 +262,7 @@ class Execution:
                 "UNDECODABLE",
                 f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}",
             )
-            return self._settlement(claimed, self._judge(claimed, handler, refused))
+            return self._settlement(claimed, self.judge(claimed, handler, refused))
         # Last, because every call that the breaker allows must report its end.
         if handler.breaker is not None:
             wait = self._breakers.allow(handler.breaker)
@@ -271,7 +271,7 @@ class Execution:
                 return self._settlement(claimed, Released(denial(target), wait, breaker=target))
         command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
-        limit = self._limit(claimed, handler)
+        limit = self.limit(claimed, handler)
         context: HandlerContext | SyncHandlerContext
         if handler.is_async:
             context = HandlerContext(claimed, limit, self._async_services)
@@ -339,7 +339,7 @@ class Execution:
             refused = PermanentCommandError(
                 "RESULT_NOT_JSON", f"The handler finished, but its result cannot be kept: {error}"
             )
-            outcome = self._judge(claimed, handler, refused, ran)
+            outcome = self.judge(claimed, handler, refused, ran)
         return self._settlement(claimed, outcome, ran)
 
     # For handlers in a transaction; see transactional.TransactionHost.
@@ -378,7 +378,7 @@ class Execution:
             self._breakers.ended(call.handler.breaker.target, error)
         if isinstance(error, PoolExhausted):
             self._health.record_starvation(error)
-        outcome = self._judge(call.claimed, call.handler, error, ran)
+        outcome = self.judge(call.claimed, call.handler, error, ran)
         return self._settlement(call.claimed, outcome, ran)
 
     def _child_ended(self, call: Call, ended: ChildEnded, ran: int) -> Settlement:
@@ -428,14 +428,10 @@ class Execution:
         request = self._request(claimed) or CancelRequest("canceled")
         return self._settlement(claimed, Canceled(request.reason, request.actor), ran)
 
-    def judge(self, claimed: Claimed, error: BaseException) -> Outcome:
-        """What follows from an exception that was reported by hand."""
-        handler = self._registry.get(claimed.domain, claimed.command_type)
-        return self._judge(claimed, handler, error)
-
-    def _judge(
+    def judge(
         self, claimed: Claimed, handler: Handler | None, error: BaseException, ran: int = 0
     ) -> Outcome:
+        """What follows from an exception."""
         if not isinstance(error, TransactionEnded):  # no rule of the user makes it safe to run again
             registry = (handler and handler.registry) or self._registry
             error = registry.translate(error, handler)
@@ -445,7 +441,7 @@ class Execution:
             total_timeout=handler.total_timeout if handler else None,
             attempt=claimed.attempt,
             crashes=claimed.crashes,
-            max_attempts=self._limit(claimed, handler),
+            max_attempts=self.limit(claimed, handler),
             policy=self._policy_of(claimed, handler),
         )
         if isinstance(outcome, Rejected | RetryLater | Parked):
@@ -472,11 +468,7 @@ class Execution:
                 logger.warning("the retry policy of %s is not used: %s", claimed.command_id, error)
         return (handler and handler.retry) or self._policy or RetryPolicy()
 
-    def limit(self, claimed: Claimed) -> int:
-        """How many attempts a command may use."""
-        return self._limit(claimed, self._registry.get(claimed.domain, claimed.command_type))
-
-    def _limit(self, claimed: Claimed, handler: Handler | None) -> int:
+    def limit(self, claimed: Claimed, handler: Handler | None) -> int:
         """Attempts: the command's own number, else the handler's, the worker's, the bus's."""
         if claimed.max_attempts is not None:
             return claimed.max_attempts
