@@ -74,6 +74,9 @@ async def test_run_calls_the_plain_function(payments: HandlerRegistry) -> None:
     assert refund.run_with(context, order=7) == 9
     (sent,) = context.sent
     assert (sent.data, sent.delay) == (charge(7).data, 5)
+    own = handler_context()
+    await own.send(charge(8))
+    assert [request.data for request in own.sent] == [charge(8).data]
     anything = object()
     assert plain.run(anything) is anything
 
